@@ -58,6 +58,8 @@ def main(argv=None) -> dict:
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
+    if not trains:
+        steps.warn_of_trained_rows(arguments, plan)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or the existing one of this run.

@@ -207,13 +207,15 @@ class FineTuner:
         answers = [answer_of_line(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return answers[0] if is_one_row else answers
 
-    def predict_labels(self, inputs, labels: Sequence[str] | None = None, *, raw: bool = False, dataset_name=None):
-        """Each label's probability, for every row; default: the task's labels.
+    def predict_labels(
+        self, inputs, labels: str | Sequence[str] | None = None, *, raw: bool = False, dataset_name=None
+    ):
+        """Each label's probability, for every row; `labels` is a list or words with commas, by default the task's.
 
         >>> tuner.predict_labels(["A joy."])
         [{'bad': 0.1, 'good': 0.9}]
         """
-        candidates = "task" if labels is None else list(labels)
+        candidates = "task" if labels is None else labels
         is_one_row, lines = self._lines(inputs, DecodingSettings(), dataset_name, raw, labels=candidates)
         probabilities = [line["probabilities"] for line in lines]
         return probabilities[0] if is_one_row else probabilities

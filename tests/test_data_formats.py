@@ -182,6 +182,16 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(task.value_kind, "class")
         self.assertEqual(task.score(rows, ["good", "good"]), {"accuracy": 50.0, "invalid_rate": 0.0})
 
+    @parameterized.parameters((None, True), ("micro_f1,macro_f1", False))
+    def test_lists_of_answers_that_may_be_meant_as_sets_are_named(self, metrics, is_named):
+        rows = [{"text": "x", "label": ["late"]}, {"text": "y", "label": ["late", "broken"]}]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            self.task(rows, metrics=metrics)
+        lines = [line for line in logs.output if "is a list" in line]
+        self.assertLen(lines, int(is_named))
+        if is_named:
+            self.assertRegex(lines[0], "rows.jsonl:2: 'label' is a list")
+
     def test_templates_stand_around_both_sides_and_metrics_see_what_is_inside(self):
         formats = {"input_format": ["q: __input__ a:"], "output_format": ["<__output__>"]}
         for labels in (None, ("bad", "good")):

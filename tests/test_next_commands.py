@@ -52,6 +52,21 @@ class LastLinesTest(parameterized.TestCase):
         os.remove(folder / "run" / "model.safetensors")  # the model is gone, the results are shown
         self.assertNotIn(HEADLINE, output_of_run(*words))
 
+    def test_a_model_that_was_scored_by_labels_is_asked_for_labels(self):
+        rows = empty_folder() / "reviews.tsv"
+        rows.write_text("text\tlabel\n" + "".join(f"film {i}\t{'bad good'.split()[i % 2]}\n" for i in range(12)))
+        words = ["--train_file", rows, "--validation_file", rows, "--text_column", "text", "--target_column", "label"]
+        words += ["--labels", "bad,good", "--output_dir", empty_folder() / "run", "--eval_strategy", "epoch"]
+        words = [*(word for word in SETTINGS if word not in ("--eval_strategy", "no")), *map(str, words)]
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            fine_tune_t5.main([*words, "--eval_method", "score"])
+        predict = shlex.split(shown.getvalue().splitlines()[-2])
+        answers = [json.loads(line) for line in cli_output(*predict[1:], "--use_cpu").splitlines()]
+        self.assertLen(answers, 12)
+        self.assertLessEqual({answer["prediction"] for answer in answers}, {"bad", "good"})
+        self.assertEqual([sorted(answer["probabilities"]) for answer in answers], [["bad", "good"]] * 12)
+
     def test_a_model_of_several_tasks_names_one(self):
         run = empty_folder() / "run"
         lines = output_of_run("--dataset_name", "entailment,sentiment", "--output_dir", run)

@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from support import changed_trainer
 from transformers import TrainerCallback
 
 import fine_tune_t5
@@ -458,6 +459,40 @@ class OwnRowsTest(InFolderTest):
         self.assertCountEqual(os.listdir("runs"), ["rows-tiny", "rows-tiny-2"])
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")
         self.assertRegex(self.look_ahead(), r"output_dir runs/rows-tiny\n")
+
+    def test_a_new_run_that_was_stopped_says_how_it_goes_on(self):
+        self.run_it(max_steps=1)
+        way_on = "--output_dir runs/rows-tiny-2 and without --resume none goes on from checkpoint-1"
+        stopping = changed_trainer(stop_requested=lambda trainer: trainer.state.global_step == 0)
+        with exits_with(75, way_on), stopping:
+            self.run_it(resume="none")
+        self.run_it(output_dir="runs/rows-tiny-2")
+        manifest = json.loads(Path("runs/rows-tiny-2/manifest.json").read_text())
+        self.assertEqual((manifest["status"], manifest["training"]["steps"]), ("finished", 2))
+
+    def test_another_files_rows_are_read_as_the_model_s_were(self):
+        self.run_it(eval_method="score", num_train_epochs=1)
+        Path("new.tsv").write_text("".join(["text\tmood\n", *(f"{row['text']}!\t{row['mood']}\n" for row in ROWS)]))
+        new_rows = ["--validation_file=new.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        columns = ["--text_column=text", "--target_column=mood", "--labels=bad,good"]
+        results = [self.evaluate(*new_rows)[0], self.evaluate(*new_rows, *columns)[0]]
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
+
+    def test_rows_that_may_have_been_trained_on_are_not_scored_without_a_warning(self):
+        self.run_it(seed=5, validation_split=0.2)
+        words = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(*words)
+        self.assertRegex(log, "WARNING .*trained on other rows.* --seed 5 --validation_split 0.2 ")
+        self.assertNotIn("--train_file has no effect", log)
+        _, log = self.evaluate(*words, "--seed=5", "--validation_split=0.2")
+        self.assertNotIn("WARNING", log)
+
+    def evaluate(self, *words) -> tuple[dict, str]:
+        """The scores of a run that trains nothing, and what it logs."""
+        words = [*words, "--eval_method=score", "--output_dir", tempfile.mkdtemp() + "/scores"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as log:
+            return fine_tune_t5.main(words), log.getvalue()
 
     @pytest.mark.slow
     def test_a_named_directory_is_made_longer_only_with_extend(self):

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from absl.testing import parameterized
 
 from t5suite.launch.sweep_checks import check_sweep
@@ -150,6 +151,22 @@ class SweepFilesTest(FilesTest):
         found = [text for text in self.changed(old, new) if said in text]
         self.assertNotEmpty(found, self.changed(old, new))
         self.assertStartsWith(found[0], f"{self.folder}/sweep.yaml:{line}: note: ")
+
+    @parameterized.parameters(
+        ({"values": [1, 2]}, {"value": "rows.csv"}, None, True),
+        ({"value": 1}, {"value": "rows.csv"}, None, False),
+        ({"values": [1, 2]}, {"value": "rows.csv"}, {"value": "new.csv"}, False),
+        ({"values": [1, 2]}, None, None, False),
+    )
+    def test_seeds_that_hold_other_rows_out_are_noted(self, seed, train_file, validation_file, is_noted):
+        parameters = {"seed": seed, "train_file": train_file, "validation_file": validation_file}
+        content = {
+            "program": "fine_tune_t5.py",
+            "method": "grid",
+            "parameters": {name: value for name, value in parameters.items() if value},
+        }
+        notes = [text for text in self.findings(yaml.safe_dump(content)) if "other rows of train_file" in text]
+        self.assertLen(notes, int(is_noted))
 
     def test_every_finding_is_given_in_the_order_of_lines_behind_anchors_too(self):
         found = self.findings(

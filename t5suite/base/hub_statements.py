@@ -66,9 +66,12 @@ def repository_file(kind: str, name: str, commit: str | None, file: str) -> Path
 
 def _downloaded(kind: str, name: str, commit: str, file: str) -> Path | None:
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
 
     try:
         return Path(hf_hub_download(name, file, revision=commit, repo_type=kind))
+    except EntryNotFoundError:  # not every repository has one
+        return None
     except Exception as error:  # the client's library for HTTP has its own errors
         logger.info("%s: %s is not read: %s", name, file, _first_line(error))
         return None

@@ -23,7 +23,7 @@ DEMO = {
 # updates: 99.5 after 2000, and 89.2 without.
 DEMO_OPTIMIZER = ["--optim_args", "min_dim_size_to_factor=0"]
 INTRO = (
-    "demo: a tiny T5 with random weights learns three small tasks, in about four minutes on two cores. "
+    "demo: a tiny T5 with random weights learns three small tasks, in about three minutes. "
     "Ctrl-C saves a checkpoint and stops; the same command goes on from it."
 )
 COLUMNS = ("task", "metric", "this model", "most frequent answer", "bag of words")

@@ -12,7 +12,13 @@ from typing import NamedTuple
 from t5suite.launch.schema_problems import NUMBER_LIKE, Problem, number_for_yaml
 from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
 from t5suite.launch.sweep_metrics import check_metric
-from t5suite.launch.sweep_scripts import check_command, check_flags, check_model_is_named, script_of
+from t5suite.launch.sweep_scripts import (
+    check_command,
+    check_flags,
+    check_model_is_named,
+    check_rows_of_seeds,
+    script_of,
+)
 from t5suite.launch.sweep_search import no_counterpart
 
 # Distributions whose min and max are exponents of e.
@@ -54,6 +60,7 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
     script = script_of(sweep)
     if script is not None:
         problems += [*check_flags(sweep, script), *check_model_is_named(sweep, script), *check_metric(sweep, script)]
+        problems += check_rows_of_seeds(sweep, script)
     findings = set()
     for problem in problems:
         line = sweep.line(*problem.keys)

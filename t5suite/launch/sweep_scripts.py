@@ -22,6 +22,8 @@ from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
 MODEL_FLAGS = ("model_name_or_path", "config_name", "model_class", "init_checkpoint")
 OWN_ROW_FLAGS = ("data_format", "train_file", "train_dir", "data_class", "task_file")
 ROW_FLAGS = ("benchmark", *OWN_ROW_FLAGS)
+# With one of these, every trial is scored on the same rows.
+VALIDATION_FLAGS = ("validation_file", "train_dir", "benchmark", "task_file")
 BUNDLED_BENCHMARK = "mini"
 # Distributions that give other numbers than multiples of q.
 CONTINUOUS = (
@@ -245,6 +247,20 @@ def _check_omitted_false(parameter: Parameter, flag: dict, command: list[str]) -
         name = parameter.name
         message = f"${{args_no_boolean_flags}} omits False, and --{name} is on by default; take ${{args}}"
         yield Problem(parameter.keys, f"{name}: {message}")
+
+
+def check_rows_of_seeds(sweep: SweepFile, script: Script) -> Iterator[Problem]:
+    """Notes that trials of several seeds would be scored on different rows, held out of one file."""
+    seeds = [parameter for parameter in parameters_of(sweep) if parameter.path == ("seed",)]
+    if script.name != "fine_tune_t5" or not seeds or "value" in seeds[0].settings:
+        return
+    flags = {*script.flags, *(parameter.path[0] for parameter in parameters_of(sweep))}
+    if "train_file" in flags and flags.isdisjoint(VALIDATION_FLAGS):
+        message = (
+            "seed: each seed holds other rows of train_file out for validation, so that trials are scored on "
+            "different rows; give validation_file"
+        )
+        yield Problem(("parameters", "seed"), message, "note")
 
 
 def check_model_is_named(sweep: SweepFile, script: Script) -> Iterator[Problem]:

@@ -212,11 +212,21 @@ def answer_separator(manifest: dict) -> str:
     return repr(separator)
 
 
+# How a user starts the scripts.
+COMMANDS_OF_SCRIPTS = {
+    "fine_tune_t5.py": ("t5suite", "fine_tune"),
+    "pre_train_t5.py": ("t5suite", "pre_train"),
+}
+
+
 def command_text(manifest: dict) -> str:
     """The command of the run, its paths without their folders."""
     words = [without_folders(word) for word in manifest.get("command", [])]
     if not words:
         return "(not recorded)"
+    script = Path(words[0]).name
+    if script in COMMANDS_OF_SCRIPTS:
+        return shlex.join([*COMMANDS_OF_SCRIPTS[script], *words[1:]])
     return f"python {shlex.join(words)}"
 
 

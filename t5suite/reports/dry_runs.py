@@ -137,10 +137,10 @@ def _figures_of_training(data, args) -> dict:
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
-    """The flags that are not at their defaults."""
+    """The flags that are not at their defaults; bars are a default of the terminal."""
     table = new_table("settings that differ from their defaults", ("flag", "value"))
     for name, setting in settings.items():
-        if name not in changed:
+        if name not in changed or name == "disable_tqdm":
             continue
         if isinstance(setting, enum.Enum):
             setting = setting.value

@@ -229,8 +229,10 @@ def _hint(eval_set: EvalSet, result: Result, run) -> str:
     if task.label_words and len(task.label_words) <= MOST_NAMED_LABELS:
         labels = f" ({', '.join(task.label_words)})"
     answer, times = _most_frequent_answer(result.predictions)
+    are_numbers = task.value_kind == "number"
+    kind = "numbers" if are_numbers else f"labels{labels}"
     hint = (
-        f"{eval_set.name}: {result.metrics['invalid_rate']:.0f}% of the answers are not labels{labels};"
+        f"{eval_set.name}: {result.metrics['invalid_rate']:.0f}% of the answers are not {kind};"
         f" most often {answer[:SHOWN_ANSWER]!r} ({times} times)."
     )
     updates = ""
@@ -241,9 +243,11 @@ def _hint(eval_set: EvalSet, result: Result, run) -> str:
             updates = f" ({training['steps']} here)"
     hint += (
         f" Usual causes: too few updates{updates}, above all from random weights or"
-        " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
-        " `labels`) that differ from the target column's; a prefix that differs from that in training."
+        " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5);"
     )
+    if not are_numbers:
+        hint += " label words (--labels, a task's `labels`) that differ from the target column's;"
+    hint += " a prefix that differs from that in training."
     if task.has_candidates and result.method == "generate":
         hint += " `--eval_method score` chooses among the labels, whatever the model would write."
     return hint

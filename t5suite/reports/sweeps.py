@@ -156,9 +156,17 @@ def print_sweep(sweep: dict) -> None:
         console.print(_table_of_groups(sweep["groups"], metric))
     lines = _lines_of_best(sweep)
     if not lines:
-        lines = [f"no trial has finished with a value of {metric} yet"]
+        lines = [_why_no_best(trials, metric)]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _why_no_best(trials: list[dict], metric: str) -> str:
+    """Why no trial is the best one."""
+    complete_count = sum(trial["state"] == "complete" for trial in trials)
+    if complete_count:
+        return f"no best trial: {metric} of all {complete_count} that are complete is NaN or missing"
+    return f"no trial has finished with a value of {metric} yet"
 
 
 def _table_of_groups(groups: list[dict], metric: str) -> Table:

@@ -194,9 +194,12 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     differences = differences_text({name: run.changed[name] for name in refused[:MOST_NAMED_CHANGES]})
     if len(refused) > MOST_NAMED_CHANGES:
         differences += "; ..."
+    new_directory = "Give a new --output_dir"
+    if is_default:
+        new_directory = "Give --resume none for a new directory beside it, an --output_dir of its own"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
-        f"{differences}. Give a new --output_dir, {ASIDE}{_way_to_continue(run, refused)}"
+        f"{differences}. {new_directory}, {ASIDE}{_way_to_continue(run, refused)}"
     )
 
 
@@ -206,13 +209,19 @@ def _is_raised(before: object, now: object) -> bool:
     return are_numbers and 0 < before < now
 
 
+def _may_be_raised(before: object, now: object) -> bool:
+    """Whether `--extend` would take a length; a smaller one it refuses."""
+    are_numbers = isinstance(before, (int, float)) and isinstance(now, (int, float))
+    return not (are_numbers and 0 < now < before)
+
+
 def _way_to_continue(run: Run, refused: list[str]) -> str:
     """How the run could go on in spite of these settings."""
     version_before = run.manifest.get("versions", {}).get("t5suite")
     version_now = versions()["t5suite"]
     if version_before and version_before != version_now:
         return f"; t5suite {version_before} began that run and can resume it, this is {version_now}"
-    if set(refused) <= set(EXTENDABLE_SETTINGS):
+    if all(name in EXTENDABLE_SETTINGS and _may_be_raised(*run.changed[name]) for name in refused):
         return " (or --extend to make that run longer)"
     return f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
 

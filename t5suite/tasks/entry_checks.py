@@ -193,7 +193,10 @@ def _check_no_text_metrics(name: str, entry: dict, metrics: dict[str, str]) -> N
     for reported_name, metric in metrics.items():
         if metric in TEXT_METRICS:
             key = "metric_to_optimize" if reported_name == entry["metric_to_optimize"] else "metric_names"
-            raise ConfigError(f"{name}: {key}: {reported_name!r} compares texts, but targets are labels or numbers")
+            raise ConfigError(
+                f"{name}: {key}: {reported_name!r} compares texts, but targets are labels or numbers; for free text or "
+                "sets of labels leave the labels out"
+            )
 
 
 def _check_table_names(name: str, entry: dict) -> None:

@@ -11,12 +11,15 @@
 """
 
 import logging
+from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.encodings import TextEncoding
+from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.models.loading import describe_model
+from t5suite.runs.directory import MANIFEST, read_manifest
 from t5suite.runs.opening import hub_before
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.distillation import note_teacher
@@ -86,7 +89,40 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
     if trains and changed.get("eval_strategy") == "no":
         logger.info("--eval_strategy no: nothing is evaluated, and no checkpoint is chosen; there will be no scores")
-    return fields.warn_of_flags_without_effect("fine_tune_t5", changed, missing_needs(changed, plan, trains, predicts))
+    given_flags = dict(changed)
+    if holds_rows_out(plan):
+        given_flags.pop("train_file", None)  # rows of it are scored
+    return fields.warn_of_flags_without_effect(
+        "fine_tune_t5", given_flags, missing_needs(changed, plan, trains, predicts)
+    )
+
+
+def holds_rows_out(plan: Plan) -> bool:
+    """Whether the rows that are scored are held out of training rows."""
+    return any(isinstance(source, HeldOutRows) for source in plan.sources.values())
+
+
+def warn_of_trained_rows(arguments, plan: Plan) -> None:
+    """Warns if rows that are held out now may be rows that the model was trained on: its run held out others."""
+    name = arguments.model.model_name_or_path
+    if name is None or not holds_rows_out(plan) or not (Path(name) / MANIFEST).is_file():
+        return
+    settings = read_manifest(name)["settings"]
+    flags = {**vars(arguments.data), **vars(arguments.formats)}
+    has_same_files = any(
+        flags[file_flag] and settings.get(file_flag) and Path(flags[file_flag]).name == Path(settings[file_flag]).name
+        for file_flag in ("train_file", "train_dir")
+    )
+    now = {"seed": arguments.training.seed, "validation_split": flags["validation_split"]}
+    then = {flag: settings.get(flag) for flag in now}
+    if has_same_files and now != then:
+        given_then = " ".join(f"--{flag} {value}" for flag, value in then.items() if value is not None)
+        logger.warning(
+            "%s was trained on other rows of these files than are left out now: rows that are scored here may be "
+            "among those that it has seen; %s holds out those that it has not",
+            name,
+            given_then,
+        )
 
 
 def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> dict[str, str]:

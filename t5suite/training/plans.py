@@ -10,7 +10,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
@@ -19,6 +19,8 @@ from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
+    Form,
+    FormatOptions,
     OwnData,
     Wishes,
     at_place,
@@ -41,6 +43,8 @@ from t5suite.training.flags.plug_ins import named_metric_functions, named_metric
 logger = logging.getLogger(__name__)
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
+# Flags that say how the user's own rows become a task.
+FLAGS_OF_OWN_TASKS = ("text_column", "target_column", "labels", "metrics", "input_format", "output_format", "prefix")
 MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
 
@@ -233,10 +237,37 @@ def _format_set(arguments, rows=None) -> OwnData:
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
     name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
+    task_of_model = None if _trains(arguments) else _own_task_of_model(arguments)
+    if task_of_model is not None:
+        form = _form_like(task_of_model, formats.data_format, options)
+        return own_data(name, form, _wishes(arguments, 0, {}))
     form = format_form(formats.data_format, options)
     if _trains(arguments):
         check_columns_of_files(form.source, _evaluates(arguments))
     return own_data(name, form, _wishes(arguments, 0, {}))
+
+
+def _own_task_of_model(arguments) -> Task | None:
+    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
+    if any(getattr(arguments.formats, name) is not None for name in FLAGS_OF_OWN_TASKS):
+        return None
+    card = read_task_card(arguments.model.model_name_or_path or "")
+    if card is None or len(card.tasks) != 1:
+        return None
+    task = next(iter(card.tasks.values()))
+    return task if task.benchmark == OWN_BENCHMARK else None
+
+
+def _form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
+    """Other rows of the form that a task has: its columns, labels, texts and metrics."""
+    entry = dict(task.entry)
+    text_columns = entry["text_column_name"]
+    if isinstance(text_columns, str):
+        text_columns = [text_columns]
+    labels = tuple(entry["labels"]) if entry.get("labels") else None
+    columns = {"text_columns": tuple(text_columns), "target_column": entry["label_column_name"], "labels": labels}
+    logger.info("rows are read and scored as those that the model was trained on: %s", ", ".join(text_columns))
+    return format_form(data_format, replace(options, **columns))._replace(entry=entry)
 
 
 def _class_sets(arguments) -> list[OwnData]:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import shutil
+import time
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, FullDiskError, Preempted, TemporaryError
@@ -31,6 +32,8 @@ from t5suite.training.processes.signals import stop_requests
 logger = logging.getLogger("t5suite.training.run")
 
 REFUSALS = (ConfigError, DataError, CheckpointError, FullDiskError, TemporaryError)
+# A process that has locked a directory writes its manifest at once.
+MANIFEST_SECONDS = 5.0
 # What a later start could use: steps, scores, and tokenized text.
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 
@@ -76,10 +79,22 @@ def run_directory(args, settings: dict, argv, resume: str, default: str | None =
                 run = None
                 directory_before = args.output_dir
                 if default is not None:
+                    ranks.together(_await_manifest, directory_before)
                     choose_output_dir(args, settings, resume, default)
                 if args.output_dir == directory_before:
                     raise
+        if resume == "none":
+            # The same command would begin anew, or be refused.
+            command = f"the same command with --output_dir {args.output_dir} and without --resume none"
+            stack.enter_context(stop_requests().resumed_by(command))
         yield run
+
+
+def _await_manifest(directory: str) -> None:
+    """Waits until the process that has just locked a directory has written there whose run it is."""
+    deadline = time.monotonic() + MANIFEST_SECONDS
+    while not (Path(directory) / MANIFEST).is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def choose_output_dir(args, settings: dict, resume: str, default: str) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from t5suite.base.errors import DataError
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import MOST_DECIMALS, label_number, plain_decimal, rounded_decimal
+from t5suite.tasks.targets import MOST_DECIMALS, has_label_sets, label_number, plain_decimal, rounded_decimal
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,28 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             rows_with_empty_text.append(i)
         all_empty = all_empty and all(empty)
     check_rounding(task, rows, place)
+    if role == "train" and task.benchmark == OWN_BENCHMARK:
+        _note_lists_of_answers(task, rows, place)
     if rows_with_empty_text:
         _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
     return len(rows_with_empty_text)
+
+
+def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Warns of targets that are lists, of which a model learns one text, where they might be meant as sets."""
+    if task.value_kind != "text" or has_label_sets(task.entry):
+        return
+    column = task.entry["label_column_name"]
+    for i, row in enumerate(rows):
+        answers = value_at(row, column, None)
+        if isinstance(answers, (list, tuple)) and len(answers) > 1:
+            logger.warning(
+                "%s: %r is a list: its first text is learned, the others count as correct answers. For sets of labels "
+                "give --metrics micro_f1,macro_f1,subset_accuracy",
+                place(i),
+                column,
+            )
+            return
 
 
 def _texts_of(task: Task, row) -> list:
@@ -85,10 +105,10 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     is_scored = bool(task.entry["metric_names"])
     if not is_labelled and (role == "train" or (role == "validation" and is_scored)):
         column = task.entry["label_column_name"]
-        raise DataError(
-            f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled (unlabelled ones "
-            "are what --test_file and --predict_only are for)"
-        )
+        cure = "unlabelled ones are what --test_file and --predict_only are for"
+        if row.get(column) == []:
+            cure = "a row with no label of a set has a label for that, such as none"
+        raise DataError(f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled ({cure})")
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:

@@ -150,9 +150,9 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
 
     shared_facts = facts(theme="rows", needs=OWN_ROWS)
 
-    labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
+    labels: str | None = flag(None, "Words of the labels, with commas, by their ids.", "common", formats=TABLES)
     validation_split: float | None = flag(
-        None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
+        None, "Share held out where there is no validation split. Default: 0.05.", "common", bounds="(0, 1) a share"
     )
     input_format: list[str] | None = flag(None, r"Template of inputs, such as 'Ask:\n__input__'; one per data set.")
     output_format: list[str] | None = flag(None, "Template of targets, such as 'Answer: __output__'; one per data set.")

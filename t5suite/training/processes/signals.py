@@ -41,6 +41,7 @@ PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
 SET_UP_SECONDS = 20.0
 # A rank may lose another before it gets the signal itself: launchers signal processes one after the other.
 SKEW_SECONDS = 3.0
+SAME_COMMAND = "the same command"
 
 
 class StopRequests:
@@ -50,6 +51,7 @@ class StopRequests:
       requested: this process or another rank (`agree_to_stop`) has received a signal.
       current_phase: one of PHASES.
       signal_name: 'SIGTERM', ...; None if only another rank received one.
+      next_command: what resumes the run, in words.
     """
 
     def __init__(self):
@@ -58,6 +60,7 @@ class StopRequests:
 
     def _forget(self) -> None:
         self.requested, self.signal_name = False, None
+        self.next_command = SAME_COMMAND
         self.current_phase = SET_UP
         self._num_phases = 0
         self._handled = itertools.count(1)
@@ -95,7 +98,16 @@ class StopRequests:
         cause = self.signal_name or "another rank was asked to stop"
         where = f"stopped after step {step}" if step is not None else f"stopped during {self.current_phase}"
         next_start = f"goes on from {checkpoint}" if checkpoint else "starts again"
-        return Preempted(f"{cause}: {where}; the same command {next_start}")
+        return Preempted(f"{cause}: {where}; {self.next_command} {next_start}")
+
+    @contextlib.contextmanager
+    def resumed_by(self, command: str):
+        """What resumes the run inside the block, in words: in place of "the same command"."""
+        self.next_command = command
+        try:
+            yield
+        finally:
+            self.next_command = SAME_COMMAND
 
     def explains(self, error: BaseException) -> bool:
         """Whether the stop caused an error: it wraps `Preempted`, or comes from a rank that has left before this one.
