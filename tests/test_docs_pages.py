@@ -30,6 +30,7 @@ from documented import (
     unprinted,
     workplace,
 )  # fmt: skip
+from PIL import Image
 
 import t5suite
 from docs.builders import models_page, recipe_costs, recipes_page, site_hooks
@@ -49,6 +50,12 @@ class MadePagesTest(parameterized.TestCase):
             self.skipTest("it quotes transformers in the version of constraints.txt")
         made = f"python -m docs.builders writes docs/{name} anew"
         self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
+
+    @parameterized.parameters("light", "dark")
+    def test_the_picture_of_the_demo_is_of_the_runs_whose_scores_are_shown(self, theme):
+        table = (DOCS / "images" / "demo.txt").read_text(encoding="utf-8")
+        with Image.open(DOCS / "images" / f"demo_{theme}.png") as picture:
+            self.assertEqual(picture.info["Description"], table)
 
     def test_costs_are_those_of_the_recipes_steps(self):
         costs = json.loads(recipe_costs.FILE.read_text(encoding="utf-8"))
