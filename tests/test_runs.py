@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import TINY_T5, cli_output, exits_with, run_cli, tiny_run, write_rows
+from t5suite.testing import TINY_T5, cli_output, exits_with, run_cli, tiny_model, tiny_run, write_rows
 
 FLAGS = {
     "config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "max_steps": 1, "max_eval_samples": 4,
@@ -123,7 +123,8 @@ class FullDiskTest(parameterized.TestCase):
         words = [f"--{name}={value}" for name, value in flags.items()]
         ended = command("fine_tune", *words, largest_file=1_500_000)
         self.assertEqual(ended.returncode, 74, ended.stderr)
-        self.assertRegex(ended.stderr, rf"error: {directory}\S*: File too large \([\d,]+ bytes wanted\); make room")
+        wanted = sum(weight.nbytes for weight in tiny_model(config_overrides=overrides).parameters())
+        self.assertRegex(ended.stderr, rf"error: {directory}\S*: File too large \({wanted:,} bytes wanted\); make room")
         self.assertEmpty([name for name in os.listdir(directory) if "model" in name])
 
 

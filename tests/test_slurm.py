@@ -226,6 +226,19 @@ class EndTest(parameterized.TestCase):
         calls = (fakes.folder / "scontrol.log").read_text().splitlines()
         self.assertEqual("requeue 7" in calls, requeued, calls)
 
+    def test_a_job_that_slurm_does_not_requeue_is_named(self):
+        fakes = FakeSlurm()
+        scontrol = fakes.folder / "bin/scontrol"
+        scontrol.rename(fakes.folder / "bin/scontrol.real")
+        scontrol.write_text(f'#!/bin/bash\n[ "$1" = requeue ] && exit 1\nexec {fakes.folder}/bin/scontrol.real "$@"\n')
+        scontrol.chmod(0o755)
+        environment = mock.patch.dict(os.environ, fakes.environment(state="RUNNING"), clear=True)
+        message = io.StringIO()
+        with environment, contextlib.redirect_stderr(message), self.assertRaises(SystemExit) as ending:
+            run_cli("slurm", "settle", 75)
+        self.assertEqual(ending.exception.code, 75)
+        self.assertRegex(message.getvalue(), r"cannot requeue 7\b")
+
     @parameterized.parameters((True, 0, 75), (False, 0, 0), (True, 78, 78))
     def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
         """wandb's agent ends with 0 when it was stopped."""
