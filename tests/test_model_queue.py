@@ -64,7 +64,7 @@ class QueueTest(parameterized.TestCase):
         self.assertEqual(held.batches, [["first"], ["a", "b", "e"], ["c", "d"]])
 
     @parameterized.parameters(
-        {"max_new_tokens": 3}, {"raw": True}, {"scores": True}, {"inputs": True}, {"labels": ["x", "y"]},
+        {"max_new_tokens": 3}, {"raw": True}, {"scores": True}, {"inputs": True}, {"token_counts": True}, {"labels": ["x", "y"]},
         {"decoding": DecodingSettings(num_beams=2)}, {"decoding": DecodingSettings(do_sample=True, seed=1)},
     )  # fmt: skip
     def test_requests_with_other_settings_are_answered_apart(self, **settings):

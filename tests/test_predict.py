@@ -13,7 +13,17 @@ from unittest import mock
 import numpy as np
 import torch
 from absl.testing import parameterized
-from tiny_predictor import answers, mini_rows, model_folder, output_path, predict_words, random_model, rows_file, saved
+from tiny_predictor import (
+    SOURCE_LENGTH,
+    answers,
+    mini_rows,
+    model_folder,
+    output_path,
+    predict_words,
+    random_model,
+    rows_file,
+    saved,
+)
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, T5ForConditionalGeneration
 
 from t5suite import load_task
@@ -335,6 +345,28 @@ class ResumeTest(parameterized.TestCase):
 def models_texts(rows, *flags: str) -> list[str]:
     """What the model reads of each row."""
     return [line["inputs"] for line in answers("--include_inputs --max_new_tokens 1", *flags, rows=rows)]
+
+
+class CutTest(parameterized.TestCase):
+    @parameterized.product(family=["seq2seq", "causal", "masked", "encoder"], flags=["", "--include_inputs"])
+    def test_a_line_says_how_many_tokens_were_cut_and_only_where_some_were(self, family, flags):
+        texts = [" ".join(["the"] * count) for count in (3, 200, 20, 90)]
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"inputs": text} for text in texts])
+        separator = TOKENIZER("\nanswer:", add_special_tokens=False)["input_ids"]
+        added = {"causal": len(separator)}.get(family, TOKENIZER.num_special_tokens_to_add())
+        expected = [None, 200 + added - SOURCE_LENGTH, None, 90 + added - SOURCE_LENGTH]
+        lines = answers(flags, rows=rows, family=family)
+        self.assertEqual([line.get("cut_tokens") for line in lines], expected)
+        if flags:
+            self.assertEqual([f"[cut: {count} more tokens]" in line["inputs"] for count, line in zip(expected, lines)],
+                             [count is not None for count in expected])  # fmt: skip
+
+    def test_a_pair_s_cut_is_that_of_both_texts(self):
+        pair = {"premise": " ".join(["the"] * 80), "hypothesis": " ".join(["a"] * 70)}
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [pair])
+        (line,) = answers(rows=rows, model=model_folder("masked", "entailment"))
+        whole = TOKENIZER(*pair.values())["input_ids"]
+        self.assertEqual(line["cut_tokens"], len(whole) - SOURCE_LENGTH)
 
 
 class RowsTest(parameterized.TestCase):

@@ -8,7 +8,16 @@ import hand_made_onnx
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from tiny_predictor import answers, mini_rows, model_folder, predict_words, random_model, rows_file, saved
+from tiny_predictor import (
+    SOURCE_LENGTH,
+    answers,
+    mini_rows,
+    model_folder,
+    predict_words,
+    random_model,
+    rows_file,
+    saved,
+)
 
 from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
 
@@ -123,6 +132,17 @@ class HandMadeFilesTest(parameterized.TestCase):
                 list(line["probabilities"].values()), shares / shares.sum(), rtol=1e-4, atol=1e-6
             )
             self.assertEqual(line["prediction"], ("good", "bad", "it")[log_p.argmax()])
+
+    @parameterized.parameters("seq2seq", "encoder")
+    def test_a_line_says_how_many_tokens_were_cut(self, family):
+        write, *more = {"seq2seq": (hand_made_onnx.write_seq2seq,), "encoder": (hand_made_onnx.write_classifier, 2)}[
+            family
+        ]
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["the " * 100, "the"])
+        flags = "--raw --max_new_tokens 2" if family == "seq2seq" else "--raw"
+        lines = answers(flags, rows=rows, model=self.folder_of(family, write, *more))
+        num_tokens = len(tiny_tokenizer()("the " * 100)["input_ids"])
+        self.assertEqual([line.get("cut_tokens") for line in lines], [num_tokens - SOURCE_LENGTH, None])
 
     def test_a_head_s_shares_are_those_of_the_table(self):
         folder = self.folder_of("encoder", hand_made_onnx.write_classifier, 2)

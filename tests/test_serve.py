@@ -7,19 +7,22 @@ import http.client
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
 from absl.testing import parameterized
 from support import folder
-from tiny_predictor import answers, mini_rows, model_folder, rows_file
+from tiny_predictor import SOURCE_LENGTH, answers, mini_rows, model_folder, rows_file
+from transformers import T5ForConditionalGeneration
 
-from t5suite.testing import exits_with, run_cli, served_model, write_rows
+from t5suite.testing import exits_with, run_cli, served_model, tiny_tokenizer, write_rows
 
 ROWS = [dict(row) for row in mini_rows("sentiment", 22)]
 
@@ -63,6 +66,68 @@ class ServedTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.url = cls.enterClassContext(served_model(model_folder(), "--use_cpu", "--max_waiting_rows", 200))
+
+
+def words_of_length(num_tokens: int) -> str:
+    """A text of so many tokens, end-of-sequence included."""
+    text = " ".join(["the"] * (num_tokens - 1))
+    if len(tiny_tokenizer()(text)["input_ids"]) != num_tokens:
+        raise AssertionError("a word is not a token")
+    return text
+
+
+class LengthsTest(ServedTest):
+    """What is read is counted, and nothing is cut without a word."""
+
+    @parameterized.parameters({}, {"stream": True})
+    def test_a_prompt_is_read_whole_or_refused(self, **settings):
+        for num_tokens, expected_status in ((SOURCE_LENGTH, 200), (SOURCE_LENGTH + 1, 400), (SOURCE_LENGTH + 30, 400)):
+            body = {"prompt": words_of_length(num_tokens), "max_tokens": 2, **settings}
+            status, _, answer = request(self.url, "POST", "/v1/completions", body)
+            self.assertEqual(status, expected_status)
+            if status == 400:
+                too_many = num_tokens - SOURCE_LENGTH
+                expected = f"{num_tokens} tokens, {too_many} too many: this model reads {SOURCE_LENGTH} at most"
+                self.assertIn(expected, message_of_refusal("/v1/completions", answer))
+
+    def test_the_line_of_a_cut_row_says_how_many_tokens_are_not_read(self):
+        lengths = (SOURCE_LENGTH - 1, SOURCE_LENGTH, SOURCE_LENGTH + 1, SOURCE_LENGTH + 30)
+        rows = [words_of_length(length) for length in lengths]
+        for settings in ({"labels": "task"}, {}):
+            lines = posted(self.url, "/predict", {"rows": rows, "raw": True, **settings})["answers"]
+            self.assertEqual([line.get("cut_tokens") for line in lines], [None, None, 1, 30])
+
+    @parameterized.parameters({"max_tokens": 4}, {"max_tokens": 60}, {"max_tokens": 60, "temperature": 1.5, "n": 3})
+    def test_usage_counts_what_the_tokenizer_and_the_model_did(self, **settings):
+        prompts = ["a film", "sentiment sentence: It rains .", ROWS[0]["sentence"]]
+        usage = posted(self.url, "/v1/completions", {"prompt": prompts, **settings})["usage"]
+        self.assertEqual(usage["prompt_tokens"], sum(map(len, tiny_tokenizer()(prompts)["input_ids"])))
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+        if "n" not in settings:
+            self.assertEqual(usage["completion_tokens"], sum(len(ids) for ids in greedy_ids(prompts, **settings)))
+
+    def test_a_stream_ends_with_its_usage_where_it_is_asked_for(self):
+        body = {"prompt": ROWS[0]["sentence"], "max_tokens": 5}
+        expected = posted(self.url, "/v1/completions", body)["usage"]
+        for includes_usage in (True, False):
+            streamed = {**body, "stream": True, "stream_options": {"include_usage": includes_usage}}
+            events = request(self.url, "POST", "/v1/completions", streamed)[2].decode().split("\n\n")
+            contents = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+            usages = [content["usage"] for content in contents if content.get("usage")]
+            self.assertEqual(usages, [expected] if includes_usage else [])
+            if includes_usage:
+                self.assertEqual(contents[-1]["choices"], [])
+
+
+def greedy_ids(prompts: list[str], max_tokens: int) -> list[list[int]]:
+    """What transformers writes to each prompt, with the end of the sequence if it comes."""
+    model = T5ForConditionalGeneration.from_pretrained(model_folder()).eval()
+    ids_of_prompts = []
+    for prompt in prompts:
+        batch = tiny_tokenizer()(prompt, return_tensors="pt")
+        (ids,) = model.generate(**batch, max_new_tokens=max_tokens, do_sample=False)
+        ids_of_prompts.append(ids[1:].tolist())  # behind the decoder's first token
+    return ids_of_prompts
 
 
 class AnswersTest(ServedTest):
@@ -156,13 +221,53 @@ REFUSED = (
 )  # fmt: skip
 
 
+# `(path, body, the whole message)`; what a client can do about it, in the words of HTTP.
+MESSAGES = (
+    ("/predict", {"rows": [{"text": "a"}]}, "rows[0]: the row has neither sentence nor one of inputs, input; it has text"),
+    ("/predict", {"rows": [{"text": "a"}], "raw": True}, "rows[0]: the row has no one of inputs, input; it has text"),
+    ("/predict", {"rows": ["a"], "labels": True}, 'labels must be a list of labels, or "task"'),
+    ("/predict", {"rows": ["a"], "labels": ["x", 3]}, 'labels must be a list of labels, or "task"'),
+    ("/predict", {"rows": ["a"], "labels": "tasks"}, 'labels must be a list of labels, or "task"'),
+    ("/predict", {"rows": ["a", 3]}, "rows must be a list of objects with the columns, or of texts"),
+    ("/predict", {"rows": ["a"], "num_beams": "2"}, "num_beams: Input should be a valid integer"),
+    ("/predict", {"rows": ["a"], "text_column": "b"}, "text_column: this server has no such setting"),
+    ("/v1/completions", {"prompt": [3]}, "prompt must be a text, or a list of texts"),
+    ("/v1/completions", {}, "prompt: Field required"),
+    ("/v1/completions", {"prompt": "a", "stop": ["b"]}, "stop must be null, as by default"),
+    ("/v1/completions", {"prompt": "a", "echo": True}, "echo must be false"),
+    ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options: no effect without stream"),
+)  # fmt: skip
+
+
+def message_of_refusal(path: str, answer: bytes) -> str:
+    """Why a request was refused: in OpenAI's form on the routes of its API, and nowhere else."""
+    content = json.loads(answer)
+    if not path.startswith("/v1/"):
+        (message,) = content.values()
+        return content["detail"]
+    message = content["error"].pop("message")
+    if content != {"error": {"type": "invalid_request_error", "param": None, "code": None}}:
+        raise AssertionError(f"no error of OpenAI's: {content}")
+    return message
+
+
 class RefusalsTest(ServedTest):
+    @parameterized.parameters(*MESSAGES)
+    def test_a_message_says_what_is_right_and_ends(self, path, body, message):
+        status, _, answer = request(self.url, "POST", path, body)
+        self.assertEqual(status, 400)
+        self.assertEqual(message_of_refusal(path, answer), message)
+
+    def test_an_unknown_route_of_openai_s_api_is_refused_in_its_form(self):
+        status, _, answer = request(self.url, "POST", "/v1/chat/completions", {})
+        self.assertEqual((status, message_of_refusal("/v1/chat/completions", answer)), (404, "no such route"))
+
     @parameterized.parameters(*REFUSED)
     def test_a_bad_request_is_refused_by_status_and_tells_nothing(self, method, path, body, headers, status):
         answered_status, answered_headers, answer = request(self.url, method, path, body, **headers)
         self.assertEqual(answered_status, status, answer)
         self.assertNotIn("access-control-allow-origin", {name.lower() for name in answered_headers})
-        self.assertIsInstance(json.loads(answer)["detail"], str)
+        self.assertIsInstance(message_of_refusal(path, answer), str)
         for secret in (os.path.dirname(model_folder()), os.getcwd(), "Traceback"):
             self.assertNotIn(secret, answer.decode())
         self.assertEqual(request(self.url, "GET", "/health")[0], 200)
@@ -176,6 +281,22 @@ class RefusalsTest(ServedTest):
 
     def test_an_address_in_numbers_is_no_foreign_name(self):
         self.assertEqual(request(self.url, "GET", "/health", Host="10.0.0.7:8000")[0], 200)
+
+
+class PageTest(ServedTest):
+    @parameterized.parameters(("/predict", 19), ("/v1/completions", 18))
+    def test_every_setting_that_the_page_names_is_the_server_s(self, path, count):
+        page = (Path(__file__).parent.parent / "docs/serve.md").read_text(encoding="utf-8")
+        table = page.partition(f"| setting of `{path}` | values |\n|---|---|\n")[2].partition("\n\n")[0]
+        names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+        self.assertLen(set(names), count)
+        for name in names:
+            body = {"rows": ["a"], "prompt": "a", name: [[]]}
+            del body[{"/predict": "prompt", "/v1/completions": "rows"}[path]]
+            status, _, answer = request(self.url, "POST", path, body)
+            self.assertEqual(status, 400)
+            self.assertRegex(message_of_refusal(path, answer), f"^{name}\\b")
+            self.assertNotIn("no such setting", message_of_refusal(path, answer))
 
 
 class KeyTest(parameterized.TestCase):
@@ -270,4 +391,5 @@ class ProcessTest(parameterized.TestCase):
             process.send_signal(stop_signal)
             for future in asked:
                 self.assertLen(future.result()["answers"], 200)
+        self.assertIn(" has stopped", process.stderr.read())
         self.assertEqual(process.wait(60), 0)

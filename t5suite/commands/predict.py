@@ -196,7 +196,7 @@ def _check_first_row(arguments, text) -> None:
     Raises:
       DataError: it is not a row of the task.
     """
-    from t5suite.inference.row_texts import input_text
+    from t5suite.inference.row_texts import input_text, with_hints_about_columns
     from t5suite.inference.settings import source_by_flags
     from t5suite.tasks.formatters import FITTED_FORMATTERS
 
@@ -207,4 +207,5 @@ def _check_first_row(arguments, text) -> None:
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
         return  # Texts with as many examples as fit need the tokenizer.
     for row in itertools.islice(source_by_flags(arguments, text).rows(), 1):
-        input_text(row, text.task, arguments.raw)
+        with with_hints_about_columns():
+            input_text(row, text.task, arguments.raw)

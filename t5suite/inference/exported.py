@@ -1,15 +1,16 @@
 """Answers from folders that `t5suite export` wrote: ONNX or CTranslate2 files, without the PyTorch model.
 
     >>> predictor = load_exported(arguments, EncodingSettings(Lengths(512, 512)), batch_size=16)
-    >>> predictor.answers(["sst2 sentence: Good."], DecodingSettings(), max_new_tokens=5)
-    [[Answer(text='positive', score=None, truncated=False)]]
+    >>> prompts = prompts_of(predictor.encoding, ["sst2 sentence: Good."])
+    >>> predictor.answers(prompts, DecodingSettings(), max_new_tokens=5)
+    [[WrittenAnswer(text='positive', score=None, truncated=False, num_tokens=2)]]
 
 Greedy answers (CTranslate2: beams, too), labels chosen by their scores, and the classes, numbers and labels of words
 that an encoder's head predicts, as from `Predictor`. Flags that the files do not support are refused.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,11 +33,10 @@ from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported_files import CTranslate2Files, OnnxFiles
 from t5suite.inference.predictor import (
     ANY_NUMBER,
-    Answer,
     Choice,
+    WrittenAnswer,
     choice_of,
     encoded_candidates,
-    segment_features,
 )
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
 from t5suite.models.encoders import labels_words, names_encoder
@@ -97,15 +97,15 @@ class ExportedPredictor:
 
     def answers(
         self,
-        texts,
+        prompts: Sequence[list[int]],
         decoding: DecodingSettings,
         max_new_tokens: int,
         indices=None,
         scores=False,
         plain=False,
         languages=None,
-    ) -> list[list[Answer]]:
-        """Per text, its one answer.
+    ) -> list[list[WrittenAnswer]]:
+        """Per prompt, its one answer.
 
         Raises:
           ConfigError: free text is written, and the model has generation settings that the files ignore.
@@ -115,7 +115,6 @@ class ExportedPredictor:
             raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
         length_penalty = 1.0 if decoding.length_penalty is None else decoding.length_penalty
-        prompts = self.encoding.prompts(texts)
 
         def answer_batch(places):
             written_ids = self.files.write(
@@ -124,15 +123,14 @@ class ExportedPredictor:
             if self.ends_by_force:
                 written_ids = [[*ids[:-1], eos] if len(ids) == max_new_tokens else ids for ids in written_ids]
             return [
-                [Answer(text, None, truncated=ids[-1:] != [eos])]
+                [WrittenAnswer(text, None, truncated=ids[-1:] != [eos], num_tokens=len(ids))]
                 for text, ids in zip(self.encoding.texts(written_ids), written_ids, strict=True)
             ]
 
         return self._in_batches(prompts, answer_batch)
 
-    def choices(self, texts, candidates, languages=None) -> list[Choice]:
-        """Per text, the likeliest candidate and all probabilities."""
-        prompts = self.encoding.prompts(texts)
+    def choices(self, prompts: Sequence[list[int]], candidates) -> list[Choice]:
+        """Per prompt, the likeliest candidate and all probabilities."""
         candidate_ids = encoded_candidates(self.encoding, candidates)
 
         def choose_batch(places):
@@ -144,9 +142,8 @@ class ExportedPredictor:
 
         return self._in_batches(prompts, choose_batch)
 
-    def classes(self, segments, limits: tuple[float, float] = ANY_NUMBER) -> list[Choice]:
+    def classes(self, features: Sequence[dict], limits: tuple[float, float] = ANY_NUMBER) -> list[Choice]:
         """Per text, what an encoder's head predicts."""
-        features = segment_features(self.encoding, segments)
 
         def classify_batch(places):
             return self._classify([features[place] for place in places], limits)

@@ -12,7 +12,14 @@ from typing import NamedTuple
 from t5suite.base.errors import DataError
 from t5suite.data.batches.encodings import segments
 from t5suite.inference.decoding_settings import DecodingSettings
-from t5suite.inference.predictor import ANY_NUMBER, Answer, Choice, Predictor
+from t5suite.inference.predictor import (
+    ANY_NUMBER,
+    Choice,
+    Predictor,
+    WrittenAnswer,
+    prompts_of,
+    segment_features,
+)
 from t5suite.inference.row_texts import has_text_columns, input_text
 from t5suite.inference.rows import Row
 from t5suite.tasks.languages import Languages
@@ -49,10 +56,12 @@ class Job:
       labels: choose among these instead of writing; `task`: among the task's own.
       scores: also the answers' log-probabilities; several answers always have them.
       inputs: also the texts that the model read.
+      token_counts: also the tokens of every prompt, and of its answers.
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
       fits: whether a text is short enough, for tasks that show as many examples as fit (`tokenization.bind_fits`).
       languages: of the texts, and the columns that have each row's.
       input_format: the template around finished texts.
+      check: called with every request; raises DataError for one that is not to be answered.
     """
 
     task: Task | None = None
@@ -62,10 +71,12 @@ class Job:
     labels: list[str] | str | None = None
     scores: bool = False
     inputs: bool = False
+    token_counts: bool = False
     family: str | None = None
     fits: Callable[[str], bool] | None = None
     languages: Languages = field(default_factory=Languages)
     input_format: str | None = None
+    check: Callable[[RowRequest], None] = lambda request: None
 
     def __post_init__(self):
         self.decoding.check()
@@ -95,9 +106,11 @@ class Job:
             row_segments = self._segments(row.value, text)
             candidates = self._candidates(row.value)
             languages = self._languages(row.value)
+            request = RowRequest(row.index, text, row_segments, candidates, _copied_cells(row), languages)
+            self.check(request)
         except DataError as error:
             raise DataError(f"{row.place}: {error}") from None
-        return RowRequest(row.index, text, row_segments, candidates, _copied_cells(row), languages)
+        return request
 
     def _segments(self, row: dict | str, text: str) -> tuple[str, ...]:
         """What an encoder reads: words to label, the columns of a masked model's task, else the whole text."""
@@ -150,37 +163,49 @@ class Job:
         {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
         """
         if not predictor.writes:
-            predictions = self._classified(requests, predictor)
-        elif self.labels is not None:
-            predictions = self._chosen(requests, predictor)
+            features = segment_features(predictor.encoding, [request.segments for request in requests])
+            prompts = [feature["input_ids"] for feature in features]
+            predictions = self._classified(features, predictor)
         else:
-            predictions = self._written(requests, predictor)
-        lines = []
-        for request, prediction in zip(requests, predictions, strict=True):
-            line = {"row": request.index, **request.copied}
-            if self.inputs:
-                line["inputs"] = predictor.encoding.with_cut(request.segments, request.languages)
-            lines.append(line | prediction)
-        return lines
+            texts = [request.text for request in requests]
+            prompts = prompts_of(predictor.encoding, texts, self._languages_of_texts(requests))
+            answer = self._written if self.labels is None else self._chosen
+            predictions = answer(requests, prompts, predictor)
+        return [
+            self._line(request, prompt, prediction, predictor.encoding)
+            for request, prompt, prediction in zip(requests, prompts, predictions, strict=True)
+        ]
 
-    def _classified(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+    def _line(self, request: RowRequest, prompt: list[int], prediction: dict, encoding) -> dict:
+        """A row's line: what is copied, what was read, what was predicted, what was cut."""
+        line = {"row": request.index, **request.copied}
+        if self.inputs:
+            line["inputs"] = encoding.with_cut(request.segments, request.languages)
+        line |= prediction
+        # Whole texts are counted only where one may be cut, for it takes time.
+        cut_count = encoding.num_cut(request.segments, request.languages) if encoding.is_full(prompt) else 0
+        if cut_count:
+            line["cut_tokens"] = cut_count
+        if self.token_counts:
+            line["prompt_tokens"] = len(prompt)
+        return line
+
+    def _classified(self, features: list[dict], predictor: Predictor) -> list[dict]:
         """What an encoder's head predicts."""
         limits = number_range(self.task) if self.task else ANY_NUMBER
         output_format = self.task.entry.get("output_format") if self.task else None
-        choices = predictor.classes([request.segments for request in requests], limits)
+        choices = predictor.classes(features, limits)
         return [line_of_choice(choice, output_format) for choice in choices]
 
-    def _chosen(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+    def _chosen(self, requests: list[RowRequest], prompts: list[list[int]], predictor: Predictor) -> list[dict]:
         """The likeliest candidate of each row."""
-        texts = [request.text for request in requests]
-        candidates = [request.candidates for request in requests]
-        choices = predictor.choices(texts, candidates, self._languages_of_texts(requests))
+        choices = predictor.choices(prompts, [request.candidates for request in requests])
         return [line_of_choice(choice) for choice in choices]
 
-    def _written(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+    def _written(self, requests: list[RowRequest], prompts: list[list[int]], predictor: Predictor) -> list[dict]:
         """The texts that the model writes."""
         answers = predictor.answers(
-            [request.text for request in requests],
+            prompts,
             self.decoding,
             self.max_new_tokens,
             indices=[request.index for request in requests],
@@ -188,7 +213,7 @@ class Job:
             plain=self.task is not None and self.task.value_kind != "text",
             languages=self._languages_of_texts(requests),
         )
-        return [line_of_answers(answers_of_text, self.scores) for answers_of_text in answers]
+        return [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
         return [request.languages for request in requests] if self.has_language_columns else None
@@ -202,10 +227,10 @@ def _copied_cells(row: Row) -> dict:
     return cells
 
 
-def line_of_answers(answers: list[Answer], scores: bool) -> dict:
+def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bool = False) -> dict:
     """A line's prediction for the written answers of a row, the best first.
 
-    >>> line_of_answers([Answer("yes", -0.25, truncated=False)], scores=True)
+    >>> line_of_answers([WrittenAnswer("yes", -0.25, truncated=False, num_tokens=2)], scores=True)
     {'prediction': 'yes', 'score': -0.25}
     """
     best = answers[0]
@@ -216,6 +241,8 @@ def line_of_answers(answers: list[Answer], scores: bool) -> dict:
         line["score"] = round(best.score, SCORE_DIGITS)
     if best.truncated:
         line["truncated"] = True
+    if token_counts:
+        line["answer_tokens"] = sum(answer.num_tokens for answer in answers)
     return line
 
 

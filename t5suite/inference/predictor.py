@@ -1,9 +1,10 @@
 """A model and its tokenizer -> answers to texts, in batches of similar length, shared among the ranks.
 
     >>> predictor = Predictor(model, encoding, batch_size=16)
-    >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], DecodingSettings(), max_new_tokens=5)
-    [[Answer(text='entailment', score=None, truncated=False)]]
-    >>> predictor.choices(["sst2 sentence: Good."], [["negative", "positive"]])
+    >>> prompts = prompts_of(encoding, ["rte sentence1: It rains. sentence2: It is wet."])
+    >>> predictor.answers(prompts, DecodingSettings(), max_new_tokens=5)
+    [[WrittenAnswer(text='entailment', score=None, truncated=False, num_tokens=2)]]
+    >>> predictor.choices(prompts_of(encoding, ["sst2 sentence: Good."]), [["negative", "positive"]])
     [Choice(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
 
 Batches are made of all the texts given, longest first, and distributed over the ranks: which texts share a batch does
@@ -38,6 +39,15 @@ class Answer(NamedTuple):
     truncated: bool
 
 
+class WrittenAnswer(NamedTuple):
+    """An `Answer`, and how many tokens were written for it, end-of-sequence included."""
+
+    text: str
+    score: float | None
+    truncated: bool
+    num_tokens: int
+
+
 class Choice(NamedTuple):
     """The chosen text, and the probability of each candidate (None for a number)."""
 
@@ -68,29 +78,29 @@ class Predictor:
 
     def answers(
         self,
-        texts: Sequence[str],
+        prompts: Sequence[list[int]],
         decoding: DecodingSettings,
         max_new_tokens: int,
         indices: Sequence[int] | None = None,
         scores: bool = False,
         plain: bool = False,
         languages: Sequence[tuple] | None = None,
-    ) -> list[list[Answer]]:
-        """Per text, its answers: one, or `num_return_sequences` of them, the best (or first drawn) first.
+    ) -> list[list[WrittenAnswer]]:
+        """Per prompt, its answers: one, or `num_return_sequences` of them, the best (or first drawn) first.
 
         Args:
+          prompts: texts as ids (`prompts_of`).
           indices: the rows' numbers, which key the random numbers; default: 0, 1, ...
           scores: also each answer's sum of token log-probabilities, end-of-sequence included if it was written:
             the model's own, before temperature, penalties, top-k and top-p.
           plain: answers are label words (`generation_options`).
           languages: of each text and its answer, if not the same for all.
         """
-        indices = range(len(texts)) if indices is None else indices
+        indices = range(len(prompts)) if indices is None else indices
         num_draws = decoding.num_return_sequences if decoding.do_sample else 1
-        prompts = self._prompts(texts, languages)
         self._check_lengths(prompts, max_new_tokens)
         # The first tokens of a language's answers are its code.
-        labels = self.encoding.answers([""] * len(texts), languages) if self.encoding.num_fixed_tokens else None
+        labels = self.encoding.answers([""] * len(prompts), languages) if self.encoding.num_fixed_tokens else None
 
         def answer_batch(places):
             repeated_places = [place for place in places for _ in range(num_draws)]
@@ -112,36 +122,33 @@ class Predictor:
 
     def write_in_pieces(
         self,
-        text: str,
+        prompt: list[int],
         decoding: DecodingSettings,
         max_new_tokens: int,
         on_text: Callable[[str], None],
         index: int = 0,
         languages: tuple | None = None,
-    ) -> Answer:
-        """The one answer to a text, greedy or drawn, in one process; `on_text` gets each piece once it is written.
+    ) -> WrittenAnswer:
+        """The one answer to a prompt, greedy or drawn, in one process; `on_text` gets each piece once it is written.
 
-        >>> predictor.write_in_pieces("translate English to German: Good.", DecodingSettings(), 20, print)
+        >>> (prompt,) = prompts_of(encoding, ["translate English to German: Good."])
+        >>> predictor.write_in_pieces(prompt, DecodingSettings(), 20, print)
         Gut
         .
-        Answer(text='Gut.', score=None, truncated=False)
+        WrittenAnswer(text='Gut.', score=None, truncated=False, num_tokens=3)
         """
         languages_of_texts = None if languages is None else [languages]
-        prompts = self._prompts([text], languages_of_texts)
-        self._check_lengths(prompts, max_new_tokens)
+        self._check_lengths([prompt], max_new_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
         options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)])
         streamer = PieceStreamer(on_text, lambda ids: self.encoding.texts([self._ended(ids)])[0])
         with torch.no_grad():
-            (ids,) = self._write(prompts, labels, {**options, "streamer": streamer})
+            (ids,) = self._write([prompt], labels, {**options, "streamer": streamer})
         (answer,) = self._as_answers([ids], [None])
         streamer.send_rest(answer.text)
         return answer
 
-    def _prompts(self, texts, languages) -> list[list[int]]:
-        return self.encoding.prompts(texts) if languages is None else self.encoding.prompts(texts, languages)
-
-    def _check_lengths(self, prompts: list[list[int]], max_new_tokens: int) -> None:
+    def _check_lengths(self, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
         """Refuses texts that are longer than the model's positions."""
         if not prompts:
             return
@@ -155,19 +162,18 @@ class Predictor:
         written = self.answerer.generate(prompts, labels=labels, **options)
         return [self._ended(ids) for answers_of_prompt in written for ids, _ in answers_of_prompt]
 
-    def _as_answers(self, written_ids: list[list[int]], scores: list) -> list[Answer]:
+    def _as_answers(self, written_ids: list[list[int]], scores: list) -> list[WrittenAnswer]:
         texts = self.encoding.texts(written_ids)
         return [
-            Answer(text, score, truncated=ids[-1] != self.answerer.eos)
+            WrittenAnswer(text, score, truncated=ids[-1] != self.answerer.eos, num_tokens=len(ids))
             for text, score, ids in zip(texts, scores, written_ids, strict=True)
         ]
 
-    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]], languages=None) -> list["Choice"]:
-        """Per text, the likeliest candidate (the first on a tie) and all shares.
+    def choices(self, prompts: Sequence[list[int]], candidates: Sequence[Sequence[str]]) -> list["Choice"]:
+        """Per prompt, the likeliest candidate (the first on a tie) and all shares.
 
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
-        prompts = self._prompts(texts, languages)
         candidate_ids = encoded_candidates(self.encoding, candidates)
 
         def score_batch(places):
@@ -177,13 +183,13 @@ class Predictor:
         scores = self._over_ranks([len(prompt) for prompt in prompts], score_batch)
         return [choice_of(words, scores_of_text) for words, scores_of_text in zip(candidates, scores, strict=True)]
 
-    def classes(self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = ANY_NUMBER) -> list["Choice"]:
+    def classes(self, features: Sequence[dict], limits: tuple[float, float] = ANY_NUMBER) -> list["Choice"]:
         """Per text (a segment, a pair or words), an encoder's prediction: a word and all shares, a number, labels.
 
         Args:
+          features: of each text (`segment_features`).
           limits: the smallest and the largest number that an answer can be.
         """
-        features = segment_features(self.encoding, segments)
 
         def score_batch(places):
             return self.answerer.class_scores([features[place] for place in places])
@@ -242,6 +248,15 @@ def encoded_candidates(encoding, candidates: Sequence[Sequence[str]]) -> dict[st
     """`{text: token ids}` of all candidates."""
     words = sorted({word for words_of_text in candidates for word in words_of_text})
     return dict(zip(words, encoding.choices(words), strict=True))
+
+
+def prompts_of(encoding, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
+    """The ids that a model reads of each text.
+
+    Args:
+      languages: of each text and its answer, if not the same for all.
+    """
+    return encoding.prompts(texts) if languages is None else encoding.prompts(texts, languages)
 
 
 def segment_features(encoding: SegmentEncoding, segments: Sequence[tuple[str, ...]]) -> list[dict]:

@@ -5,12 +5,35 @@
 'rte sentence1: It rains. sentence2: It is wet.'
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.rows import TEXT_KEYS, Row
 from t5suite.tasks.cells import as_list, value_at
 from t5suite.tasks.registry import Task
 
 _MISSING = object()
+
+
+class NoTextError(DataError):
+    """A row has no text that the model could read; the message says what it has and what it needs."""
+
+
+@contextlib.contextmanager
+def with_hints_about_columns() -> Iterator[None]:
+    """Within the block, a row without a text is told what `t5suite predict` has for other columns.
+
+    Raises:
+      DataError: the row's, with the hints.
+    """
+    try:
+        yield
+    except NoTextError as error:
+        raise DataError(
+            f"{error}; --text_column names the text's column in your rows; the first line of CSV and TSV names the "
+            "columns"
+        ) from None
 
 
 def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:
@@ -22,7 +45,8 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
       fits: whether a text is short enough, for tasks that show as many examples as fit.
 
     Raises:
-      DataError: the row has neither the task's columns nor a text; the message has its file and line.
+      NoTextError: the row has neither the task's columns nor a text; the message has its file and line.
+      DataError: a column's cell cannot be read.
     """
     if task is None or raw:
         return row.value if isinstance(row.value, str) else _finished_text(row.value, row.place, None)
@@ -49,7 +73,7 @@ def _columns_of_line(line: str, task: Task) -> dict[str, str]:
     columns = task.text_columns
     if len(columns) > 1:
         raise DataError(
-            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON lines "
+            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON objects "
             f"with {', '.join(columns)}, or finished texts with --raw"
         )
     return {columns[0]: line}
@@ -68,16 +92,14 @@ def _finished_text(row: dict, place: str, task: Task | None) -> str:
     """The text in a row that has no columns of a task.
 
     Raises:
-      DataError: there is none, or several.
+      NoTextError: there is none, or several.
+      DataError: it is not a text.
     """
     keys = [key for key in TEXT_KEYS if key in row]
     if len(keys) != 1:
         missing = f"neither {' and '.join(as_list(task.text_columns))} nor one of" if task else "no one of"
         columns = ", ".join(map(str, row)) or "nothing"
-        raise DataError(
-            f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}; --text_column names the "
-            "text's column in your rows; the first line of CSV and TSV names the columns"
-        )
+        raise NoTextError(f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}")
     text = row[keys[0]]
     if not isinstance(text, str):
         raise DataError(f"{place}: column {keys[0]!r} holds {text!r:.60}, not a text")

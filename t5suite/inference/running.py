@@ -25,6 +25,7 @@ from t5suite.inference.exported import EncodingSettings
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
+from t5suite.inference.row_texts import with_hints_about_columns
 from t5suite.inference.rows import InputRows
 from t5suite.inference.settings import (
     InputSettings,
@@ -283,7 +284,8 @@ def read_windows(input_rows: InputRows, output, job: Job, window: int) -> Iterat
         if row_count == output.recorded_rows:
             output.check_input(row_count, input_rows.digest.hexdigest())
         if row_count > answered_count:
-            requests.append(job.request(row))
+            with with_hints_about_columns():
+                requests.append(job.request(row))
         if len(requests) == window:
             yield requests, row_count, input_rows.digest.hexdigest()
             requests = []

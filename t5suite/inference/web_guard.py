@@ -49,7 +49,8 @@ class Guard:
             if body is None:
                 refusal = (413, f"a request may have {self.largest_body} bytes")
         if refusal is not None:
-            await send_refusal(send, *refusal)
+            status, message = refusal
+            await send_content(send, status, {"detail": message})  # in this form the page shows refusals
             return
         await self.app(scope, replaying(body, receive), send)
 
@@ -94,9 +95,9 @@ def replaying(body: bytes, receive):
     return receive_again
 
 
-async def send_refusal(send, status: int, message: str) -> None:
-    """A whole answer, in the form in which the page expects refusals and shows them."""
-    text = json.dumps({"detail": message}).encode()
+async def send_content(send, status: int, content: dict) -> None:
+    """A whole answer in JSON, after which the connection is closed."""
+    text = json.dumps(content).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(text)).encode()),

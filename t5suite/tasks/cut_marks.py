@@ -33,11 +33,21 @@ def with_cut(tokenizer, text: str, room: int, kept_end: int = 0, template: str =
     Args:
       kept_end: how many last tokens are read in spite of the cut: sentinels at the text's end.
     """
-    count = _count_tokens(tokenizer, text, template)
-    if count <= room:
+    cut_count = num_cut(tokenizer, text, room, kept_end, template)
+    if not cut_count:
         return text
     place = _place_after(tokenizer, text, max(room - kept_end, 0), template)
-    return text[:place] + cut_mark(count - max(room, kept_end)) + text[place:]
+    return text[:place] + cut_mark(cut_count) + text[place:]
+
+
+def num_cut(tokenizer, text: str, room: int, kept_end: int = 0, template: str = "") -> int:
+    """How many tokens of a text are not read for being beyond `room`; arguments as `with_cut`.
+
+    >>> num_cut(byt5, "It rains.", room=2), num_cut(byt5, "It rains.", room=9)
+    (7, 0)
+    """
+    count = _count_tokens(tokenizer, text, template)
+    return count - max(room, kept_end) if count > room else 0
 
 
 def without_cut(text: str) -> str:

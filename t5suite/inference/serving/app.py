@@ -11,7 +11,8 @@
 | `GET /health` | 200 while requests are taken |
 | `GET /metrics` | for Prometheus |
 
-A refused request has `{"detail": why}`. Neither a schema nor a page about the routes is served.
+A refused request has `{"detail": why}`, on the routes of OpenAI's API its form of an error (`refusals`). Neither a
+schema nor a page about the routes is served.
 """
 
 import logging
@@ -26,7 +27,8 @@ from t5suite.base.errors import UserError
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody, read_body
 from t5suite.inference.serving.gate import Gate
 from t5suite.inference.serving.limits import Busy, ClientLeft
-from t5suite.inference.serving.service import Service
+from t5suite.inference.serving.refusals import content_of_refusal
+from t5suite.inference.serving.service import Service, numbered_rows
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> 
         async def answer():
             body = read_body(PredictBody, await request.body())
             job = service.job_of_rows(body)
-            lines = await service.lines(job, body.rows, lambda: until_disconnect(request))
+            lines = await service.lines(job, numbered_rows("rows", body.rows), lambda: until_disconnect(request))
             return JSONResponse({"answers": lines})
 
         return await answered(service, "/predict", answer)
@@ -59,8 +61,9 @@ def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> 
             if body.stream:
                 pieces = service.pieces(job, body.prompts[0])
                 first_piece = await anext(pieces)  # what cannot be answered fails here, with its status
-                return StreamingResponse(service.events(first_piece, pieces), media_type="text/event-stream")
-            lines = await service.lines(job, body.prompts, lambda: until_disconnect(request))
+                events = service.events(first_piece, pieces, body.includes_usage)
+                return StreamingResponse(events, media_type="text/event-stream")
+            lines = await service.lines(job, numbered_rows("prompt", body.prompts), lambda: until_disconnect(request))
             return JSONResponse(service.completion(lines))
 
         return await answered(service, "/v1/completions", answer)
@@ -92,30 +95,31 @@ async def until_disconnect(request: Request) -> None:
 async def answered(service: Service, route: str, answer) -> Response:
     """What `answer()` returns, or the refusal for what it raises; counted and timed."""
     started = time.perf_counter()
-    response = await _response(service, answer)
+    response = await _response(service, route, answer)
     service.metrics.requests.labels(route, response.status_code).inc()
     service.metrics.request_seconds.observe(time.perf_counter() - started)
     return response
 
 
-async def _response(service: Service, answer) -> Response:
+async def _response(service: Service, route: str, answer) -> Response:
     try:
         return await answer()
     except UserError as error:
-        return _refusal(400, str(error).replace("--", ""))
+        return _refusal(route, 400, str(error).replace("--", ""))
     except Busy as error:
-        return _refusal(429, f"{error}; try again later", {"Retry-After": str(_seconds_until_free(service))})
+        headers = {"Retry-After": str(_seconds_until_free(service))}
+        return _refusal(route, 429, f"{error}; try again later", headers)
     except TimeoutError:
-        return _refusal(503, f"no answer within {service.limits.seconds:g} seconds")
+        return _refusal(route, 503, f"no answer within {service.limits.seconds:g} seconds")
     except ClientLeft:
         return Response(status_code=CLIENT_LEFT)
     except Exception:
         logger.exception("a request could not be answered")
-        return _refusal(500, "the server could not answer; its log says why")
+        return _refusal(route, 500, "the server could not answer; its log says why")
 
 
-def _refusal(status: int, message: str, headers: dict | None = None) -> JSONResponse:
-    return JSONResponse({"detail": message}, status_code=status, headers=headers)
+def _refusal(route: str, status: int, message: str, headers: dict | None = None) -> JSONResponse:
+    return JSONResponse(content_of_refusal(route, status, message), status_code=status, headers=headers)
 
 
 def _seconds_until_free(service: Service) -> int:

@@ -4,8 +4,11 @@
 4
 >>> read_body(CompletionBody, b'{"prompt": "Is it?", "best_of": 3}')
 DataError: best_of: Input should be less than or equal to 1
+>>> read_body(PredictBody, b'{"rows": ["Good."], "labels": true}')
+DataError: labels must be a list of labels, or "task"
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,8 +21,8 @@ class PredictBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    rows: list[dict | str]
-    labels: list[str] | Literal["task"] | None = None
+    rows: list[dict | str] = Field(description="a list of objects with the columns, or of texts")
+    labels: list[str] | Literal["task"] | None = Field(default=None, description='a list of labels, or "task"')
     scores: bool = False
     include_inputs: bool = False
     raw: bool = False
@@ -39,6 +42,14 @@ class PredictBody(BaseModel):
     num_return_sequences: int = 1
 
 
+class StreamOptions(BaseModel):
+    """What a streamed completion has besides its pieces: at its end, its tokens."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+
+
 class CompletionBody(BaseModel):
     """The body of `POST /v1/completions`: OpenAI's, as far as a text-to-text model has its settings.
 
@@ -48,7 +59,7 @@ class CompletionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    prompt: str | list[str]
+    prompt: str | list[str] = Field(description="a text, or a list of texts")
     model: str | None = None
     max_tokens: int | None = None
     temperature: float = 0.0
@@ -56,20 +67,26 @@ class CompletionBody(BaseModel):
     n: int = 1
     seed: int = 42
     stream: bool = False
+    stream_options: StreamOptions | None = None
     user: str | None = None
     best_of: int = Field(default=1, ge=1, le=1)
-    echo: Literal[False] = False
+    echo: Literal[False] = Field(default=False, description="false")
     frequency_penalty: float = Field(default=0, ge=0, le=0)
     presence_penalty: float = Field(default=0, ge=0, le=0)
     logit_bias: dict[str, float] | None = Field(default=None, max_length=0)
-    logprobs: None = None
-    stop: None = None
-    suffix: None = None
+    logprobs: None = Field(default=None, description="null, as by default")
+    stop: None = Field(default=None, description="null, as by default")
+    suffix: None = Field(default=None, description="null, as by default")
 
     @property
     def prompts(self) -> list[str]:
         """One text or several, as a list."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with its tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
 
 def read_body(kind: type[BaseModel], content: bytes):
@@ -85,4 +102,13 @@ def read_body(kind: type[BaseModel], content: bytes):
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         raise DataError(f"{name:.60}: this server has no such setting")
+    values = _values_of(kind, problem["loc"])
+    if values is not None and problem["type"] != "missing":
+        raise DataError(f"{problem['loc'][0]} must be {values}")
     raise DataError(f"{name:.60}: {problem['msg']}" if name else problem["msg"])
+
+
+def _values_of(kind: type[BaseModel], place: Sequence[str | int]) -> str | None:
+    """The values that a setting takes, where its description says them; pydantic names each type of a union alone."""
+    setting = kind.model_fields.get(place[0]) if place else None
+    return None if setting is None else setting.description

@@ -14,7 +14,8 @@ import ipaddress
 from collections.abc import Collection
 
 from t5suite.inference.serving.limits import Limits
-from t5suite.inference.web_guard import body_of, header_values, replaying, send_refusal
+from t5suite.inference.serving.refusals import content_of_refusal
+from t5suite.inference.web_guard import body_of, header_values, replaying, send_content
 
 ROUTES = {
     "GET": ("/health", "/metrics", "/v1/models"),
@@ -52,18 +53,21 @@ class Gate:
             return
         refusal = self.refusal(scope)
         if refusal is not None:
-            await send_refusal(send, *refusal)
+            await self._refuse(scope, send, *refusal)
             return
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 body = await body_of(receive, self.limits.body_bytes)
         except TimeoutError:
-            await send_refusal(send, 408, f"the body did not come within {self.limits.body_seconds:g} seconds")
+            await self._refuse(scope, send, 408, f"the body did not come within {self.limits.body_seconds:g} seconds")
             return
         if body is None:
-            await send_refusal(send, 413, f"a body has at most {self.limits.body_bytes} bytes")
+            await self._refuse(scope, send, 413, f"a body has at most {self.limits.body_bytes} bytes")
             return
         await self.app(scope, replaying(body, receive), send)
+
+    async def _refuse(self, scope, send, status: int, message: str) -> None:
+        await send_content(send, status, content_of_refusal(scope["path"], status, message))
 
     def refusal(self, scope) -> tuple[int, str] | None:
         """Why a request is refused: its status and a message; None if it is not."""

@@ -49,7 +49,7 @@ class QueuedRows:
         """Requests with equal ways are answered in one batch."""
         job = self.job
         labels = tuple(job.labels) if isinstance(job.labels, list) else job.labels
-        return job.decoding, job.max_new_tokens, labels, job.scores, job.inputs, job.raw
+        return job.decoding, job.max_new_tokens, labels, job.scores, job.inputs, job.token_counts, job.raw
 
     @property
     def can_be_joined(self) -> bool:

@@ -53,6 +53,7 @@ def serve_by_flags(arguments) -> None:
         end_normally_on_signals()
         server.run(sockets=[listener])
         service.queue.close()
+        logger.info("%s has stopped: what was accepted is answered", service.name)
 
 
 def end_normally_on_signals() -> None:

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from t5suite.base.errors import DataError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import unsupported_settings
-from t5suite.inference.jobs import Job, RowRequest
+from t5suite.inference.jobs import Job, RowRequest, line_of_answers
+from t5suite.inference.predictor import prompts_of
 from t5suite.inference.rows import Row
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.limits import ClientLeft, Limits
@@ -57,10 +58,17 @@ class Service:
             on_text(lines[0]["prediction"])
             return lines
         (request,) = requests
+        return [self._line_in_pieces(job, request, on_text)]
+
+    def _line_in_pieces(self, job: Job, request: RowRequest, on_text: Callable[[str], None]) -> dict:
+        """The line of one row; `on_text` gets its answer piece by piece."""
+        languages = None if request.languages is None else [request.languages]
+        (prompt,) = prompts_of(self.predictor.encoding, [request.text], languages)
         answer = self.predictor.write_in_pieces(
-            request.text, job.decoding, job.max_new_tokens, on_text, index=request.index, languages=request.languages
+            prompt, job.decoding, job.max_new_tokens, on_text, index=request.index, languages=request.languages
         )
-        return [{"row": request.index, "prediction": answer.text, "truncated": answer.truncated}]
+        line = {"row": request.index, **line_of_answers([answer], scores=False, token_counts=True)}
+        return {**line, "prompt_tokens": len(prompt)}
 
     def job_of_rows(self, body: PredictBody) -> Job:
         """How the rows of `POST /predict` are answered.
@@ -103,6 +111,8 @@ class Service:
             seed=body.seed,
             num_return_sequences=body.n,
         )
+        if body.stream_options is not None and not body.stream:
+            raise DataError("stream_options: no effect without stream")
         if body.stream and (len(body.prompts) > 1 or body.n > 1):
             raise DataError("stream: one prompt and one answer at a time")
         decoding.check()
@@ -116,7 +126,19 @@ class Service:
             labels=None,
             scores=False,
             inputs=False,
+            token_counts=True,
+            check=self._check_whole,
         )
+
+    def _check_whole(self, request: RowRequest) -> None:
+        """Raises DataError for a text that is longer than what the model reads."""
+        encoding = self.predictor.encoding
+        cut_count = encoding.num_cut(request.segments, request.languages)
+        if cut_count:
+            longest = encoding.lengths.source
+            raise DataError(
+                f"{longest + cut_count} tokens, {cut_count} too many: this model reads {longest} at most; shorten it"
+            )
 
     def _check_decoding(self, decoding: DecodingSettings, max_new_tokens: int, scores: bool) -> None:
         self.limits.check_decoding(decoding, max_new_tokens)
@@ -128,7 +150,7 @@ class Service:
             if setting != default:
                 raise DataError(f"{name}: this server's model is {self.exported_kind}, which cannot")
 
-    async def lines(self, job: Job, rows: list, disconnected: Callable) -> list[dict]:
+    async def lines(self, job: Job, rows: list[Row], disconnected: Callable) -> list[dict]:
         """The answers to rows, as `t5suite predict` has them.
 
         Args:
@@ -137,8 +159,7 @@ class Service:
         Raises:
           Busy: too many rows wait; ClientLeft; TimeoutError; DataError, ConfigError: a row cannot be answered.
         """
-        numbered_rows = [Row(number, f"rows[{number}]", value) for number, value in enumerate(rows)]
-        queued = QueuedRows(job, numbered_rows)
+        queued = QueuedRows(job, rows)
         self.queue.submit(queued)
         return await self._result(queued, disconnected)
 
@@ -163,7 +184,7 @@ class Service:
         for line in lines:
             for prediction in line.get("predictions", [{"text": line["prediction"]}]):
                 choices.append(_choice(prediction["text"], len(choices), _finish_reason(line)))
-        return {**self._head_of_completion(), "choices": choices}
+        return {**self._head_of_completion(), "choices": choices, "usage": _usage(lines)}
 
     def _head_of_completion(self) -> dict:
         return {
@@ -190,7 +211,7 @@ class Service:
         def on_end(future) -> None:
             loop.call_soon_threadsafe(pieces.put_nowait, None)
 
-        queued = QueuedRows(job, [Row(0, "prompt", prompt)], on_text)
+        queued = QueuedRows(job, numbered_rows("prompt", [prompt]), on_text)
         self.queue.submit(queued)
         queued.future.add_done_callback(on_end)
         try:
@@ -205,15 +226,43 @@ class Service:
         finally:
             self.queue.withdraw(queued)
 
-    async def events(self, first_piece: str | dict, pieces: AsyncIterator[str | dict]) -> AsyncIterator[bytes]:
-        """The pieces of an answer as server-sent events, in OpenAI's form."""
+    async def events(
+        self, first_piece: str | dict, pieces: AsyncIterator[str | dict], includes_usage: bool
+    ) -> AsyncIterator[bytes]:
+        """The pieces of an answer as server-sent events, in OpenAI's form.
+
+        Args:
+          includes_usage: one more event at the end has the tokens, and no piece.
+        """
         head = self._head_of_completion()
         piece = first_piece
         while isinstance(piece, str):
             yield _event({**head, "choices": [_choice(piece, 0, None)]})
             piece = await anext(pieces)
         yield _event({**head, "choices": [_choice("", 0, _finish_reason(piece))]})
+        if includes_usage:
+            yield _event({**head, "choices": [], "usage": _usage([piece])})
         yield b"data: [DONE]\n\n"
+
+
+def numbered_rows(name: str, values: list) -> list[Row]:
+    """The values of a request's setting as rows.
+
+    >>> numbered_rows("rows", ["It rains."])
+    [Row(index=0, place='rows[0]', value='It rains.', file=None)]
+    """
+    return [Row(number, f"{name}[{number}]", value) for number, value in enumerate(values)]
+
+
+def _usage(lines: list[dict]) -> dict:
+    """The tokens that were read and written for lines of answers, in OpenAI's form."""
+    prompt_tokens = sum(line["prompt_tokens"] for line in lines)
+    answer_tokens = sum(line["answer_tokens"] for line in lines)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": answer_tokens,
+        "total_tokens": prompt_tokens + answer_tokens,
+    }
 
 
 def _choice(text: str, index: int, finish_reason: str | None) -> dict:

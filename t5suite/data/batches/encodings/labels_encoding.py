@@ -49,14 +49,18 @@ class LabelsEncoding(SegmentEncoding):
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`, for words: the mark is behind the last one that is read."""
-        untruncated = replace(self, lengths=self.lengths._replace(source=LONGEST_ROW))
-        all_labels = untruncated.inputs([texts])["labels"][0]
-        labels = self.inputs([texts])["labels"][0]
-        if labels == all_labels:
+        cut_count = self.num_cut(texts)
+        if not cut_count:
             return self._joined(texts)
-        num_words = sum(label != IGNORED for label in labels)
+        num_words = sum(label != IGNORED for label in self.inputs([texts])["labels"][0])
         unread_words = "".join(f" {word}" for word in texts[num_words:])
-        return self._joined(texts[:num_words]) + cut_mark(len(all_labels) - len(labels)) + unread_words
+        return self._joined(texts[:num_words]) + cut_mark(cut_count) + unread_words
+
+    def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
+        """As `TextEncoding.num_cut`, of all words together."""
+        untruncated = replace(self, lengths=self.lengths._replace(source=LONGEST_ROW))
+        whole, read = (len(encoding.inputs([texts])["input_ids"][0]) for encoding in (untruncated, self))
+        return whole - read
 
     def _joined(self, texts: Sequence[str]) -> str:
         return " ".join(texts)

@@ -110,8 +110,15 @@ class LanguageEncoding(TextEncoding):
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`, with the language's mark if the model reads one."""
+        return super().with_cut(self._marked_texts(texts, languages))
+
+    def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
+        """As `TextEncoding.num_cut`; the language's mark is a part of the text."""
+        return super().num_cut(self._marked_texts(texts, languages))
+
+    def _marked_texts(self, texts: tuple[str, ...], languages: tuple | None) -> tuple[str, ...]:
         _, target = languages or self.languages[:2]
-        return super().with_cut(tuple(self._marked(text, target) for text in texts))
+        return tuple(self._marked(text, target) for text in texts)
 
     def _marked(self, text: str, target: str | None) -> str:
         return f">>{target}<< {text}" if self.is_marked and target else text

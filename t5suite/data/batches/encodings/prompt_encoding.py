@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings.special_tokens import around, first_id, leading_ids
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
-from t5suite.tasks.cut_marks import with_cut
+from t5suite.tasks.cut_marks import num_cut, with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.registry import Task
@@ -87,6 +87,10 @@ class PromptEncoding(TextEncoding):
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`; there is room for a text before the separator."""
         return with_cut(self.tokenizer, *texts, self._room, template=self.template)
+
+    def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
+        """As `TextEncoding.num_cut`; there is room for a text before the separator."""
+        return num_cut(self.tokenizer, *texts, self._room, template=self.template)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts, each followed by the separator; long texts are truncated, the separator is kept."""

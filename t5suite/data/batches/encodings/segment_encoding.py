@@ -74,12 +74,23 @@ class SegmentEncoding(TextEncoding):
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`, for segments: each has its own mark."""
-        frame = Spelling(self.tokenizer, ()).frame(len(texts))
-        settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
-        counts = [len(ids) for ids in encoded(self.tokenizer, list(texts), **settings)["input_ids"]]
-        rooms = sizes_after_cut(counts, self.lengths.source - sum(map(len, frame.around)))
-        parts = zip(texts, rooms, strict=True)
+        parts = zip(texts, self._kept_counts(self._counts(texts)), strict=True)
         return self._joined([with_cut(self.tokenizer, text, room, template=self.template) for text, room in parts])
+
+    def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
+        """As `TextEncoding.num_cut`, of all segments together."""
+        counts = self._counts(texts)
+        return sum(counts) - sum(self._kept_counts(counts))
+
+    def _counts(self, texts: tuple[str, ...]) -> list[int]:
+        """The tokens of each segment."""
+        settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
+        return [len(ids) for ids in encoded(self.tokenizer, list(texts), **settings)["input_ids"]]
+
+    def _kept_counts(self, counts: list[int]) -> list[int]:
+        """The tokens of each segment that are read."""
+        frame = Spelling(self.tokenizer, ()).frame(len(counts))
+        return sizes_after_cut(counts, self.lengths.source - sum(map(len, frame.around)))
 
     def _joined(self, texts: Sequence[str]) -> str:
         return f" {self.tokenizer.sep_token or '|'} ".join(texts)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from t5suite.data.batches.encodings.special_tokens import around
-from t5suite.tasks.cut_marks import with_cut
+from t5suite.tasks.cut_marks import num_cut, with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
@@ -68,8 +68,21 @@ class TextEncoding:
           languages: (source, target) of this text, if not the same for all.
         """
         (text,) = texts
-        room = self.lengths.source - sum(map(len, around(self.tokenizer)))
-        return with_cut(self.tokenizer, text, room, self.lengths.kept_end, self.template)
+        return with_cut(self.tokenizer, text, self._room, self.lengths.kept_end, self.template)
+
+    def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
+        """How many tokens of one text the model does not read, because it is too long; arguments as `with_cut`."""
+        (text,) = texts
+        return num_cut(self.tokenizer, text, self._room, self.lengths.kept_end, self.template)
+
+    def is_full(self, ids: Sequence[int]) -> bool:
+        """Whether what is read of a text has the longest length, so that it may have been longer."""
+        return len(ids) >= self.lengths.source
+
+    @property
+    def _room(self) -> int:
+        """The most tokens of a text that are read, without those around it."""
+        return self.lengths.source - sum(map(len, around(self.tokenizer)))
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Formatted input texts as ids."""
