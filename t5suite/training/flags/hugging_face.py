@@ -50,7 +50,7 @@ THEMED = {
     },
     "tracking": {
         "report_to": facts("Trackers that mirror metrics.jsonl: wandb, tensorboard, ..., all or none.", "common"),
-        "run_name": facts("The run's name in trackers. Default: that of --output_dir.", "common"),
+        "run_name": facts("The run's name in trackers. Default: that of --output_dir."),
         "logging_strategy": facts("When a line is logged: no, steps or epoch."),
         "disable_tqdm": facts("No progress bars. Default: bars on a terminal."),
         "log_level": facts("info or debug: show libraries' logs and bars. Default: warnings that matter."),
