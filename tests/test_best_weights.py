@@ -59,6 +59,11 @@ def best_step(series, goal="maximize") -> int | None:
     return best
 
 
+def equal_steps(series, best: int) -> list[int]:
+    """The other steps with the best step's score."""
+    return [step for step, score in enumerate(series, 1) if step != best and score == series[best - 1]]
+
+
 def same(weights: dict, others: dict) -> bool:
     return all(torch.equal(value, others[name]) for name, value in weights.items())
 
@@ -207,8 +212,18 @@ class SelectionTest(parameterized.TestCase):
         """Each task is scored with its own best weights, which are in its folder; or with those of another step."""
         manifest = json.loads((self.directory / "manifest.json").read_text())
         steps = {task: best_step(series) for task, series in script.series.items()}
-        best = {task: {"step": step, "value": script.series[task][step - 1]} for task, step in steps.items() if step}
+        best, kept = {}, []
+        for task, step in steps.items():
+            if step is not None:
+                equal = equal_steps(script.series[task], step)
+                best[task] = {
+                    "step": step,
+                    "value": script.series[task][step - 1],
+                    **({"equal_steps": equal} if equal else {}),
+                }
+                kept.append({"task": task, "step": step, "by": f"{task}_score", "equal_steps": equal})
         self.assertEqual(manifest["best_per_task"], best)
+        self.assertCountEqual(manifest["kept"], kept)
         for task, series in script.series.items():
             step, place = best_step(series), self.directory / "best" / task
             self.assertEqual(repr(results["tasks"][task][f"{task}_score"]), repr(series[(step or otherwise) - 1]), task)
@@ -232,6 +247,11 @@ class OneTaskTest(SelectionTest):
         step = best_step(SERIES[name], goal) or len(SERIES[name])
         self.assert_best(script, tuner, step)
         self.assertEqual(repr(tuner.results["tasks"]["a"]["a_score"]), repr(SERIES[name][step - 1]))
+        kept = []
+        if best_step(SERIES[name], goal):
+            by = "a_score" if goal == "maximize" else "loss"
+            kept = [{"task": None, "step": step, "by": by, "equal_steps": equal_steps(SERIES[name], step)}]
+        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["kept"], kept)
         return tuner, step
 
     @parameterized.parameters("falling", "tie", "nan first")
@@ -301,6 +321,13 @@ class SeveralTasksTest(SelectionTest):
         """After steps 2, of a tie, and 4; the mean is best after step 1."""
         script = self.script({"a": (5.0, 6.0, 6.0, 0.0), "b": (5.0, NAN, -9.0, 6.0)}, select="per_task")
         self.assert_best_of_each(script, self.start(script))
+
+    def test_the_step_of_the_best_mean_is_noted_with_those_that_are_equal(self):
+        """Of the means 3, 4, 4, 0."""
+        script = self.script({"a": (5.0, 6.0, 2.0, 0.0), "b": (1.0, 2.0, 6.0, 0.0)})
+        self.start(script)
+        kept = [{"task": None, "step": 2, "by": "average of 2 tasks", "equal_steps": [3]}]
+        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["kept"], kept)
 
     @parameterized.product(
         names=[["rising", "falling", "peak", "tie"], ["nan first", "all nan", "falling"],

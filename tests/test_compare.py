@@ -16,6 +16,7 @@ from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_row
 
 WORDS = "soup stew bread cake pie".split()
 PREDICTIONS = "predictions/sentiment.validation.jsonl"
+REVIEWS = "predictions/reviews.validation.jsonl"
 
 
 def two_runs() -> tuple[Path, Path]:
@@ -28,6 +29,7 @@ class Comparison:
 
     def __init__(self, first, second):
         lines = [json.loads(line) for line in cli_output("compare", first, second, "--json").splitlines()]
+        self.settings, self.notes = lines[0]["settings"], lines[0]["notes"]
         self.scores = [line for line in lines[1:] if "metric" in line]
         self.flips = [line for line in lines[1:] if "flip" in line]
 
@@ -86,6 +88,54 @@ class CompareTest(parameterized.TestCase):
             change_manifest(run, "data", "sentiment.validation", fingerprint=fingerprint)
         with exits_with(65, "different rows: fingerprints sha256:one and sha256:two"):
             run_cli("compare", first, second)
+
+    def test_settings_that_differ_are_named_the_decisive_ones_first(self):
+        place = folder()
+        first = make_run(place / "a", "sentiment", per_device_train_batch_size=8, run_name="one", new=None)
+        second = make_run(place / "b", "sentiment", per_device_train_batch_size=4, run_name="two", learning_rate=0.01)
+        expected = {"learning_rate": [0.001, 0.01], "per_device_train_batch_size": [8, 4]}
+        self.assertEqual(list(Comparison(first, second).settings.items()), list(expected.items()))
+        lines = cli_output("compare", first, second).splitlines()
+        at = lines.index("  learning_rate 0.001 / 0.01")
+        self.assertEqual(lines[at + 1], "  per_device_train_batch_size 8 / 4")
+        self.assertNotIn("run_name", "".join(lines))
+
+    def test_at_most_ten_settings_are_shown_and_all_are_in_json(self):
+        runs = [
+            make_run(folder() / name, "sentiment", **{f"odd_{i}": f"{name}{i}\n" for i in range(13)}) for name in "ab"
+        ]
+        self.assertLen(Comparison(*runs).settings, 13)
+        output = cli_output("compare", *runs)
+        self.assertIn("  odd_0 a0\\n / b0\\n\n", output)
+        self.assertEqual(output.count("  odd_"), 10)
+        self.assertIn("  ... 3 more (--json)\n", output)
+
+    def test_runs_of_the_same_settings_are_said_to_be(self):
+        self.assertIn("no setting differs that affects a result", cli_output("compare", *two_runs()))
+
+    @parameterized.parameters(("score", "generate", True), ("score", "score", False), ("score", None, False))
+    def test_labels_that_were_scored_against_answers_that_were_written_are_noted(self, method_a, method_b, is_noted):
+        runs = two_runs()
+        for run, method in zip(runs, (method_a, method_b), strict=True):
+            if method is not None:
+                scored = {"sentiment": {"split": "validation", "method": method}}
+                manifest = json.loads((run / "manifest.json").read_text())
+                (run / "manifest.json").write_text(json.dumps({**manifest, "scored": scored}))
+        note = "sentiment: A was scored by the likeliest label, B by its written answers (--eval_method)"
+        self.assertEqual(Comparison(*runs).notes, [note] * is_noted)
+        self.assertEqual(note in cli_output("compare", *runs), is_noted)
+
+    def test_a_text_of_several_lines_is_shown_in_one(self):
+        first, second = two_runs()
+        for run in (first, second):
+            lines = [
+                {**line, "inputs": f"{place}\nsecond line\r\nthird"}
+                for place, line in enumerate(read_rows(run / PREDICTIONS))
+            ]
+            write_rows(run / PREDICTIONS, lines)
+        output = cli_output("compare", first, second)
+        self.assertRegex(output, r"\n    \d+\\nsecond line\\r\\nthird\n")
+        self.assertNotRegex(output, r"(?m)^second line")
 
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
@@ -234,12 +284,35 @@ class OwnRowsTest(parameterized.TestCase):
         for flip in comparison.flips:
             self.assertIn(flip["inputs"].removeprefix("review: "), line_of(reviews_file(), flip["key"]))
 
-    def test_without_the_file_held_out_rows_of_two_seeds_are_not_compared(self):
+    def test_predictions_name_the_line_of_the_file_that_they_are_of(self):
+        for seed in (1, 2):
+            lines = read_rows(run_over_file(seed) / REVIEWS)
+            self.assertLen({line["place"] for line in lines}, 12)
+            for line in lines:
+                text, _, label = line_of(reviews_file(), line["place"]).rpartition(",")
+                self.assertEqual(label, line["target"])
+        for line in read_rows(subset_run(1) / PREDICTIONS):
+            self.assertNotIn("place", line)
+
+    def test_without_the_file_held_out_rows_of_two_seeds_are_compared_by_their_places(self):
+        in_files = {line["place"] for line in read_rows(run_over_file(1) / REVIEWS)}
+        in_both = in_files & {line["place"] for line in read_rows(run_over_file(2) / REVIEWS)}
         runs = copied_run(1), copied_run(2)
         for run in runs:
-            lines = read_rows(run / "predictions/reviews.validation.jsonl")
-            answers = [{**line, "target": "good", "prediction": "good"} for line in lines]
-            (run / "predictions/reviews.validation.jsonl").write_text("\n".join(map(json.dumps, answers)) + "\n")
+            change_manifest(run, "settings", "", train_file="/nowhere/reviews.csv")
+        comparison = Comparison(*runs)
+        self.assertEqual([entry["rows"] for entry in comparison.scores], [len(in_both)])
+        self.assertLessEqual({flip["key"] for flip in comparison.flips}, in_both)
+
+    def test_without_file_and_places_held_out_rows_of_two_seeds_are_not_compared(self):
+        """Predictions of before 0.2.0 have no places."""
+        runs = copied_run(1), copied_run(2)
+        for run in runs:
+            answers = []
+            for line in read_rows(run / REVIEWS):
+                del line["place"]
+                answers.append({**line, "target": "good", "prediction": "good"})
+            (run / REVIEWS).write_text("\n".join(map(json.dumps, answers)) + "\n")
             change_manifest(run, "settings", "", train_file="/nowhere/reviews.csv")
         with exits_with(65, "drawn with seeds 1 and 2"):
             run_cli("compare", *runs)

@@ -302,6 +302,34 @@ class FilesTest(parameterized.TestCase):
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
 
+    def test_folders_that_are_no_runs_are_skipped_and_the_runs_inside_are_named(self):
+        place = folder()
+        run = make_run(place / "runs/a", "sentiment")
+        make_run(place / "runs/demo/inner", "sentiment")
+        (place / "runs/empty").mkdir()
+        (place / "runs/notes.txt").write_text("mine")
+        named = sorted(map(str, (place / "runs").iterdir()))
+        printed = command(*named, "--format", "none")
+        self.assertIn(f"note: {place}/runs/demo: no run, but it holds some: {place}/runs/demo/*\n", printed)
+        for other in ("empty", "notes.txt"):
+            self.assertRegex(printed, rf"note: {place}/runs/{other}: no finished run")
+        table, of_run = (cli_output("report", *words, "--format", "none") for words in (named, [run]))
+        self.assertEqual(table, of_run)
+        self.assertEqual(reported(*named).data["runs"], reported(run).data["runs"])
+
+    def test_without_any_run_a_report_is_refused(self):
+        place = folder()
+        make_run(place / "demo/inner", "sentiment")
+        (place / "empty").mkdir()
+        for named, message in (
+            (["demo"], "demo: no run, but it holds some: .*demo/[*]"),
+            (["empty"], "empty: no finished run"),
+            (["demo", "empty"], "demo: no run, but.*empty: no finished run"),
+            (["demo/inner", "misspelt"], "misspelt: no finished run"),
+        ):
+            with exits_with(65, message):
+                run_cli("report", *[place / name for name in named], "--output", place / "report")
+
     def test_json_lines_and_the_table_alone_write_nothing(self):
         with contextlib.chdir(folder()):
             (line, *_) = command(three_runs()[0], "--json").splitlines()
@@ -360,6 +388,20 @@ class BrowserTest(parameterized.TestCase):
             "[...document.querySelectorAll('figure img')].map((i) => i.naturalWidth && i.getBoundingClientRect().height)"
         )
         self.assertGreater(min(sizes), 100)
+
+    @parameterized.parameters(1280, 1200, 400)
+    def test_all_links_to_sections_are_seen_and_none_leads_below_them(self, width):
+        page = self.open(width)
+        widths = page.evaluate(
+            "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.querySelector('nav'))"
+        )
+        self.assertLessEqual(widths[0], widths[1])
+        for place in range(page.locator("nav a").count()):
+            link = page.locator("nav a").nth(place)
+            link.click()
+            top = page.locator(link.get_attribute("href")).bounding_box()["y"]
+            bar = page.locator("nav").bounding_box()
+            self.assertGreaterEqual(round(top), round(bar["y"] + bar["height"]))
 
     def test_a_header_sorts_up_and_down_by_keyboard(self):
         page = self.open()

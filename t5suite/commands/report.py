@@ -6,6 +6,7 @@ t5suite report runs/mini-sentiment runs/mini-entailment --output report
 import sys
 from pathlib import Path
 
+from t5suite.base.errors import DataError
 from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
@@ -34,18 +35,59 @@ def report(arguments) -> None:
 
     Raises:
       ConfigError: an unknown format or size, an --output that holds other files.
-      DataError: a directory without a run, or (with no file to write) no run that is finished.
+      DataError: no directory of a run or a sweep, one that does not exist, or (with no file to write) no run that is
+        finished.
     """
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
 
     formats = _formats_by_flags(arguments)
-    sweeps = [read_sweep_record(directory) for directory in arguments.directories if is_sweep(directory)]
-    run_directories = [directory for directory in arguments.directories if not is_sweep(directory)]
+    directories = _without_other_folders(arguments.directories)
+    sweeps = [read_sweep_record(directory) for directory in directories if is_sweep(directory)]
+    run_directories = [directory for directory in directories if not is_sweep(directory)]
     _print_sweeps(sweeps, arguments.json)
     if run_directories:
         report_runs(run_directories, arguments.json, needs_finished=not formats)
     if formats:
         _write_files(run_directories, sweeps, formats, arguments)
+
+
+def _without_other_folders(directories: list[str]) -> list[str]:
+    """The directories of runs and sweeps; of others that exist (`runs/*` has such), a note says that they are skipped.
+
+    Raises:
+      DataError: none is a run's or a sweep's.
+    """
+    kept = []
+    others = []
+    for directory in directories:
+        is_other = Path(directory).exists() and not _is_run_or_sweep(directory)
+        if is_other:
+            others.append(directory)
+        else:
+            kept.append(directory)
+    if not kept:
+        raise DataError("; ".join(_why_no_run(directory) for directory in others))
+    for directory in others:
+        note(_why_no_run(directory))
+    return kept
+
+
+def _is_run_or_sweep(directory) -> bool:
+    from t5suite.reports.run_facts import is_run
+    from t5suite.reports.sweeps import is_sweep
+
+    return is_run(directory) or is_sweep(directory)
+
+
+def _why_no_run(directory: str) -> str:
+    """What a path holds instead of a run: some runs, or none."""
+    from t5suite.runs.directory import MANIFEST, RESULTS
+
+    path = Path(directory)
+    if any(_is_run_or_sweep(inner) for inner in path.glob("*/")):
+        return f"{directory}: no run, but it holds some: {path / '*'}"
+    missing_files = [name for name in (MANIFEST, RESULTS) if not (path / name).is_file()]
+    return f"{directory}: no finished run ({', '.join(missing_files)} missing)"
 
 
 def _formats_by_flags(arguments) -> list[str]:

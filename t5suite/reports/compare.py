@@ -10,15 +10,17 @@ scored on different subsets of one source are compared on the rows that both hav
 """
 
 from t5suite.base.errors import DataError
+from t5suite.base.script_flags import changes_of_flags
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.answers import example_verdict
 from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
-from t5suite.reports.formatting import NOTHING, points, short_names
+from t5suite.reports.formatting import NOTHING, points, short_names, shortened
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_console, new_table
+from t5suite.runs.settings import changed_between
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
@@ -29,10 +31,17 @@ DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
 SMALLEST_P = 0.0001
 # Characters of a flipped example's input.
 LONGEST_INPUT = 200
+# Settings that differ: so many are shown, and so many characters of a value.
+MOST_SETTINGS = 10
+LONGEST_VALUE = 40
+# How answers are made (`--eval_method`), as a note says it.
+METHODS = {"score": "by the likeliest label", "generate": "by its written answers"}
 
 
 def compare_runs(a, b, data_dir: str | None = None) -> dict:
-    """`{"a", "b", "scores": [...], "flips": [...], "only_a": tasks, "only_b": tasks, "notes": [...]}`.
+    """`{"a", "b", "settings", "scores": [...], "flips": [...], "only_a": tasks, "only_b": tasks, "notes": [...]}`.
+
+    `settings` is `{name: [value in A, value in B]}` of those that differ.
 
     Args:
       data_dir: where the rows are now, if not where the runs had them.
@@ -59,16 +68,41 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         else:
             scores += compared
         notes += evaluation_notes(runs, (first, second))
+        notes += method_notes(runs, task)
         flips += flipped_examples(first, second)
     return {
         "a": names[0],
         "b": names[1],
+        "settings": differing_settings(runs[0]["settings"], runs[1]["settings"]),
         "scores": scores,
         "flips": flips,
         "only_a": [task for task in tasks_a if task not in common],
         "only_b": [task for task in tasks_b if task not in common],
         "notes": notes,
     }
+
+
+def differing_settings(a: dict, b: dict) -> dict[str, list]:
+    """`{name: [value in A, value in B]}`: settings that affect a result, then those of the layout over devices.
+
+    Those that only say where a run executes and what it prints (`--output_dir`) are left out.
+
+    >>> differing_settings({"seed": 1, "output_dir": "a"}, {"seed": 2, "output_dir": "b"})
+    {'seed': [1, 2]}
+    """
+    differing = {name: list(values) for name, values in changed_between(a, b).items()}
+    for name, change in changes_of_flags().items():
+        if change == "layout" and a.get(name) != b.get(name):
+            differing[name] = [a.get(name), b.get(name)]
+    return differing
+
+
+def method_notes(runs: list[dict], task: str) -> list[str]:
+    """That a task's answers were made in two ways, if they were: such scores are not of the models alone."""
+    method_a, method_b = [run["methods"].get(task) for run in runs]
+    if method_a == method_b or not {method_a, method_b} <= METHODS.keys():
+        return []
+    return [f"{task}: A was scored {METHODS[method_a]}, B {METHODS[method_b]} (--eval_method)"]
 
 
 def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEvaluation]) -> list[str]:
@@ -271,8 +305,8 @@ def flip_direction(verdict_a: str, verdict_b: str) -> str | None:
 
 
 def json_lines(comparison: dict) -> list[dict]:
-    """One object with the names, one per score, one per flip."""
-    names = {key: comparison[key] for key in ("a", "b", "only_a", "only_b")}
+    """One object with the names, the settings that differ and notes; one per score, one per flip."""
+    names = {key: comparison[key] for key in ("a", "b", "only_a", "only_b", "settings", "notes")}
     flips = []
     for flip in comparison["flips"]:
         facts = {name: value for name, value in flip.items() if name != "direction"}
@@ -284,6 +318,8 @@ def print_comparison(comparison: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most `most_flips` for each direction and task."""
     console = new_console(markup=False, emoji=False, highlight=False)
     console.print(f"A: {comparison['a']}\nB: {comparison['b']}")
+    for line in lines_of_settings(comparison["settings"]):
+        console.print(line, soft_wrap=True)
     table = new_table(None, ("task", "metric", *NUMBER_COLUMNS), NUMBER_COLUMNS)
     for entry in comparison["scores"]:
         table.add_row(*score_cells(entry))
@@ -295,6 +331,44 @@ def print_comparison(comparison: dict, most_flips: int) -> None:
         for direction in DIRECTIONS:
             flips = [flip for flip in task_flips if flip["direction"] == direction]
             print_flips(console, flips, most_flips)
+
+
+def lines_of_settings(settings: dict[str, list]) -> list[str]:
+    """The settings that differ, at most MOST_SETTINGS of them.
+
+    >>> lines_of_settings({"learning_rate": [0.001, 0.01]})
+    ['settings that differ (A / B):', '  learning_rate 0.001 / 0.01']
+    """
+    if not settings:
+        return ["no setting differs that affects a result"]
+    lines = ["settings that differ (A / B):"]
+    for name, (value_a, value_b) in list(settings.items())[:MOST_SETTINGS]:
+        lines.append(f"  {name} {value_text(value_a)} / {value_text(value_b)}")
+    if len(settings) > MOST_SETTINGS:
+        lines.append(f"  ... {len(settings) - MOST_SETTINGS} more (--json)")
+    return lines
+
+
+def value_text(value) -> str:
+    """A setting's value in one line; `-` for none.
+
+    >>> value_text(0.001), value_text(["train", "test"]), value_text(None), value_text("a\\nb")
+    ('0.001', 'train, test', '-', 'a\\\\nb')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return shortened(in_one_line(str(value)), LONGEST_VALUE)
+
+
+def in_one_line(text: str) -> str:
+    """A text with its line breaks shown.
+
+    >>> in_one_line("Two\\nlines")
+    'Two\\\\nlines'
+    """
+    return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 def score_cells(entry: dict) -> list[str]:
@@ -354,6 +428,6 @@ def print_flips(console: Terminal, flips: list[dict], max_flips: int) -> None:
     for flip in flips[:max_flips]:
         console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
         if flip["inputs"]:
-            console.print(f"    {flip['inputs'][:LONGEST_INPUT]}")
+            console.print(f"    {in_one_line(flip['inputs'][:LONGEST_INPUT])}")
     if len(flips) > max_flips:
         console.print(f"  ... {len(flips) - max_flips} more (--max_flips)")

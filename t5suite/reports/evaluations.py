@@ -239,7 +239,7 @@ def evaluation_of_rows(
 
 
 def row_key(line: dict) -> str:
-    """What names a line's row, in any subset: the data's `idx`, its place in a file, a hash of its text, or its number.
+    """What names a line's row, in any subset: the data's `idx`, a hash of its text, its place in a file, or its number.
 
     >>> row_key({"row": 3, "idx": 17}), row_key({"row": 3, "idx": {"question": 2, "answer": 1}}), row_key({"row": 3})
     ('17', 'answer 1, question 2', 'row 3')
@@ -251,11 +251,11 @@ def row_key(line: dict) -> str:
         return ", ".join(f"{name} {value}" for name, value in sorted(idx.items()))
     if idx is not None:
         return str(idx)
-    if line.get("place"):
-        return line["place"]
     if isinstance(line.get("inputs"), str):
         text = without_cut(line["inputs"]).encode("utf-8", "replace")
         return f"text {hashlib.sha256(text).hexdigest()[:8]}"
+    if isinstance(line.get("place"), str):
+        return line["place"]
     return f"row {line['row']}"
 
 

@@ -47,6 +47,7 @@ def _rows_of_run(directory: Path) -> list[dict]:
     manifest = read_manifest(directory)
     benchmark, _ = tasks_named(manifest)
     marks = manifest.get("marks", {})
+    scored = manifest.get("scored") or {}
     rows = []
     for task, scores in read_results(directory)["tasks"].items():
         row = {
@@ -56,11 +57,25 @@ def _rows_of_run(directory: Path) -> list[dict]:
             "metrics": without_rates(scores),
             "invalid_rate": scores.get("invalid_rate"),
             "train_seconds": manifest.get("training", {}).get("train_runtime"),
-            "notes": marks.get(task, []),
+            "notes": [*method_remarks(scored.get(task) or {}), *marks.get(task, [])],
             "run": str(directory),
         }
         rows.append(row)
     return rows
+
+
+def method_remarks(facts: dict) -> list[str]:
+    """The remark on how the answers of a split were made, where it needs one.
+
+    >>> method_remarks({"split": "validation", "method": "score"})
+    ['scored labels']
+
+    Args:
+      facts: what the manifest's `scored` says of the split.
+    """
+    if facts.get("method") == "score":
+        return ["scored labels"]
+    return []
 
 
 def without_rates(scores: dict) -> dict:

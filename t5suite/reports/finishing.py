@@ -8,7 +8,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from t5suite.data.rows.formats import rows_stay
@@ -124,7 +124,7 @@ def _notes_on_undefined_scores(results: dict) -> list[str]:
 
 
 def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False) -> Iterator[dict]:
-    """The lines of a predictions file: one per example, with its row's number (and `idx`) and its own.
+    """The lines of a predictions file: one per example, with its row's number (`idx`, `place`) and its own.
 
     Args:
       keeps_texts: the lines hold the input texts, too, for rows that cannot be read again (`rows_stay`).
@@ -137,6 +137,8 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
         examples_of_row[row] += 1
         if "idx" in eval_set.rows[row]:
             line["idx"] = eval_set.rows[row]["idx"]
+        if eval_set.places:
+            line["place"] = eval_set.places[row]
         if has_candidates:
             line["candidate"] = example.targets
         elif eval_set.labelled:
@@ -146,8 +148,14 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
         yield line
 
 
-def finish_run(run, data, report: Report, results: dict, best: dict, title: str, is_model: bool) -> None:
-    """Writes a run's outputs, marks the run as finished last, and shows the table."""
+def finish_run(
+    run, data, report: Report, results: dict, best: dict, title: str, is_model: bool, kept: Sequence[dict] = ()
+) -> None:
+    """Writes a run's outputs, marks the run as finished last, and shows the table.
+
+    Args:
+      kept: the evaluations that have chosen the weights (`fine_tuning_evaluation.kept_weights`).
+    """
     keeps_texts = not rows_stay(run.manifest["settings"])
     scored = {}
     for eval_set in data.scored:
@@ -158,6 +166,7 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     run.update(
         title=title,
         best_per_task=without_nan(best),
+        kept=list(kept),
         scored=scored,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )

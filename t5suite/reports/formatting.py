@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NOTHING = "–"
+# So many steps whose evaluation is equal to the best one are named.
+MOST_EQUAL_STEPS = 5
 MEANINGS = {
     "invalid %": "answers that are not a label of the task, and count as wrong",
     "cut off %": "answers that reach the greatest length without an end",
@@ -83,6 +85,39 @@ def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str,
         else:
             words.append(remark)
     return [(word, MEANINGS[word]) for word in dict.fromkeys(words) if word in MEANINGS]
+
+
+def kept_line(kept: dict, last_step: int | None = None) -> str:
+    """Which weights a run keeps, and why these.
+
+    >>> kept_line({"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}, 60)
+    'kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it'
+    >>> kept_line({"task": "rte", "step": 20, "by": "accuracy", "equal_steps": []}, 60)
+    'kept for rte: step 20 of 60, the best by accuracy'
+    """
+    line = "kept"
+    if kept["task"] is not None:
+        line += f" for {kept['task']}"
+    line += f": step {kept['step']}"
+    if last_step is not None:
+        line += f" of {last_step}"
+    line += f", the best by {kept['by']}"
+    if kept["equal_steps"]:
+        line += f"; {_equal_steps(kept['equal_steps'])} equal to it"
+    return line
+
+
+def _equal_steps(steps: list[int]) -> str:
+    """
+    >>> _equal_steps([40]), _equal_steps([40, 60]), _equal_steps([10, 20, 30, 40, 50, 60, 70])
+    ('step 40 is', 'steps 40 and 60 are', 'steps 10, 20, 30, 40, 50 and 2 more are')
+    """
+    if len(steps) == 1:
+        return f"step {steps[0]} is"
+    names = [str(step) for step in steps[:MOST_EQUAL_STEPS]]
+    if len(steps) > MOST_EQUAL_STEPS:
+        names.append(f"{len(steps) - MOST_EQUAL_STEPS} more")
+    return f"steps {', '.join(names[:-1])} and {names[-1]} are"
 
 
 def short_names(directories) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.reports.evaluated_rows import HELD_OUT
-from t5suite.reports.finished_runs import data_facts, rows_scored
+from t5suite.reports.finished_runs import data_facts, method_remarks, rows_scored
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
@@ -36,7 +36,7 @@ def read_run(directory, name: str | None = None) -> dict:
     * `model`: its name, class, parameters and adapter; `size`: that of the published T5
     * `results`: `{task: {metric: points}}`; `averages`: `{suite: points}`; `groups`: scores of parts of a task
     * `rows`: `{task: rows scored}`; `fingerprints`: `{split: fingerprint}`; `held_out`: splits drawn from training rows
-    * `marks`: `{task: remarks}`; `notes`: what is missing
+    * `marks`: `{task: remarks}`; `methods`: `{task: how its answers were made}`; `notes`: what is missing
     * `curves`: `{name: [[update, value], ...]}`; `speed`: medians; `last_step`: the last update that was logged
     * `environment`: command, times, versions, commit, hardware
 
@@ -81,13 +81,28 @@ def read_run(directory, name: str | None = None) -> dict:
         "rows": {task: rows_scored(manifest, task) for task in scores},
         "fingerprints": {split: facts["fingerprint"] for split, facts in splits.items() if "fingerprint" in facts},
         "held_out": [split for split, facts in splits.items() if is_part_of_training(facts)],
-        "marks": manifest.get("marks", {}),
+        "marks": marks_of_run(manifest),
+        "methods": {task: facts.get("method") for task, facts in (manifest.get("scored") or {}).items()},
         "last_step": last_step,
         "curves": {metric: thinned(points) for metric, points in curves.items()},
         "speed": median_speed(lines),
         "environment": environment_facts(manifest),
         "notes": notes + note_on_metrics(directory, lines),
     }
+
+
+def marks_of_run(manifest: dict) -> dict[str, list[str]]:
+    """`{task: remarks}` of the tasks that have some: how its answers were made, then the manifest's marks.
+
+    >>> marks_of_run({"scored": {"rte": {"method": "score"}}, "marks": {"rte": ["subset"]}})
+    {'rte': ['scored labels', 'subset']}
+    """
+    scored = manifest.get("scored") or {}
+    marks = manifest.get("marks", {})
+    remarks = {}
+    for task in dict.fromkeys([*scored, *marks]):
+        remarks[task] = [*method_remarks(scored.get(task) or {}), *marks.get(task, [])]
+    return {task: of_task for task, of_task in remarks.items() if of_task}
 
 
 def is_part_of_training(facts: dict) -> bool:

@@ -12,8 +12,14 @@ from rich import box
 from rich.table import Table
 
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
-from t5suite.reports.finished_runs import changed_files, suite_averages, warn_of_lost_model, without_rates
-from t5suite.reports.formatting import average_title, explained, points
+from t5suite.reports.finished_runs import (
+    changed_files,
+    method_remarks,
+    suite_averages,
+    warn_of_lost_model,
+    without_rates,
+)
+from t5suite.reports.formatting import average_title, explained, kept_line, points
 from t5suite.reports.next_commands import print_next_commands
 from t5suite.runs.directory import read_results
 
@@ -139,6 +145,9 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(_table_of_splits(title, rows))
+    for kept in manifest.get("kept", []):
+        line = kept_line(kept, (manifest.get("training") or {}).get("steps"))
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     remarks = []
     for row in rows:
         remarks += row.remarks
@@ -175,9 +184,7 @@ def _row_of_split(name: str, facts: dict, scores: dict, marks: list[str]) -> Spl
       facts: what the manifest says of it: split, n, method, labelled, cut_off, seconds.
       scores: its metrics and rates in points.
     """
-    remarks = list(marks)
-    if facts.get("method") == "score":
-        remarks.insert(0, "scored labels")
+    remarks = [*method_remarks(facts), *marks]
     seconds = ""
     if "seconds" in facts:
         seconds = f"{facts['seconds']:.1f}"

@@ -26,7 +26,7 @@ class BestPerTaskCallback(Callback):
       save_weights: a function folder -> None that saves the model with a manifest, or None to keep no weights.
 
     Attributes:
-      best: by task, `{"step", "value"}` of its best evaluation.
+      best: by task, `{"step", "value"}` of its best evaluation, and `equal_steps` if later ones were as good.
     """
 
     def __init__(self, directory, report_of: Callable, save_weights: Callable[[Path], None] | None = None):
@@ -42,16 +42,25 @@ class BestPerTaskCallback(Callback):
     def on_evaluate(self, args, state, control, **kwargs):
         """Notes the tasks that have become better, and saves their weights."""
         for task, value in self.report_of().by_task.items():
-            if not self._is_better(task, value):
-                continue
-            self.best[task] = {"step": state.global_step, "value": value}
-            if self.save_weights:
-                self.save_weights(self.folder(task))
+            if self._is_better(task, value):
+                self.best[task] = {"step": state.global_step, "value": value}
+                if self.save_weights:
+                    self.save_weights(self.folder(task))
+            else:
+                self._note_if_equal(task, value, state.global_step)
 
     def _is_better(self, task: str, value: float) -> bool:
         if not math.isfinite(value):
             return False
         return task not in self.best or value > self.best[task]["value"]
+
+    def _note_if_equal(self, task: str, value: float, step: int) -> None:
+        best = self.best.get(task)
+        if best is None or value != best["value"]:
+            return
+        equal_steps = best.get("equal_steps", [])
+        if step not in (best["step"], *equal_steps):
+            best["equal_steps"] = [*equal_steps, step]
 
     def state_dict(self) -> dict:
         """The best steps so far."""

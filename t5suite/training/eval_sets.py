@@ -45,6 +45,7 @@ class EvalSet:
       candidates: for `score`: each row's texts to choose from, and their ids with end-of-sequence.
       marks: notes that tables must show, such as 'subset'.
       selected_by: the user's own metric that selects checkpoints; None for the task's.
+      places: file and line of each of the user's own rows; empty for others.
     """
 
     name: str
@@ -60,6 +61,7 @@ class EvalSet:
     candidates: list[tuple[list[str], list]] | None = None
     marks: list[str] = field(default_factory=list)
     selected_by: str | None = None
+    places: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list:
@@ -161,6 +163,8 @@ def load_eval_sets(
             used_rows = loaded.rows.select(rows) if len(rows) < len(loaded.rows) else loaded.rows
             method = method_for(encoding, evaluation.method, task, evaluation.is_single_task)
             eval_set = make_eval_set(name, task, task_role, used_rows, encoding, method, split)
+            if loaded.places:
+                eval_set.places = [loaded.places[number] for number in rows]
             description = describe_split(loaded, num_used=len(rows))
             if description["subset"]:
                 eval_set.marks.append("subset")

@@ -3,11 +3,15 @@
 >>> report = evaluate_finally(trainer, data, best, trained=True)
 >>> report.results["rte"].metrics, report.results["rte"].marks
 ({'accuracy': 71.5, 'invalid_rate': 0.0}, ['chosen on these rows'])
+>>> kept_weights(trainer, data, best)
+[{'task': None, 'step': 20, 'by': 'accuracy', 'equal_steps': [40, 60]}]
 """
 
 from t5suite.models.weights import load_weights
+from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final
+from t5suite.training.checkpoints.folders import checkpoint_step
 from t5suite.training.checkpoints.selection import selected_a_checkpoint
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, make_report
@@ -67,6 +71,65 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
         results.update(trainer.score(task_sets).results)
     trainer.model.load_state_dict(final_weights)
     return make_report(eval_sets, results)
+
+
+def kept_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback) -> list[dict]:
+    """The evaluations that have chosen the weights which a run keeps; empty where none has.
+
+    `{"task", "step", "by": what was compared, "equal_steps": those of other evaluations with the same number}`; `task`
+    is None where one checkpoint is kept for all tasks.
+    """
+    if not trainer.args.load_best_model_at_end:
+        return []
+    if best.save_weights:
+        return [kept_of_task(trainer, data, task, entry) for task, entry in best.best.items()]
+    if not selected_a_checkpoint(trainer.state):
+        return []
+    step = checkpoint_step(trainer.state.best_model_checkpoint)
+    return [{"task": None, "step": step, "by": compared(trainer, data), "equal_steps": equal_steps(trainer, step)}]
+
+
+def kept_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
+    """Which weights a task of `--select per_task` keeps."""
+    return {
+        "task": task,
+        "step": best["step"],
+        "by": compared_of_task(trainer, data, task),
+        "equal_steps": best.get("equal_steps", []),
+    }
+
+
+def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
+    """The steps whose evaluation gave the same number as that of `step`."""
+    numbers = {line["step"]: line["eval/average"] for line in trainer.state.log_history if "eval/average" in line}
+    if step not in numbers:
+        return []
+    return [other for other, number in numbers.items() if other != step and number == numbers[step]]
+
+
+def compared(trainer: SuiteTrainer, data: Data) -> str:
+    """What chose one checkpoint for all tasks: 'accuracy', 'average of 3 tasks', 'loss'."""
+    names = list(dict.fromkeys(part.task.name for part in data.selecting if part.selects and part.labelled))
+    if len(names) == 1:
+        return compared_of_task(trainer, data, names[0])
+    if trainer.selection_metric == "loss":
+        return "loss"
+    return f"average of {len(names)} tasks"
+
+
+def compared_of_task(trainer: SuiteTrainer, data: Data, task: str) -> str:
+    """What chose a task's weights: one of its metrics, the mean of several, or the loss."""
+    if trainer.selection_metric == "loss":
+        return "loss"
+    eval_set = next(part for part in data.selecting if part.task.name == task)
+    if eval_set.selected_by is not None:
+        return eval_set.selected_by
+    names = optimised_metrics(eval_set.task.entry)
+    if not names:  # running text beside tasks with metrics
+        return "loss"
+    if len(names) == 1:
+        return names[0]
+    return f"mean of {', '.join(names[:-1])} and {names[-1]}"
 
 
 def load_best_weights(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback) -> None:

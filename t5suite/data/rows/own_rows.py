@@ -119,6 +119,15 @@ def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) ->
     return Rows(rows, places, f"{paths[0].parent} ({len(paths)} files)", fingerprint, hashes)
 
 
+def places_without_folders(places: Sequence[str]) -> list[str]:
+    """The location of each row, with the file's name alone.
+
+    >>> places_without_folders(["/data/reviews.csv:2"])
+    ['reviews.csv:2']
+    """
+    return [place.rpartition("/")[2] for place in places]
+
+
 def rows_fingerprint(rows: list[dict]) -> str:
     """A hash of rows that do not come from a file."""
     digest = hashlib.sha256()

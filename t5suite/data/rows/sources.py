@@ -23,7 +23,7 @@ from t5suite.data.rows.hub_archives import load_hub_archive
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.instruction_files import read_instances
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines
-from t5suite.data.rows.own_rows import Rows, RowSource
+from t5suite.data.rows.own_rows import Rows, RowSource, places_without_folders
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal
@@ -57,7 +57,8 @@ class DataOptions:
 class LoadedSplit(NamedTuple):
     """Rows (a `datasets.Dataset`), their origin, a fingerprint of their content, the number of rows with an empty text.
 
-    `files` has every file's hash if there are several; `official` is the published split's number of rows, if these are
+    `places` has file and line of each of the user's own rows, without the folder, and is empty for others; `files` has
+    every file's hash if there are several; `official` is the published split's number of rows, if these are
     fewer; `commit` is the hub's commit that they were read from.
     """
 
@@ -68,6 +69,7 @@ class LoadedSplit(NamedTuple):
     files: dict[str, str] = {}
     official: int | None = None
     commit: str | None = None
+    places: list[str] = []
 
     @property
     def more(self) -> dict:
@@ -119,7 +121,8 @@ def load_split(task: Task, role: str, split: str, options: DataOptions) -> Loade
     by = task.entry.get("references_by")
     if by is None or role == "train":
         return loaded
-    return loaded._replace(rows=merge_references(loaded.rows, by, task.entry["label_column_name"]))
+    merged = merge_references(loaded.rows, by, task.entry["label_column_name"])
+    return loaded._replace(rows=merged, places=[])  # a row of several has no one place
 
 
 def without_hidden_numbers(rows, column: str):
@@ -140,7 +143,8 @@ def load_file(task: Task, role: str, split: str, options: DataOptions) -> Loaded
 
 def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of the user's own rows (`t5suite.data.rows.own_rows`)."""
-    return _loaded(task, role, options.own_sources[task.name].read(role, options.tokenizer))
+    rows = options.own_sources[task.name].read(role, options.tokenizer)
+    return _loaded(task, role, rows)._replace(places=places_without_folders(rows.places))
 
 
 def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
