@@ -18,7 +18,7 @@ from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.training import fine_tuning as steps
 from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
-from t5suite.training.fine_tuning_evaluation import evaluate_finally, kept_weights
+from t5suite.training.fine_tuning_evaluation import choices_of_weights, evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FineTuningArguments
@@ -130,8 +130,8 @@ def train_and_score(
             model_args = arguments.model
             name = learner.title or model_title(learner.model, model_args.model_name_or_path, model_args.from_scratch)
             title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
-            kept = kept_weights(trainer, data, best) if setup.trains else []
-            reports.finish_run(run, data, report, results, best.best, title, is_model=setup.trains, kept=kept)
+            choices = choices_of_weights(trainer, data, best) if setup.trains else []
+            reports.finish_run(run, data, report, results, best.best, title, is_model=setup.trains, choices=choices)
     trainer.accelerator.wait_for_everyone()
 
     # 9. Model and card to the hub, with --push_to_hub.

@@ -223,7 +223,7 @@ class SelectionTest(parameterized.TestCase):
                 }
                 kept.append({"task": task, "step": step, "by": f"{task}_score", "equal_steps": equal})
         self.assertEqual(manifest["best_per_task"], best)
-        self.assertCountEqual(manifest["kept"], kept)
+        self.assertCountEqual(manifest["choices"], kept)
         for task, series in script.series.items():
             step, place = best_step(series), self.directory / "best" / task
             self.assertEqual(repr(results["tasks"][task][f"{task}_score"]), repr(series[(step or otherwise) - 1]), task)
@@ -251,7 +251,7 @@ class OneTaskTest(SelectionTest):
         if best_step(SERIES[name], goal):
             by = "a_score" if goal == "maximize" else "loss"
             kept = [{"task": None, "step": step, "by": by, "equal_steps": equal_steps(SERIES[name], step)}]
-        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["kept"], kept)
+        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["choices"], kept)
         return tuner, step
 
     @parameterized.parameters("falling", "tie", "nan first")
@@ -327,7 +327,7 @@ class SeveralTasksTest(SelectionTest):
         script = self.script({"a": (5.0, 6.0, 2.0, 0.0), "b": (1.0, 2.0, 6.0, 0.0)})
         self.start(script)
         kept = [{"task": None, "step": 2, "by": "average of 2 tasks", "equal_steps": [3]}]
-        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["kept"], kept)
+        self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["choices"], kept)
 
     @parameterized.product(
         names=[["rising", "falling", "peak", "tie"], ["nan first", "all nan", "falling"],

@@ -209,7 +209,7 @@ class RunTablesTest(parameterized.TestCase):
     def test_the_steps_that_were_kept_stand_below_the_table_of_a_run(self):
         kept = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
         of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": []}
-        manifest = {"kept": [kept, of_task], "training": {"steps": 60}}
+        manifest = {"choices": [kept, of_task], "training": {"steps": 60}}
         printed = io.StringIO()
         print_results("runs/a", manifest, {"tasks": {"rte": {"accuracy": 50.0}}, "averages": {}}, printed)
         lines = [line.strip() for line in printed.getvalue().splitlines()]

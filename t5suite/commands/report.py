@@ -57,19 +57,19 @@ def _without_other_folders(directories: list[str]) -> list[str]:
     Raises:
       DataError: none is a run's or a sweep's.
     """
-    kept = []
-    others = []
+    run_directories = []
+    other_directories = []
     for directory in directories:
         is_other = Path(directory).exists() and not _is_run_or_sweep(directory)
         if is_other:
-            others.append(directory)
+            other_directories.append(directory)
         else:
-            kept.append(directory)
-    if not kept:
-        raise DataError("; ".join(_why_no_run(directory) for directory in others))
-    for directory in others:
+            run_directories.append(directory)
+    if not run_directories:
+        raise DataError("; ".join(_why_no_run(directory) for directory in other_directories))
+    for directory in other_directories:
         note(_why_no_run(directory))
-    return kept
+    return run_directories
 
 
 def _is_run_or_sweep(directory) -> bool:

@@ -73,7 +73,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     return {
         "a": names[0],
         "b": names[1],
-        "settings": differing_settings(runs[0]["settings"], runs[1]["settings"]),
+        "settings": settings_that_differ(runs[0]["settings"], runs[1]["settings"]),
         "scores": scores,
         "flips": flips,
         "only_a": [task for task in tasks_a if task not in common],
@@ -82,12 +82,12 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     }
 
 
-def differing_settings(a: dict, b: dict) -> dict[str, list]:
+def settings_that_differ(a: dict, b: dict) -> dict[str, list]:
     """`{name: [value in A, value in B]}`: settings that affect a result, then those of the layout over devices.
 
     Those that only say where a run executes and what it prints (`--output_dir`) are left out.
 
-    >>> differing_settings({"seed": 1, "output_dir": "a"}, {"seed": 2, "output_dir": "b"})
+    >>> settings_that_differ({"seed": 1, "output_dir": "a"}, {"seed": 2, "output_dir": "b"})
     {'seed': [1, 2]}
     """
     differing = {name: list(values) for name, values in changed_between(a, b).items()}

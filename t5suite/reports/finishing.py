@@ -149,12 +149,12 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
 
 
 def finish_run(
-    run, data, report: Report, results: dict, best: dict, title: str, is_model: bool, kept: Sequence[dict] = ()
+    run, data, report: Report, results: dict, best: dict, title: str, is_model: bool, choices: Sequence[dict] = ()
 ) -> None:
     """Writes a run's outputs, marks the run as finished last, and shows the table.
 
     Args:
-      kept: the evaluations that have chosen the weights (`fine_tuning_evaluation.kept_weights`).
+      choices: the evaluations that have chosen the weights (`fine_tuning_evaluation.choices_of_weights`).
     """
     keeps_texts = not rows_stay(run.manifest["settings"])
     scored = {}
@@ -166,7 +166,7 @@ def finish_run(
     run.update(
         title=title,
         best_per_task=without_nan(best),
-        kept=list(kept),
+        choices=list(choices),
         scored=scored,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )

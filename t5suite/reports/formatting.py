@@ -87,23 +87,23 @@ def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str,
     return [(word, MEANINGS[word]) for word in dict.fromkeys(words) if word in MEANINGS]
 
 
-def kept_line(kept: dict, last_step: int | None = None) -> str:
+def choice_line(choice: dict, last_step: int | None = None) -> str:
     """Which weights a run keeps, and why these.
 
-    >>> kept_line({"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}, 60)
+    >>> choice_line({"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}, 60)
     'kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it'
-    >>> kept_line({"task": "rte", "step": 20, "by": "accuracy", "equal_steps": []}, 60)
+    >>> choice_line({"task": "rte", "step": 20, "by": "accuracy", "equal_steps": []}, 60)
     'kept for rte: step 20 of 60, the best by accuracy'
     """
     line = "kept"
-    if kept["task"] is not None:
-        line += f" for {kept['task']}"
-    line += f": step {kept['step']}"
+    if choice["task"] is not None:
+        line += f" for {choice['task']}"
+    line += f": step {choice['step']}"
     if last_step is not None:
         line += f" of {last_step}"
-    line += f", the best by {kept['by']}"
-    if kept["equal_steps"]:
-        line += f"; {_equal_steps(kept['equal_steps'])} equal to it"
+    line += f", the best by {choice['by']}"
+    if choice["equal_steps"]:
+        line += f"; {_equal_steps(choice['equal_steps'])} equal to it"
     return line
 
 

@@ -19,7 +19,7 @@ from t5suite.reports.finished_runs import (
     warn_of_lost_model,
     without_rates,
 )
-from t5suite.reports.formatting import average_title, explained, kept_line, points
+from t5suite.reports.formatting import average_title, choice_line, explained, points
 from t5suite.reports.next_commands import print_next_commands
 from t5suite.runs.directory import read_results
 
@@ -145,8 +145,8 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(_table_of_splits(title, rows))
-    for kept in manifest.get("kept", []):
-        line = kept_line(kept, (manifest.get("training") or {}).get("steps"))
+    for choice in manifest.get("choices", []):
+        line = choice_line(choice, (manifest.get("training") or {}).get("steps"))
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     remarks = []
     for row in rows:

@@ -3,7 +3,7 @@
 >>> report = evaluate_finally(trainer, data, best, trained=True)
 >>> report.results["rte"].metrics, report.results["rte"].marks
 ({'accuracy': 71.5, 'invalid_rate': 0.0}, ['chosen on these rows'])
->>> kept_weights(trainer, data, best)
+>>> choices_of_weights(trainer, data, best)
 [{'task': None, 'step': 20, 'by': 'accuracy', 'equal_steps': [40, 60]}]
 """
 
@@ -73,7 +73,7 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     return make_report(eval_sets, results)
 
 
-def kept_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback) -> list[dict]:
+def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback) -> list[dict]:
     """The evaluations that have chosen the weights which a run keeps; empty where none has.
 
     `{"task", "step", "by": what was compared, "equal_steps": those of other evaluations with the same number}`; `task`
@@ -82,14 +82,14 @@ def kept_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback) -
     if not trainer.args.load_best_model_at_end:
         return []
     if best.save_weights:
-        return [kept_of_task(trainer, data, task, entry) for task, entry in best.best.items()]
+        return [choice_of_task(trainer, data, task, entry) for task, entry in best.best.items()]
     if not selected_a_checkpoint(trainer.state):
         return []
     step = checkpoint_step(trainer.state.best_model_checkpoint)
     return [{"task": None, "step": step, "by": compared(trainer, data), "equal_steps": equal_steps(trainer, step)}]
 
 
-def kept_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
+def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
     """Which weights a task of `--select per_task` keeps."""
     return {
         "task": task,
@@ -104,7 +104,7 @@ def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
     numbers = {line["step"]: line["eval/average"] for line in trainer.state.log_history if "eval/average" in line}
     if step not in numbers:
         return []
-    return [other for other, number in numbers.items() if other != step and number == numbers[step]]
+    return [equal_step for equal_step, number in numbers.items() if equal_step != step and number == numbers[step]]
 
 
 def compared(trainer: SuiteTrainer, data: Data) -> str:
