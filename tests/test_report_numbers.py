@@ -14,7 +14,6 @@ from support import folder
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.reports.tables import print_results
 from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, run_cli, tiny_run, write_rows
 
 
@@ -205,16 +204,6 @@ class RunTablesTest(parameterized.TestCase):
             self.assertEqual(row["notes"], f"{mark}subset")
             (row,) = reported(run).page.tables["In points (nll: nats per token)"]
             self.assertEqual(row["Notes"], f"{mark}subset")
-
-    def test_the_steps_that_were_kept_stand_below_the_table_of_a_run(self):
-        kept = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
-        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": []}
-        manifest = {"choices": [kept, of_task], "training": {"steps": 60}}
-        printed = io.StringIO()
-        print_results("runs/a", manifest, {"tasks": {"rte": {"accuracy": 50.0}}, "averages": {}}, printed)
-        lines = [line.strip() for line in printed.getvalue().splitlines()]
-        at = lines.index("kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it")
-        self.assertEqual(lines[at + 1], "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman")
 
     def test_runs_that_cover_a_benchmark_have_its_average(self):
         parts = {"sentiment": {"accuracy": 90.0}, "entailment": {"accuracy": 60.0}}

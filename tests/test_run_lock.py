@@ -470,6 +470,19 @@ class OwnRowsTest(InFolderTest):
         manifest = json.loads(Path("runs/rows-tiny-2/manifest.json").read_text())
         self.assertEqual((manifest["status"], manifest["training"]["steps"]), ("finished", 2))
 
+    def test_a_finished_run_names_the_steps_whose_weights_it_keeps(self):
+        self.run_it()
+        one = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
+        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": []}
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "choices": [one, of_task], "training": {"steps": 60}}))
+        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
+            fine_tune_t5.main(self.words())
+        lines = [line.strip() for line in shown.getvalue().splitlines()]
+        first = lines.index("kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it")
+        self.assertEqual(lines[first + 1], "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman")
+
     def test_another_files_rows_are_read_as_the_model_s_were(self):
         self.run_it(eval_method="score", num_train_epochs=1)
         Path("new.tsv").write_text("".join(["text\tmood\n", *(f"{row['text']}!\t{row['mood']}\n" for row in ROWS)]))
