@@ -452,6 +452,14 @@ class OwnRowsTest(InFolderTest):
             self.assertIn("output_dir of_a_trial\n", self.look_ahead())
             self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
 
+    def test_a_damaged_manifest_is_left_to_the_run_which_rebuilds_it(self):
+        self.run_it(max_steps=1)
+        Path("runs/rows-tiny/manifest.json").write_text("{")
+        for words in ({}, {"output_dir": "runs/rows-tiny"}):
+            self.assertIn("output_dir runs/rows-tiny\n", self.look_ahead(max_steps=1, **words))
+        self.run_it(max_steps=1)
+        self.assertEqual(json.loads(Path("runs/rows-tiny/manifest.json").read_text())["status"], "finished")
+
     def test_another_seed_is_another_directory_before_and_in_the_run(self):
         self.run_it(max_steps=1)
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.launch.changed_flags import changed_flags, typed_value
@@ -149,9 +150,12 @@ def check_run_there(script: str, values: Mapping[str, object], directory: str | 
     decides_later = not values.keys().isdisjoint(DECIDED_LATER)
     if directory is None or decides_later or not os.path.isfile(os.path.join(directory, MANIFEST)):
         return
-    manifest = read_manifest(directory)
+    try:
+        manifest = read_manifest(directory)
+    except ConfigError:  # opening the run rebuilds a damaged one, or says why it cannot
+        return
     changes = changed_flags(script, manifest, values)
     allowed = frozenset(allowed_names(values.get("allow_changed")))
     run = Run(Path(directory), manifest, resumed=True, changed=changes, allowed=allowed)
     if not starts_again(run):
-        check_changes(run, extend="extend" in values, is_default=is_default)
+        check_changes(run, extend=bool(typed_value(script, "extend", values)), is_default=is_default)

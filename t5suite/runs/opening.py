@@ -184,7 +184,7 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     changes_of_length = {name: values for name, values in run.changed.items() if name in EXTENDABLE_SETTINGS}
     permitted = set(run.allowed)
     for name, (before, now) in changes_of_length.items():
-        if extend and isinstance(before, (int, float)) and 0 < (now or 0) < before:
+        if extend and _is_raised(now, before):
             raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
         if extend or (is_default and _is_raised(before, now)):
             permitted.add(name)
@@ -203,16 +203,10 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     )
 
 
-def _is_raised(before: object, now: object) -> bool:
-    """Whether a run of `before` steps, epochs or minutes becomes longer; -1 and None are no length."""
-    are_numbers = isinstance(before, (int, float)) and isinstance(now, (int, float))
-    return are_numbers and 0 < before < now
-
-
-def _may_be_raised(before: object, now: object) -> bool:
-    """Whether `--extend` would take a length; a smaller one it refuses."""
-    are_numbers = isinstance(before, (int, float)) and isinstance(now, (int, float))
-    return not (are_numbers and 0 < now < before)
+def _is_raised(shorter: object, longer: object) -> bool:
+    """Whether the second of two numbers of steps, epochs or minutes is larger; -1 and None are no length."""
+    are_numbers = isinstance(shorter, (int, float)) and isinstance(longer, (int, float))
+    return are_numbers and 0 < shorter < longer
 
 
 def _way_to_continue(run: Run, refused: list[str]) -> str:
@@ -221,7 +215,8 @@ def _way_to_continue(run: Run, refused: list[str]) -> str:
     version_now = versions()["t5suite"]
     if version_before and version_before != version_now:
         return f"; t5suite {version_before} began that run and can resume it, this is {version_now}"
-    if all(name in EXTENDABLE_SETTINGS and _may_be_raised(*run.changed[name]) for name in refused):
+    is_shortened = any(_is_raised(now, before) for before, now in (run.changed[name] for name in refused))
+    if set(refused) <= set(EXTENDABLE_SETTINGS) and not is_shortened:
         return " (or --extend to make that run longer)"
     return f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
 

@@ -107,7 +107,10 @@ def warn_of_trained_rows(arguments, plan: Plan) -> None:
     name = arguments.model.model_name_or_path
     if name is None or not holds_rows_out(plan) or not (Path(name) / MANIFEST).is_file():
         return
-    settings = read_manifest(name)["settings"]
+    try:
+        settings = read_manifest(name)["settings"]
+    except ConfigError:  # the model may be whole though its run's manifest is not
+        return
     flags = {**vars(arguments.data), **vars(arguments.formats)}
     has_same_files = any(
         flags[file_flag] and settings.get(file_flag) and Path(flags[file_flag]).name == Path(settings[file_flag]).name

@@ -59,8 +59,8 @@ class LabelsEncoding(SegmentEncoding):
     def num_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> int:
         """As `TextEncoding.num_cut`, of all words together."""
         untruncated = replace(self, lengths=self.lengths._replace(source=LONGEST_ROW))
-        whole, read = (len(encoding.inputs([texts])["input_ids"][0]) for encoding in (untruncated, self))
-        return whole - read
+        token_count = len(untruncated.inputs([texts])["input_ids"][0])
+        return token_count - len(self.inputs([texts])["input_ids"][0])
 
     def _joined(self, texts: Sequence[str]) -> str:
         return " ".join(texts)
