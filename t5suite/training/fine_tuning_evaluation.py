@@ -100,7 +100,7 @@ def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> 
 
 
 def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
-    """The steps whose evaluation gave the number of `step`; `eval/average` selects, and by loss it is minus the loss."""
+    """The steps whose evaluation gave the number of `step`; `eval/average` selects: by loss it is minus the loss."""
     numbers = {line["step"]: line["eval/average"] for line in trainer.state.log_history if "eval/average" in line}
     if step not in numbers:
         return []
