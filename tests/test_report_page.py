@@ -110,6 +110,10 @@ class NumbersTest(parameterized.TestCase):
         for key, cell in shown.items():
             self.assertEqual(cell[0], f"{expected[key]:.1f}")
 
+    def test_a_score_s_label_names_its_setting_only_beside_another_setting_s(self):
+        labels = [label.get_text() for label in whole_report().figures["scores"].axes[0].get_yticklabels()]
+        self.assertEqual(labels, ["sentiment accuracy", "similarity pearson", "similarity spearman"])
+
     def test_means_and_deviations_are_those_of_the_seeds(self):
         first, second, _ = (results_of(run) for run in three_runs())
         (row,) = [r for r in Page(whole_report().html).tables[SCORES][1:] if r[0][0] == "sentiment"]

@@ -476,6 +476,19 @@ class CurvesTest(ShownTest):
             unit = "%" if name.endswith("rate") else "nats per token" if name.endswith("loss") else "points"
             self.assertEqual(axes.get_ylabel(), unit)
 
+    def test_a_setting_has_one_colour_and_dash_in_every_plot(self):
+        """The lines are two seeds of a setting, a run of another setting, and the seeds' mean."""
+        (score_axes,) = two_runs().figures["scores"].axes
+        score_colours = {line.get_color() for line in score_axes.lines if line.get_marker() == "o"}
+        for picture, figure in two_runs().figures.items():
+            if not picture.startswith("curve-"):
+                continue
+            first, second, other, mean = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
+            self.assertEqual([first, second], [mean, mean], picture)
+            self.assertNotEqual(other[0], mean[0], picture)
+            self.assertNotEqual(other[1], mean[1], picture)
+            self.assertEqual({other[0], mean[0]}, score_colours, picture)
+
     def test_a_report_s_data_have_every_logged_point(self):
         for run, data in zip(two_runs().made, two_runs().data["runs"], strict=True):
             shown = {(name, step): value for name, points in data["curves"].items() for step, value in points}

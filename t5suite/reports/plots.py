@@ -86,18 +86,22 @@ def draw_scores(figure, entries: list[dict], styles: dict) -> None:
             axes.plot([entry["majority"]], [row], "|", color=INK, markersize=13, markeredgewidth=2)
         if entry["published"] is not None:
             axes.plot([entry["published"]], [row], "D", color=INK, markersize=5, fillstyle="none")
-    axes.set_yticks(range(len(entries)), [literal(score_label(entry)) for entry in entries], fontsize=8)
+    axes.set_yticks(range(len(entries)), [literal(label) for label in score_labels(entries)], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("points: mean and 95 % interval\n| majority label   ◇ published T5 (test)", fontsize=8)
     use_ink(axes)
 
 
-def score_label(entry: dict) -> str:
-    """A score's task, metric and, if there are several, setting."""
-    label = f"{entry['task']} {entry['metric']}"
-    if entry["setting"]:
-        label += f" ({shortened(entry['setting'], LONGEST_SETTING)})"
-    return label
+def score_labels(entries: list[dict]) -> list[str]:
+    """Each score's task and metric, and its setting where another setting has the same score."""
+    names = [f"{entry['task']} {entry['metric']}" for entry in entries]
+    labels = []
+    for name, entry in zip(names, entries, strict=True):
+        if names.count(name) > 1:
+            labels.append(f"{name} ({shortened(entry['setting'], LONGEST_SETTING)})")
+        else:
+            labels.append(name)
+    return labels
 
 
 def render_plot(plot: Plot) -> dict[str, bytes]:
