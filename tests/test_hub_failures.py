@@ -2,12 +2,16 @@
 
 import errno
 import http.client
+import json
 import os
 import socket
 import ssl
+import tempfile
 import urllib.error
+import uuid
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -22,7 +26,7 @@ from huggingface_hub import errors
 from huggingface_hub.utils import hf_raise_for_status
 
 from t5suite import load_task
-from t5suite.base import hub, hub_failures
+from t5suite.base import hub, hub_failures, hub_files
 from t5suite.base.hub_failures import Reading, failure_of, read_from_hub
 from t5suite.testing import exits_with
 
@@ -234,6 +238,114 @@ class ReadTest(parameterized.TestCase):
         with exits_with(75) as caught:
             self.read(httpx2.ReadError(f"https://user:{token}@huggingface.co"))
         self.assertNotIn(token, str(caught.exception))
+
+
+NO_REPOSITORY = hub_client_error(404, X_Error_Code="RepoNotFound")
+NO_REVISION = hub_client_error(404, X_Error_Code="RevisionNotFound")
+NO_FILE = hub_client_error(404, X_Error_Code="EntryNotFound")
+
+
+class NamesOnTheHub:
+    """A hub's client, as `huggingface_hub.HfApi`, for a hub with one repository of each kind."""
+
+    def __init__(self, token=None):
+        del token
+
+    def repo_info(self, repository, *, repo_type, timeout, revision=None):
+        del timeout, revision
+        files = {"model": ["config.json", "spiece.model"], "dataset": ["train.parquet", "test.parquet"]}
+        assert repository in ("lab/tiny", "lab/rows")
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files[repo_type]], private=False)
+
+    def list_repo_refs(self, repository, *, repo_type):
+        del repo_type
+        assert repository == "lab/tiny"
+        return SimpleNamespace(branches=[SimpleNamespace(name="main")], tags=[SimpleNamespace(name="v1.1")])
+
+    def list_models(self, author=None, search=None, limit=None):
+        del limit
+        names = {"lab": ["lab/tiny", "lab/large"]}.get(author, [])
+        if search == "tinny":
+            names = ["lab/tiny"]
+        return [SimpleNamespace(id=name) for name in names]
+
+    list_datasets = list_spaces = list_models
+
+
+class AdviceTest(parameterized.TestCase):
+    """What the hub has under a name that is nearly the one that was asked for."""
+
+    @parameterized.named_parameters(
+        ("file", Reading("model", "lab/tiny", None, "spiece.modl"), NO_FILE, r"did you mean spiece\.model\?"),
+        (
+            "file of rows",
+            Reading("dataset", "lab/rows", None, "trian.parquet"),
+            NO_FILE,
+            r"did you mean train\.parquet",
+        ),
+        ("unlike any file", Reading("model", "lab/tiny", None, "zzz"), NO_FILE, "it has config.json, spiece.model"),
+        ("branch", Reading("model", "lab/tiny", "mian", None), NO_REVISION, r"did you mean main\?"),
+        ("tag", Reading("model", "lab/tiny", "v1.2", None), NO_REVISION, r"did you mean v1\.1\?"),
+        ("of the owner", Reading("model", "lab/tinny", None, None), NO_REPOSITORY, r"did you mean lab/tiny\?"),
+        (
+            "of no such owner",
+            Reading("model", "lap/tiny", None, None),
+            NO_REPOSITORY,
+            "check the name; if it is private",
+        ),
+    )
+    def test_a_near_name_is_proposed(self, reading, error, message):
+        with (
+            mock.patch("huggingface_hub.HfApi", NamesOnTheHub),
+            exits_with(65 if error is NO_FILE and reading.kind == "dataset" else 78, message),
+        ):
+            read_from_hub(reading, mock.Mock(side_effect=error))
+
+
+class CachedModelTest(parameterized.TestCase):
+    """A hub that fails after an earlier start: its copy is read if all of it is there, and the failure is named if not."""
+
+    SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+    def fetch(self, files, with_weights):
+        cache = Path(tempfile.mkdtemp())
+        commit = uuid.uuid4().hex + "0" * 8  # what a process has read it does not ask for again
+        snapshot = cache / "models--lab--tiny" / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        for name in files:
+            (snapshot / name).write_text("{}")
+        if "model.safetensors.index.json" in files:
+            index = {"weight_map": dict(zip("abc", (*self.SHARDS, self.SHARDS[0]), strict=True))}
+            (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+        no_hub = mock.Mock(side_effect=httpx2.ConnectError("refused"))
+        with (
+            mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)),
+            mock.patch("huggingface_hub.HfApi", return_value=SimpleNamespace(model_info=no_hub)),
+            mock.patch.object(hub_failures.time, "sleep"),
+        ):
+            hub_files.fetch_model("lab/tiny", commit, with_weights)
+
+    @parameterized.named_parameters(
+        ("one file", ["config.json", "spiece.model", "model.safetensors"], True),
+        ("an old file", ["config.json", "spiece.model", "pytorch_model.bin"], True),
+        ("shards", ["config.json", "spiece.model", "model.safetensors.index.json", *SHARDS], True),
+        ("no weights needed", ["config.json", "tokenizer.json"], False),
+    )
+    def test_a_whole_copy_is_read(self, files, with_weights):
+        with self.assertLogs("t5suite.base.hub_files", "WARNING") as logs:
+            self.fetch(files, with_weights)
+        self.assertRegex(logs.output[0], "ConnectError: refused.*the copy in the local cache is read")
+
+    @parameterized.named_parameters(
+        ("nothing", [], True),
+        ("no weights", ["config.json", "spiece.model"], True),
+        ("a shard missing", ["config.json", "spiece.model", "model.safetensors.index.json", SHARDS[1]], True),
+        ("no vocabulary", ["config.json"], False),
+        ("no settings", ["spiece.model", "model.safetensors"], True),
+    )
+    def test_half_a_copy_is_not(self, files, with_weights):
+        with exits_with(75, "ConnectError: refused"):
+            self.fetch(files, with_weights)
 
 
 class NetworkTest(parameterized.TestCase):
