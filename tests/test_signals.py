@@ -1,5 +1,6 @@
 """Requests to stop: what the first, second and third signal do in each phase, to ranks and to children."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
+from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.testing import exits_with, parse_flags
 from t5suite.training.processes.signals import catching_signals
 
@@ -163,6 +165,29 @@ class ChildrenTest(parameterized.TestCase):
         victim = start("signal_victim.py", mode)
         self.assertEqual(victim.communicate(timeout=30)[0].split(maxsplit=1)[1].strip(), expected)
         self.assertEqual(victim.returncode, 0)
+
+
+def stay_as_a_worker():
+    ignore_in_worker()
+    time.sleep(60)
+
+
+class WorkerTest(absltest.TestCase):
+    def test_a_worker_outlives_every_signal_but_its_parents_end(self):
+        context = multiprocessing.get_context("fork")
+        with shielding_workers():
+            worker = context.Process(target=stay_as_a_worker)
+            worker.start()
+        for name in ("TERM", "INT", "USR1"):  # of a stranger
+            subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
+        worker.join(0.5)
+        self.assertTrue(worker.is_alive())
+        os.kill(worker.pid, INT)  # of a terminal that signals the group, say
+        worker.join(0.5)
+        self.assertTrue(worker.is_alive())
+        worker.terminate()
+        worker.join(10)
+        self.assertEqual(worker.exitcode, 128 + TERM)
 
 
 @pytest.mark.slow
