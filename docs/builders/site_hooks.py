@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 # A link whose target climbs out of docs/: its text, and the target.
 OUTWARD = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)\s]+)\)")
+# Code within a line, and a flag in it.
+INLINE_CODE = re.compile(r"<code>[^<]+</code>")
+FLAG = re.compile(r"(?<![\w-])--[a-z]\w*")
 LINK = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 # What a summary never begins with: headings, blocks, tables, lists, comments, quotes.
 NO_PROSE = ("#", "```", "|", "*", "-", "<", ">", ":::", "    ")
@@ -40,6 +43,15 @@ def on_page_markdown(markdown: str, page, **_) -> str:
     if page.file.inclusion.is_not_in_nav():
         page.meta.setdefault("search", {"boost": 0.1})
     return OUTWARD.sub(_named, markdown)
+
+
+def on_page_content(html: str, **_) -> str:
+    """The page with every flag in a line or a table in one piece: browsers break lines after hyphens.
+
+    >>> on_page_content("<p>Give <code>--seed 7</code>.</p>")
+    '<p>Give <code><span class="flag">--seed</span> 7</code>.</p>'
+    """
+    return INLINE_CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
 
 
 def on_post_build(config, **_) -> None:
