@@ -9,19 +9,24 @@ clients is one client of the same server in the same run.
 """
 
 import argparse
+import contextlib
 import http.client
 import json
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 import psutil
 
-from t5suite.testing import save_model, served_model, tiny_model, tiny_rows
+from t5suite.testing import save_model, tiny_model, tiny_rows
 
 SIZES = "d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,dropout_rate=0"
 MEAN_WORDS, SPREAD = 30, 0.5
@@ -35,6 +40,36 @@ class Served(NamedTuple):
     mean_batch: float
     median_ms: float
     slowest_ms: float  # of 95 % of the requests
+
+
+class Server(NamedTuple):
+    """A server's address and its process."""
+
+    address: SplitResult
+    process: psutil.Process
+
+    def mebibytes(self) -> float:
+        """The memory that the process has in use."""
+        return self.process.memory_info().rss / 2**20
+
+
+@contextlib.contextmanager
+def started_server(folder: str) -> Iterator[Server]:
+    """`t5suite serve` of a model's folder, while the block runs."""
+    command = [sys.executable, "-m", "t5suite", "serve", "--model_name_or_path", folder, "--port", "0", "--use_cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            url = re.search(r"http://[\w.]+:\d+", line)
+            if url:
+                break
+        else:
+            raise RuntimeError("".join(lines))
+        try:
+            yield Server(urlsplit(url[0]), psutil.Process(process.pid))
+        finally:
+            process.terminate()
 
 
 def texts(count: int) -> list[str]:
@@ -92,20 +127,20 @@ def main() -> None:
     options = parser.parse_args()
     folder = tempfile.mkdtemp()
     save_model(folder, tiny_model(config_overrides=SIZES))
-    with served_model(folder, "--use_cpu") as url:
-        address = urlsplit(url)
-        measure(address, 4, texts(32))
+    with started_server(folder) as server:
+        measure(server.address, 4, texts(32))
         print("| clients | rows a second | mean batch | median, 95 % of requests |\n|---|---|---|---|")
         for clients in options.clients:
-            served = measure(address, clients, texts(options.rows))
+            served = measure(server.address, clients, texts(options.rows))
             print(
                 f"| {served.clients} | {served.rows_a_second:.0f} | {served.mean_batch:.1f} "
-                f"| {served.median_ms:.0f}, {served.slowest_ms:.0f} ms |"
+                f"| {served.median_ms:.0f}, {served.slowest_ms:.0f} ms |",
+                flush=True,
             )
         for count in (options.requests // 10, options.requests - options.requests // 10):
             if count:
-                measure(address, max(options.clients), texts(count))
-                print(f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB after {count} further requests")
+                measure(server.address, max(options.clients), texts(count))
+                print(f"{server.mebibytes():.0f} MiB after {count} further requests", flush=True)
 
 
 if __name__ == "__main__":
