@@ -169,6 +169,21 @@ class SameAsTheScriptTest(EqualFiles):
         with exits_with(78, "seed cannot change now"):
             longer.train(seed=3)
 
+    def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
+        output_dir = str(folder())
+        first = tuner(output_dir=output_dir, max_steps=2)
+        first.train()
+        results = first.train(max_steps=3)
+        again = tuner(output_dir=output_dir, max_steps=2)
+        with self.assertLogs("t5suite", "WARNING") as logged:
+            self.assertEqual(again.train(), results)
+        self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
+        self.assertEqual(again.train(max_steps=3), results)
+        self.assertIsNone(again.trainer)  # nothing was trained
+        for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
+            with exits_with(78, "holds another run"):
+                tuner(output_dir=output_dir, **settings).train()
+
 
 @pytest.mark.slow
 class SameAsTheScriptInAllWaysTest(EqualFiles):
