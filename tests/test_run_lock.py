@@ -8,6 +8,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -389,6 +390,24 @@ class DirectoryTest(InFolderTest):
             same = arguments(output_dir="runs/rte")
             with exits_with(78, "in use"), run_directory(same, dict(CHOSEN_BY), [], "auto", "runs/rte"):
                 pass
+
+    def test_only_a_process_that_is_starting_is_waited_for(self):
+        Path("runs/rte").mkdir(parents=True)
+        Path("runs/rte/notes.txt").touch()
+        settings = {**CHOSEN_BY, "seed": 2}
+        second = arguments()
+        begun_run("begun")
+        choose_output_dir(second, settings, "auto", "runs/rte")
+        nobody_is_waited_for = mock.patch.object(time, "sleep", side_effect=AssertionError)
+        refused = exits_with(78, "runs/rte: not empty")
+        with nobody_is_waited_for, refused, run_directory(second, settings, [], "auto", "runs/rte"):
+            pass
+        Path("runs/rte/notes.txt").unlink()
+        begin = mock.Mock(side_effect=lambda _: shutil.copy("begun/manifest.json", "runs/rte"))
+        waiting = mock.patch.object(time, "sleep", begin)
+        with owner_of("runs/rte"), waiting, run_directory(second, settings, [], "auto", "runs/rte") as run:
+            self.assertEqual(str(run.directory), "runs/rte-2")
+        begin.assert_called()
 
     def test_processes_that_start_together_get_one_each(self):
         processes = multiprocessing.get_context("fork")
