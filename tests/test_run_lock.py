@@ -535,6 +535,22 @@ class OwnRowsTest(InFolderTest):
             return fine_tune_t5.main(words), log.getvalue()
 
     @pytest.mark.slow
+    @parameterized.parameters(
+        ("--train_file rows.jsonl", 65, "rows.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
+        ("--train_file rows.jsonl --text_column_name txt --validation_file held/*.txt", 65, "held/.*: no text file"),
+        ("--validation_file rows.jsonl --train_file good.txt", 65, "rows.jsonl:1: no column 'text'"),
+        ("--train_file no.jsonl --bad_lines skip", 65, "no.jsonl: no such file"),
+        ("--train_file rows.jsonl --bad_lines skip", None, ""),
+        ("--train_file rows.jsonl --eval_only --validation_file good.txt", None, ""),
+        ("--train_file hub:nobody/nothing --streaming --max_steps 1", None, ""),
+    )
+    def test_text_of_pre_training_is_looked_at_before_the_model_is(self, flags, code, message):
+        Path("rows.jsonl").write_text('{"txt": "one"}\n')
+        Path("good.txt").write_text("one\n")
+        refused = exits_with(code, message) if code else contextlib.nullcontext()
+        with contextlib.redirect_stderr(io.StringIO()), refused:
+            look_ahead("pre_train_t5", flags.split())
+
     def test_a_named_directory_is_made_longer_only_with_extend(self):
         self.run_it(max_steps=1, output_dir="here")
         with exits_with(78, "max_steps 1 there, 2 here.*--extend"):

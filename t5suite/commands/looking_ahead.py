@@ -72,7 +72,10 @@ def look_ahead(script: str, words: list[str]) -> None:
         print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
-    check_columns_of_own_rows(values)
+    if script == "pre_train_t5":
+        check_text_files(values)
+    else:
+        check_columns_of_own_rows(values)
     check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
 
 
@@ -139,6 +142,32 @@ def check_columns_of_own_rows(values: Mapping[str, object]) -> None:
 
     form = format_form(values["data_format"], format_options(row_settings))
     check_columns_of_files(form.source, evaluates=False)
+
+
+def check_text_files(values: Mapping[str, object]) -> None:
+    """Refuses missing files of text, and ones without the text's column, within a second."""
+    from t5suite.data.corpora.documents import check_first_documents
+    from t5suite.data.corpora.readers import TextOptions
+
+    names = words_of_list(values.get("validation_file"))
+    scores_alone = typed_value("pre_train_t5", "eval_only", values)
+    if not (scores_alone and names):
+        names = [*words_of_list(values.get("train_file")), *names]
+    option_names = ("text_column_name", "text_unit", "bad_lines")
+    options = TextOptions(*(typed_value("pre_train_t5", name, values) for name in option_names))
+    for name in names:
+        check_first_documents([name], options)
+
+
+def words_of_list(value: object) -> list[str]:
+    """The words of a flag that takes several, as a command line or a file of flags has them.
+
+    >>> words_of_list("a.txt"), words_of_list(["a.txt", "b.txt"]), words_of_list(None)
+    (['a.txt'], ['a.txt', 'b.txt'], [])
+    """
+    if value is None or value == "None":
+        return []
+    return [str(word) for word in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 def check_run_there(script: str, values: Mapping[str, object], directory: str | None, is_default: bool) -> None:
