@@ -500,7 +500,8 @@ class OwnRowsTest(InFolderTest):
     def test_a_finished_run_names_the_steps_whose_weights_it_keeps(self):
         self.run_it()
         one = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
-        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": []}
+        invalid = {"invalid_rate": 96.67, "fewest_invalid": {"step": 60, "invalid_rate": 0.0}}
+        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": [], **invalid}
         path = Path("runs/rows-tiny/manifest.json")
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps({**manifest, "choices": [one, of_task], "training": {"steps": 60}}))
@@ -508,7 +509,9 @@ class OwnRowsTest(InFolderTest):
             fine_tune_t5.main(self.words())
         lines = [line.strip() for line in shown.getvalue().splitlines()]
         first = lines.index("kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it")
-        self.assertEqual(lines[first + 1], "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman")
+        what_is_kept = "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman"
+        what_was_invalid = "96.7% of its answers were invalid, the fewest (0.0%) at step 60"
+        self.assertEqual(lines[first + 1], f"{what_is_kept}; {what_was_invalid}")
 
     def test_another_files_rows_are_read_as_the_model_s_were(self):
         self.run_it(eval_method="score", num_train_epochs=1)
