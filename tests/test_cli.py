@@ -13,7 +13,7 @@ from absl.testing import parameterized
 
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS
-from t5suite.testing import example_row, exits_with, run_cli, write_rows
+from t5suite.testing import example_row, exits_with, run_cli, tiny_run, write_rows
 
 TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 RTE_ROWS = [
@@ -53,6 +53,45 @@ def score(benchmark, name, rows, predictions, *argv):
     files = ["--rows", rows_file(rows), "--predictions", rows_file(predictions, "predictions.jsonl")]
     (scores,) = json_lines("score", *task_flags(benchmark, name), *files, *argv)
     return scores
+
+
+class OwnRowsScoreTest(parameterized.TestCase):
+    """Rows of a user's own are scored by the task of the model that answered them."""
+
+    FORMS = {
+        "labels": ("text;mood", [f"{mood} shoes {i};{mood}" for i in range(8) for mood in ("bad", "good")], {"labels": "bad,good"}),
+        "numbers": ("text;mood", [f"shoes {i};{i}.25" for i in range(16)], {"metrics": "pearson,spearman"}),
+        "sets": ("text;mood", [f"shoes {i};warm, wide" for i in range(16)], {"metrics": "micro_f1,macro_f1"}),
+    }  # fmt: skip
+
+    @parameterized.parameters(*FORMS)
+    def test_scores_are_those_of_the_run(self, name):
+        head, lines, flags = self.FORMS[name]
+        path = Path(tempfile.mkdtemp()) / "rows.csv"
+        path.write_text("\n".join([head, *lines]) + "\n")
+        columns = {"text_column": "text", "target_column": "mood", "delimiter": ";"}
+        run = tiny_run(data={"train": str(path), "validation": str(path)}, **columns, **flags)
+        (of_run,) = json.loads((run.directory / "results.json").read_text())["tasks"].values()
+        (answers,) = (run.directory / "predictions").iterdir()
+        words = ["--model_name_or_path", run.directory, "--rows", path, "--predictions", answers]
+        (scores,) = json_lines("score", *words, "--delimiter", ";")
+        self.assertEqual(scores, of_run)
+
+    @parameterized.parameters(
+        ([], "which task have the rows\\? .*--model_name_or_path RUN"),
+        (["--benchmark", "own", "--dataset_name", "films"], "which task have the rows"),
+        (["--model_name_or_path", "MODEL", "--benchmark", "glue"], "--benchmark glue: --model_name_or_path names the task"),
+        (["--model_name_or_path", "."], "no task.json there"),
+        (["--benchmark", "own", "--dataset_name", "films", "--task_file", "MODEL/task.json"], "--model_name_or_path MODEL"),
+        ([*task_flags("glue", "rte"), "--delimiter", ";"], "--delimiter ';' has no effect"),
+    )  # fmt: skip
+    def test_a_task_that_is_not_named_or_twice_is_refused_with_the_way(self, words, message):
+        rows = rows_file(RTE_ROWS)
+        with contextlib.chdir(tempfile.mkdtemp()):
+            Path("MODEL").mkdir()
+            Path("MODEL/task.json").touch()
+            with exits_with(78, message):
+                run_cli("score", *words, "--rows", rows, "--predictions", rows)
 
 
 class StartTest(parameterized.TestCase):
