@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
+import fine_tune_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS
 from t5suite.testing import example_row, exits_with, run_cli, tiny_run, write_rows
@@ -142,9 +143,28 @@ class BareTest(parameterized.TestCase):
         self.assertStartsWith(first_line(name), f"{name}_t5: no flags: the bundled toy model learns {learns}; ")
         self.assertIn(f"{flag} ", first_line(name))
 
-    @parameterized.parameters((["mini.yaml"],), (["--max_steps", "5"],))
-    def test_with_flags_it_says_what_it_runs(self, words):
-        self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: benchmark mini, dataset_name sentiment")
+    @parameterized.parameters(
+        (["mini.yaml"],), (["--dataset_name", "entailment"],), (["--model_name_or_path", "tiny"],), (["--eval_only"],)
+    )
+    def test_with_a_model_or_data_it_says_what_it_runs(self, words):
+        self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: ")
+        self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
+
+    @parameterized.parameters(
+        (["--use_cpu"], ", in about a minute; "),
+        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in about a minute; "),
+        (["--max_steps", "5"], "; "),
+        (["--use_cpu", "--learning_rate=1e-3"], "; "),
+    )
+    def test_with_other_flags_it_says_that_it_trains_a_toy(self, words, duration):
+        toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
+        self.assertStartsWith(first_line("fine_tune", *words), toy + duration)
+
+    @parameterized.parameters((["--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750))
+    def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
+        """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
 
 def first_line(*argv) -> str:
