@@ -77,7 +77,7 @@ def groups_of(records: list[dict]) -> list[dict]:
         group |= _mean_and_deviation([trial["value"] for trial in trials])
         group["scores"] = {}
         for name in score_names(trials):
-            scores = [scores_of(trial).get(name) for trial in trials]
+            scores = [trial_scores(trial).get(name) for trial in trials]
             group["scores"][name] = _mean_and_deviation([score for score in scores if score is not None])
     return list(groups.values())
 
@@ -89,7 +89,7 @@ def _mean_and_deviation(values: list[float]) -> dict:
     return {"n": len(values), "mean": mean, "std": deviation}
 
 
-def scores_of(record: dict) -> dict[str, float | None]:
+def trial_scores(record: dict) -> dict[str, float | None]:
     """A trial's scores beside the sweep's metric; records of before version 0.2 have none."""
     return record.get("scores") or {}
 
@@ -100,15 +100,15 @@ def score_names(records: list[dict]) -> list[str]:
     A metric that equals the sweep's in every trial is left out (the average of one metric), and so is a share of
     invalid answers that is 0 in all.
     """
-    names = dict.fromkeys(name for record in records for name in scores_of(record))
+    names = dict.fromkeys(name for record in records for name in trial_scores(record))
     return [name for name in names if not _says_nothing_more(name, records)]
 
 
 def _says_nothing_more(name: str, records: list[dict]) -> bool:
-    scored = [record for record in records if name in scores_of(record)]
+    scored = [record for record in records if name in trial_scores(record)]
     if name.endswith("invalid_rate"):
-        return not any(scores_of(record)[name] for record in scored)
-    return all(scores_of(record)[name] == record["value"] for record in scored)
+        return not any(trial_scores(record)[name] for record in scored)
+    return all(trial_scores(record)[name] == record["value"] for record in scored)
 
 
 def rank_trials(summary: dict) -> list[dict]:

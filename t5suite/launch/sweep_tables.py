@@ -12,7 +12,7 @@ import time
 from collections import Counter
 
 from t5suite.base.redaction import printable, redacted
-from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials, score_names, scores_of
+from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials, score_names, trial_scores
 from t5suite.launch.trial_environments import own_programs
 
 # More metrics of tasks than these make no column each.
@@ -71,7 +71,7 @@ def table_of(summary: dict):
     for record in rank_trials(summary):
         parameters = flat_parameters(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value")]
-        cells += [scores_of(record).get(name) for name in metrics]
+        cells += [trial_scores(record).get(name) for name in metrics]
         cells += [record[key] for key in ("last_step", "seconds")]
         cells += [parameters.get(name, "") for name in names]
         # Rich does not parse markup in `Text`.

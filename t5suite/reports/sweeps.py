@@ -189,13 +189,17 @@ def _table_of_groups(groups: list[dict], metric: str, scores: list[str]) -> Tabl
         by_setting.setdefault(setting, {})[group["task"]] = group
     for setting, group_of_task in by_setting.items():
         groups_of_setting = [group_of_task.get(task) for task in tasks]
-        cells = [_cell_of_group(group) for group in groups_of_setting]
-        if len(tasks) > 1:
-            cells.append(_average_cell(groups_of_setting))
-        scores_of_group = (groups_of_setting[0] or {}).get("scores") or {}
-        cells += [_cell_of_group(scores_of_group.get(name)) for name in scores]
-        table.add_row(setting or "(as given)", *cells)
+        table.add_row(setting or "(as given)", *_cells_of_setting(groups_of_setting, scores))
     return table
+
+
+def _cells_of_setting(groups: list[dict | None], scores: list[str]) -> list[str]:
+    """A setting's means: of each task, of all if there are several, of the further metrics of the only one."""
+    cells = [_cell_of_group(group) for group in groups]
+    if len(groups) > 1:
+        cells.append(_average_cell(groups))
+    scores_of_task = (groups[0] or {}).get("scores") or {}
+    return cells + [_cell_of_group(scores_of_task.get(name)) for name in scores]
 
 
 def _column_of_task(task: str | None) -> str:
