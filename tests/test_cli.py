@@ -77,6 +77,9 @@ class OwnRowsScoreTest(parameterized.TestCase):
         words = ["--model_name_or_path", run.directory, "--rows", path, "--predictions", answers]
         (scores,) = json_lines("score", *words, "--delimiter", ";")
         self.assertEqual(scores, of_run)
+        if name == "sets":
+            with exits_with(78, "answered by sets of labels, which have no probabilities"):
+                run_cli("predict", "--model_name_or_path", run.directory, "--input", path, "--labels")
 
     @parameterized.parameters(
         ([], "which task have the rows\\? .*--model_name_or_path RUN"),

@@ -122,6 +122,12 @@ class UnknownPiecesTest(parameterized.TestCase):
             fine_tune_t5.main(["--dry_run", f"--config_overrides={TINY_T5}", *files, *columns, *flags])
         return printed.getvalue()
 
+    @parameterized.parameters((["--max_steps=1000"], "8,000 epochs"), (["--max_steps=1"], "8.0 epochs"))
+    def test_many_passes_over_few_rows_are_seen_before_they_are_made(self, flags, epochs):
+        """An update of 32 examples is eight passes over four rows."""
+        text = self.dry_run(*flags, "--per_device_train_batch_size=32")
+        self.assertIn(f"4 examples an epoch: {epochs}\n", text)
+
     def test_pieces_that_the_tokenizer_does_not_know_are_named_with_their_rows(self):
         unknown = {tiny_tokenizer().unk_token_id}
         for text in ("\u20ac", "\u65e5\u672c"):

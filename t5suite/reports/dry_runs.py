@@ -61,7 +61,7 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
         figures |= _figures_of_training(data, args)
         console.print(
             f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
-            f"{figures['examples']} examples an epoch"
+            f"{figures['examples']} examples an epoch: {_epochs_text(figures)}"
         )
     _print_settings(console, settings, changed)
     return figures
@@ -154,6 +154,16 @@ def _figures_of_training(data, args) -> dict:
         updates_an_epoch = math.ceil(num_examples / examples_an_update)
         steps = math.ceil(updates_an_epoch * args.num_train_epochs)
     return {"examples": num_examples, "update_size": examples_an_update, "steps": steps}
+
+
+def _epochs_text(figures: dict) -> str:
+    """How often every example is seen.
+
+    >>> _epochs_text({"steps": 262144, "update_size": 8, "examples": 285})
+    '7,358 epochs'
+    """
+    epochs = figures["steps"] * figures["update_size"] / figures["examples"]
+    return f"{epochs:,.0f} epochs" if epochs >= 10 else f"{epochs:.1f} epochs"
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
