@@ -18,6 +18,7 @@ if __name__ == "__main__":
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.fine_tuning_run import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
+from t5suite.launch.bundled_runs import with_recipe
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
@@ -43,7 +44,7 @@ def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
     # 1. Flags: a YAML file first, then the command line.
-    argv = without_launcher_flags(sys.argv[1:] if argv is None else argv) or ["mini.yaml"]
+    argv = with_recipe("fine_tune_t5", without_launcher_flags(sys.argv[1:] if argv is None else argv))
     parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     arguments = FineTuningArguments(*parsed)
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training

@@ -19,21 +19,33 @@ def markdown(report: dict) -> str:
 
     >>> print(markdown(json.loads(Path("build/bench.json").read_text())))
     """
-    with_goals = any("goal" in told for found in report["results"] for told in found["peers"].values())
-    heads = ["", "work", "ours", "against", "theirs", "ratio (quartiles)", *(["goal", ""] if with_goals else [])]
-    rows = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|" + "---|" * len(heads)]
-    for found in report["results"]:
-        unit = found.get("unit", "ms")
-        for peer, told in found["peers"].items():
-            ratio, goal = told["ratio"], told.get("goal")
-            quartiles = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-            rows.append(
-                f"| {found['id']} | {found['work']} | {_time(found['milliseconds'], unit)} | {peer} "
-                f"| {_time(told['milliseconds'], unit)} | **{ratio['median']:.3f}** ({quartiles}) |"
-                + (f" {'' if goal is None else f'≤ {goal:g}'} | {told.get('verdict', '')} |" if with_goals else "")
-            )
-    checked = [f"* {found['id']} {found['work']}: {found['checked']}." for found in report["results"]]
-    return "\n".join([where(report), "", *rows, "", "Checked before anything was timed:", "", *checked])
+    results = report["results"]
+    has_goals = any("goal" in comparison for result in results for comparison in result["peers"].values())
+    heads = ["", "work", "ours", "against", "theirs", "ratio (quartiles)"]
+    if has_goals:
+        heads += ["goal", ""]
+    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|" + "---|" * len(heads)]
+    for result in results:
+        for peer, comparison in result["peers"].items():
+            lines.append(_line(result, peer, comparison, has_goals))
+    checks = [f"* {result['id']} {result['work']}: {result['checked']}." for result in results]
+    return "\n".join([where(report), "", *lines, "", "Checked before anything was timed:", "", *checks])
+
+
+def _line(result: dict, peer: str, comparison: dict, has_goals: bool) -> str:
+    """The table's line of a piece of work against one of its peers."""
+    unit = result.get("unit", "ms")
+    ratio = comparison["ratio"]
+    quartiles = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+    line = (
+        f"| {result['id']} | {result['work']} | {_time(result['milliseconds'], unit)} | {peer} "
+        f"| {_time(comparison['milliseconds'], unit)} | **{ratio['median']:.3f}** ({quartiles}) |"
+    )
+    if has_goals:
+        goal = comparison.get("goal")
+        shown_goal = "" if goal is None else f"≤ {goal:g}"
+        line += f" {shown_goal} | {comparison.get('verdict', '')} |"
+    return line
 
 
 def where(report: dict) -> str:
@@ -46,9 +58,8 @@ def where(report: dict) -> str:
     )
     changed = " with changes" if commit and commit["changed"] else ""
     code = f"commit {commit['commit'][:7]}{changed}" if commit else "no checkout"
-    turns = [
-        found["repetitions"] for found in report["results"] if found.get("unit", "ms") == "ms"
-    ]  # memory is counted
+    # Times alone: memory is counted.
+    turns = [result["repetitions"] for result in report["results"] if result.get("unit", "ms") == "ms"]
     return f"{machine}; {packages}; {code}; {min(turns, default=2)} turns or more."
 
 

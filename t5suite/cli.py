@@ -9,6 +9,7 @@ of COMMANDS at the end of this file.
 """
 
 import argparse
+import functools
 import gc
 import re
 import sys
@@ -172,16 +173,34 @@ class CommandParser(argparse.ArgumentParser):
     Attributes:
       flags_of: the flags of every sub-command and of its actions (`corpus build`), by name.
       parsers: those of its sub-commands, by name.
+      actions: what `add_argument` has returned, for itself and for its groups.
     """
 
     def __init__(self, **kwargs):
+        self.actions: list[argparse.Action] = []  # argparse adds --help at once
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
         self.flags_of: dict[str, list[str]] = {}
         self.parsers: dict[str, CommandParser] = {}
 
+    def add_argument(self, *names, **kwargs):
+        action = super().add_argument(*names, **kwargs)
+        self.actions.append(action)
+        return action
+
+    def add_argument_group(self, *args, **kwargs):
+        group = super().add_argument_group(*args, **kwargs)
+        group.add_argument = functools.partial(self._add_to_group, group.add_argument)
+        return group
+
+    def _add_to_group(self, add_argument, *names, **kwargs):
+        action = add_argument(*names, **kwargs)
+        self.actions.append(action)
+        return action
+
     def add_subparsers(self, **kwargs):
         subparsers = super().add_subparsers(**kwargs)
         self.parsers = subparsers.choices
+        self.actions.append(subparsers)
         return subparsers
 
     def error(self, message):
@@ -213,12 +232,12 @@ def _parser() -> CommandParser:
 
 def _prepare(parser, name: str, flags_of: dict) -> None:
     """Notes the flags of a sub-command and of its actions; of many flags, the usage names those that must be given."""
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"]
+    flags = [flag for action in parser.actions for flag in action.option_strings if flag[:2] == "--"]
     flags_of[name] = flags
     for choice, sub in parser.parsers.items():
         _prepare(sub, f"{name} {choice}", flags_of)
     if len(flags) > MANY_FLAGS:
-        needed = [action for action in parser._actions if action.required]
+        needed = [action for action in parser.actions if action.required]
         formatter = parser.formatter_class(prog=parser.prog)
         formatter.add_usage(None, needed, [], prefix="")
         parser.usage = f"{' '.join(formatter.format_help().split())} [--flag value ...]"

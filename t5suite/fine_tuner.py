@@ -48,7 +48,7 @@ from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
-from t5suite.runs.opening import hub_before
+from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
@@ -127,7 +127,8 @@ class FineTuner:
 
         Args:
           valid: if False, trains on all training rows, evaluates nothing, and keeps the last checkpoint (`--no_eval`).
-          longer: new values of `max_steps`, `num_train_epochs` or `max_minutes`.
+          longer: new values of `max_steps`, `num_train_epochs` or `max_minutes`. A program that does this can be run
+            again: its first `train()` is the longer run, and a warning says so.
 
         Raises:
           ConfigError: no data; another run in the directory; early stopping and similar settings without evaluation.
@@ -135,9 +136,7 @@ class FineTuner:
         """
         with self._at_work(), interruptible():
             self._settle(valid, longer)
-            settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
-            if self._title is not None:
-                settings["model_name_or_path"] = self._title
+            settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
             with run_directory(self.args, settings, words_of_flags(self._flags), resume) as run:
                 if run.finished:
@@ -344,11 +343,32 @@ class FineTuner:
                 raise ConfigError(f"train: {name} cannot change now, only {extendable}; make another FineTuner")
         if longer:
             self._flags |= {**longer, "extend": True}
-        if valid:
-            self._read_arguments()
-        else:
-            self._read_arguments(no_eval=True)
+        changes = {} if valid else {"no_eval": True}
+        self._read_arguments(**changes)
+        if not self.args.overwrite_output_dir:
+            self._follow_longer_run(changes)
         self.plan = self._make_plan()
+
+    def _follow_longer_run(self, changes: dict) -> None:
+        """Takes the length of this same run, which a later `train(max_steps=...)` of the same program has raised."""
+        longer = lengths_since(self.args.output_dir, self._settings())
+        if not longer:
+            return
+        logger.warning(
+            "train: the run in %s was made longer since (%s): it is that run that is continued, or whose results are "
+            "returned",
+            self.args.output_dir,
+            ", ".join(f"{name} {getattr(self.args, name)} here, {value} there" for name, value in longer.items()),
+        )
+        self._flags |= longer
+        self._read_arguments(**changes)
+
+    def _settings(self) -> dict:
+        """Every setting of the run by name; a model in memory by its class and weights."""
+        settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
+        if self._title is not None:
+            settings["model_name_or_path"] = self._title
+        return settings
 
     def _check_data(self) -> None:
         if not self._has_data:

@@ -4,6 +4,7 @@
 
 Each flag is `--name=value`. `fail_at`: it ends with `exit_code` at that step; `launcher`: the work is done by a child,
 and the parent dies of SIGTERM at once, as launchers do; `stubborn`: SIGTERM is ignored; `late`: it is heard after the last step; `log`: the metric's name;
+`falling`: it logs a second metric, too, which falls with every step;
 `scores`: seconds after the last step, before results.json, in which SIGTERM still stops it; its manifest has the steps.
 What it did is in its run directory: `steps.log`, a line a step and start.
 """
@@ -38,6 +39,8 @@ def main(words) -> int:
             if step == int(flags.get("fail_at", -1)):
                 return int(flags.get("exit_code", 1))
             line = {"step": step, "seconds": 1.0, flags.get("log", "eval/accuracy"): value_of(flags, step)}
+            if "falling" in flags:
+                line |= {"eval/pearson": 100.0 - step, "eval/loss": 1.0, "eval/invalid_rate": float(step)}
             print(json.dumps(line), file=metrics, flush=True)
             state.write_text(json.dumps({"step": step}))
             note(folder, f"step {step}")

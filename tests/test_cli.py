@@ -11,9 +11,10 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
+import fine_tune_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS
-from t5suite.testing import example_row, exits_with, run_cli, write_rows
+from t5suite.testing import example_row, exits_with, run_cli, tiny_run, write_rows
 
 TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 RTE_ROWS = [
@@ -53,6 +54,48 @@ def score(benchmark, name, rows, predictions, *argv):
     files = ["--rows", rows_file(rows), "--predictions", rows_file(predictions, "predictions.jsonl")]
     (scores,) = json_lines("score", *task_flags(benchmark, name), *files, *argv)
     return scores
+
+
+class OwnRowsScoreTest(parameterized.TestCase):
+    """Rows of a user's own are scored by the task of the model that answered them."""
+
+    FORMS = {
+        "labels": ("text;mood", [f"{mood} shoes {i};{mood}" for i in range(8) for mood in ("bad", "good")], {"labels": "bad,good"}),
+        "numbers": ("text;mood", [f"shoes {i};{i}.25" for i in range(16)], {"metrics": "pearson,spearman"}),
+        "sets": ("text;mood", [f"shoes {i};warm, wide" for i in range(16)], {"metrics": "micro_f1,macro_f1"}),
+    }  # fmt: skip
+
+    @parameterized.parameters(*FORMS)
+    def test_scores_are_those_of_the_run(self, name):
+        head, lines, flags = self.FORMS[name]
+        path = Path(tempfile.mkdtemp()) / "rows.csv"
+        path.write_text("\n".join([head, *lines]) + "\n")
+        columns = {"text_column": "text", "target_column": "mood", "delimiter": ";"}
+        run = tiny_run(data={"train": str(path), "validation": str(path)}, **columns, **flags)
+        (of_run,) = json.loads((run.directory / "results.json").read_text())["tasks"].values()
+        (answers,) = (run.directory / "predictions").iterdir()
+        words = ["--model_name_or_path", run.directory, "--rows", path, "--predictions", answers]
+        (scores,) = json_lines("score", *words, "--delimiter", ";")
+        self.assertEqual(scores, of_run)
+        if name == "sets":
+            with exits_with(78, "answered by sets of labels, which have no probabilities"):
+                run_cli("predict", "--model_name_or_path", run.directory, "--input", path, "--labels")
+
+    @parameterized.parameters(
+        ([], "which task have the rows\\? .*--model_name_or_path RUN"),
+        (["--benchmark", "own", "--dataset_name", "films"], "which task have the rows"),
+        (["--model_name_or_path", "MODEL", "--benchmark", "glue"], "--benchmark glue: --model_name_or_path names the task"),
+        (["--model_name_or_path", "."], "no task.json there"),
+        (["--benchmark", "own", "--dataset_name", "films", "--task_file", "MODEL/task.json"], "--model_name_or_path MODEL"),
+        ([*task_flags("glue", "rte"), "--delimiter", ";"], "--delimiter ';' has no effect"),
+    )  # fmt: skip
+    def test_a_task_that_is_not_named_or_twice_is_refused_with_the_way(self, words, message):
+        rows = rows_file(RTE_ROWS)
+        with contextlib.chdir(tempfile.mkdtemp()):
+            Path("MODEL").mkdir()
+            Path("MODEL/task.json").touch()
+            with exits_with(78, message):
+                run_cli("score", *words, "--rows", rows, "--predictions", rows)
 
 
 class StartTest(parameterized.TestCase):
@@ -103,9 +146,28 @@ class BareTest(parameterized.TestCase):
         self.assertStartsWith(first_line(name), f"{name}_t5: no flags: the bundled toy model learns {learns}; ")
         self.assertIn(f"{flag} ", first_line(name))
 
-    @parameterized.parameters((["mini.yaml"],), (["--max_steps", "5"],))
-    def test_with_flags_it_says_what_it_runs(self, words):
-        self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: benchmark mini, dataset_name sentiment")
+    @parameterized.parameters(
+        (["mini.yaml"],), (["--dataset_name", "entailment"],), (["--model_name_or_path", "tiny"],), (["--eval_only"],)
+    )
+    def test_with_a_model_or_data_it_says_what_it_runs(self, words):
+        self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: ")
+        self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
+
+    @parameterized.parameters(
+        (["--use_cpu"], ", in about a minute; "),
+        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in about a minute; "),
+        (["--max_steps", "5"], "; "),
+        (["--use_cpu", "--learning_rate=1e-3"], "; "),
+    )
+    def test_with_other_flags_it_says_that_it_trains_a_toy(self, words, duration):
+        toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
+        self.assertStartsWith(first_line("fine_tune", *words), toy + duration)
+
+    @parameterized.parameters((["--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750))
+    def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
+        """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
 
 def first_line(*argv) -> str:

@@ -169,6 +169,36 @@ class SameAsTheScriptTest(EqualFiles):
         with exits_with(78, "seed cannot change now"):
             longer.train(seed=3)
 
+    @parameterized.parameters(
+        ((90.0, 10.0), {"invalid_rate": 90.0, "fewest_invalid": {"step": 4, "invalid_rate": 10.0}}),
+        ((90.0, 95.0), {"invalid_rate": 90.0}),
+        ((0.0, 95.0), {}),
+    )
+    def test_a_choice_says_how_many_answers_were_invalid_and_where_the_fewest_were(self, rates, said):
+        class Rates(TrainerCallback):
+            def on_evaluate(self, args, state, control, **kwargs):
+                state.log_history[-1]["eval/invalid_rate"] = rates[state.global_step // 2 - 1]
+
+        made = tuner(data=ROWS, callbacks=Rates(), learning_rate=1e-9)
+        made.train()
+        (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
+        self.assertEqual(choice, {"task": None, "step": 2, "by": "accuracy", "equal_steps": [4], **said})
+
+    def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
+        output_dir = str(folder())
+        first = tuner(output_dir=output_dir, max_steps=2)
+        first.train()
+        results = first.train(max_steps=3)
+        again = tuner(output_dir=output_dir, max_steps=2)
+        with self.assertLogs("t5suite", "WARNING") as logged:
+            self.assertEqual(again.train(), results)
+        self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
+        self.assertEqual(again.train(max_steps=3), results)
+        self.assertIsNone(again.trainer)  # nothing was trained
+        for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
+            with exits_with(78, "holds another run"):
+                tuner(output_dir=output_dir, **settings).train()
+
 
 @pytest.mark.slow
 class SameAsTheScriptInAllWaysTest(EqualFiles):

@@ -179,6 +179,23 @@ class LanguagesOfRowsTest(parameterized.TestCase):
         with exits_with(78, message):
             encode(kind, self.ROWS, **languages)
 
+    @parameterized.parameters(*KINDS)
+    def test_what_is_cut_of_a_text_is_counted_with_its_languages_tokens(self, kind):
+        _, source, target, text = KINDS[kind]
+        languages = {"target_lang": target} | ({"source_lang": source} if source else {})
+        rows = [{"text": "good thing " * 9, "label": "gut"}, {"text": "good", "label": "gut"}]
+        model = tuner_of(kind, rows, **languages).save(Path(tempfile.mkdtemp()) / "model")
+        its_tokenizer = tokenizer(kind)
+        if source is not None:
+            its_tokenizer.src_lang, its_tokenizer.tgt_lang = source, target
+        of_transformers = its_tokenizer(text.replace("good thing", "good thing " * 9))["input_ids"]
+        write_rows(f"{model}/rows.jsonl", [{"text": row["text"]} for row in rows])
+        files = [f"--input={model}/rows.jsonl", f"--output={model}/out.jsonl", "--use_cpu", "--max_new_tokens=1"]
+        flags_of_languages = [f"--{name}={code}" for name, code in languages.items()]
+        run_cli("predict", f"--model_name_or_path={model}", *files, "--max_source_length=12", *flags_of_languages)
+        counts = [line.get("cut_tokens") for line in read_rows(f"{model}/out.jsonl")]
+        self.assertEqual(counts, [len(of_transformers) - 12, None])
+
     def test_a_t5_has_no_languages(self):
         self.assertEqual(encode_rows(self.ROWS, TEXTS, model=tiny_model()), encode_rows(self.ROWS, TEXTS))
         with exits_with(78, "--target_lang de: T5Tokenizer has no languages"):

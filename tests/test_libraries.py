@@ -327,11 +327,8 @@ class ProbeTest(parameterized.TestCase):
             self.refused("memory_estimate", "torch")
 
 
-# Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.
-NOT_OF_LIBRARIES = frozenset(
-    """_actions _asdict _fields _replace _exit
-    _dump_snapshot _record_memory_history""".split()
-)
+# Private names that are no library's inside: of Python's own library, and of named tuples.
+NOT_OF_LIBRARIES = frozenset("_asdict _fields _replace _exit".split())
 
 
 class CompletenessTest(parameterized.TestCase):

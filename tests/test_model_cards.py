@@ -426,6 +426,25 @@ class TextTest(parameterized.TestCase):
             (form,) = re.findall(rf"\*\*{name}\*\* reads `(.*?)` and writes", text)
             self.assertEqual(form.format(**rows[0]), load_task("glue", name).examples(rows[0])[0].inputs)
 
+    @parameterized.parameters(
+        (
+            "wide, warm",
+            "micro_f1,macro_f1",
+            "a row's labels, each once, in the order of the alphabet, commas between them",
+        ),
+        (0.25, "pearson", "a number"),
+        ("a shoe", "rouge", "free text"),
+    )
+    def test_what_a_model_of_own_rows_writes_is_said_with_an_example(self, answer, metrics, said):
+        rows = [{"text": f"shoes {number}", "answer": answer} for number in range(8)]
+        data = {"train": rows, "validation": rows}
+        run = tiny_run(data=data, text_column="text", target_column="answer", metrics=metrics)
+        target = "warm, wide" if answer == "wide, warm" else str(answer)
+        self.assertIn(
+            f"* **data** reads `{{text}}` and writes {said}.\n  Such as `shoes 0` → `{target}`.",
+            card_of(run.directory).text,
+        )
+
     def test_every_value_of_a_card_has_its_own_unit(self):
         units = {metric: unit for run in (mirror_run(), file_run())
                  for (_, metric), unit in score_rows(card_of(run.directory), column=5).items()}  # fmt: skip

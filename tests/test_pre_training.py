@@ -235,6 +235,12 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, message):
             run(*argv)
 
+    def test_packing_of_examples_that_share_rows_is_not_called_idle(self):
+        messages = io.StringIO()
+        with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages), packed_rows_of(128):
+            run("--pack", "--objective", "prefix_lm", "--inputs_length", "64", "--dry_run")
+        self.assertNotIn("no effect", messages.getvalue())
+
     @parameterized.parameters(
         (["--validation_fraction", "0.1"], ["validation_fraction"]),
         (["--validation_fraction", "0.1", "--train_file", "a.txt"], []),
@@ -248,6 +254,7 @@ class FlagsTest(parameterized.TestCase):
             "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt",
             ["noise_density"],
         ),
+        ("--pack --inputs_length 64 --train_file a.txt", ["pack"]),  # blocks fill their rows
     )
     def test_flags_without_effect_are_named(self, flags, expected):
         flags = flags.split() if isinstance(flags, str) else flags

@@ -8,6 +8,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -390,6 +391,24 @@ class DirectoryTest(InFolderTest):
             with exits_with(78, "in use"), run_directory(same, dict(CHOSEN_BY), [], "auto", "runs/rte"):
                 pass
 
+    def test_only_a_process_that_is_starting_is_waited_for(self):
+        Path("runs/rte").mkdir(parents=True)
+        Path("runs/rte/notes.txt").touch()
+        settings = {**CHOSEN_BY, "seed": 2}
+        second = arguments()
+        begun_run("begun")
+        choose_output_dir(second, settings, "auto", "runs/rte")
+        nobody_is_waited_for = mock.patch.object(time, "sleep", side_effect=AssertionError)
+        refused = exits_with(78, "runs/rte: not empty")
+        with nobody_is_waited_for, refused, run_directory(second, settings, [], "auto", "runs/rte"):
+            pass
+        Path("runs/rte/notes.txt").unlink()
+        begin = mock.Mock(side_effect=lambda _: shutil.copy("begun/manifest.json", "runs/rte"))
+        waiting = mock.patch.object(time, "sleep", begin)
+        with owner_of("runs/rte"), waiting, run_directory(second, settings, [], "auto", "runs/rte") as run:
+            self.assertEqual(str(run.directory), "runs/rte-2")
+        begin.assert_called()
+
     def test_processes_that_start_together_get_one_each(self):
         processes = multiprocessing.get_context("fork")
         barrier, directories = processes.Barrier(3), processes.Queue()
@@ -481,7 +500,8 @@ class OwnRowsTest(InFolderTest):
     def test_a_finished_run_names_the_steps_whose_weights_it_keeps(self):
         self.run_it()
         one = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
-        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": []}
+        invalid = {"invalid_rate": 96.67, "fewest_invalid": {"step": 60, "invalid_rate": 0.0}}
+        of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": [], **invalid}
         path = Path("runs/rows-tiny/manifest.json")
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps({**manifest, "choices": [one, of_task], "training": {"steps": 60}}))
@@ -489,7 +509,9 @@ class OwnRowsTest(InFolderTest):
             fine_tune_t5.main(self.words())
         lines = [line.strip() for line in shown.getvalue().splitlines()]
         first = lines.index("kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it")
-        self.assertEqual(lines[first + 1], "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman")
+        what_is_kept = "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman"
+        what_was_invalid = "96.7% of its answers were invalid, the fewest (0.0%) at step 60"
+        self.assertEqual(lines[first + 1], f"{what_is_kept}; {what_was_invalid}")
 
     def test_another_files_rows_are_read_as_the_model_s_were(self):
         self.run_it(eval_method="score", num_train_epochs=1)
@@ -516,6 +538,22 @@ class OwnRowsTest(InFolderTest):
             return fine_tune_t5.main(words), log.getvalue()
 
     @pytest.mark.slow
+    @parameterized.parameters(
+        ("--train_file rows.jsonl", 65, "rows.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
+        ("--train_file rows.jsonl --text_column_name txt --validation_file held/*.txt", 65, "held/.*: no text file"),
+        ("--validation_file rows.jsonl --train_file good.txt", 65, "rows.jsonl:1: no column 'text'"),
+        ("--train_file no.jsonl --bad_lines skip", 65, "no.jsonl: no such file"),
+        ("--train_file rows.jsonl --bad_lines skip", None, ""),
+        ("--train_file rows.jsonl --eval_only --validation_file good.txt", None, ""),
+        ("--train_file hub:nobody/nothing --streaming --max_steps 1", None, ""),
+    )
+    def test_text_of_pre_training_is_looked_at_before_the_model_is(self, flags, code, message):
+        Path("rows.jsonl").write_text('{"txt": "one"}\n')
+        Path("good.txt").write_text("one\n")
+        refused = exits_with(code, message) if code else contextlib.nullcontext()
+        with contextlib.redirect_stderr(io.StringIO()), refused:
+            look_ahead("pre_train_t5", flags.split())
+
     def test_a_named_directory_is_made_longer_only_with_extend(self):
         self.run_it(max_steps=1, output_dir="here")
         with exits_with(78, "max_steps 1 there, 2 here.*--extend"):

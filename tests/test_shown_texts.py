@@ -108,6 +108,39 @@ class DemonstrationsTest(parameterized.TestCase):
         self.assertIn(repr(self.texts[1][:300]), (run.directory / "README.md").read_text())
 
 
+class UnknownPiecesTest(parameterized.TestCase):
+    ROWS = ("the plot", "a \u20ac", "\u65e5\u672c and \u20ac", "a film")
+
+    def dry_run(self, *flags: str) -> str:
+        place = folder()
+        lines = [f"{text}\tgood\n" for text in self.ROWS]
+        (place / "rows.tsv").write_text("".join(["text\tmood\n", *lines]), encoding="utf-8")
+        files = [f"--{split}_file={place / 'rows.tsv'}" for split in ("train", "validation")]
+        columns = ["--text_column=text", "--target_column=mood", "--use_cpu", f"--output_dir={place / 'run'}"]
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            fine_tune_t5.main(["--dry_run", f"--config_overrides={TINY_T5}", *files, *columns, *flags])
+        return printed.getvalue()
+
+    @parameterized.parameters((["--max_steps=1000"], "8,000 epochs"), (["--max_steps=1"], "8.0 epochs"))
+    def test_many_passes_over_few_rows_are_seen_before_they_are_made(self, flags, epochs):
+        """An update of 32 examples is eight passes over four rows."""
+        text = self.dry_run(*flags, "--per_device_train_batch_size=32")
+        self.assertIn(f"4 examples an epoch: {epochs}\n", text)
+
+    def test_pieces_that_the_tokenizer_does_not_know_are_named_with_their_rows(self):
+        unknown = {tiny_tokenizer().unk_token_id}
+        for text in ("\u20ac", "\u65e5\u672c"):
+            self.assertEqual(set(tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]) & unknown, unknown)
+        lines = [line for line in self.dry_run().splitlines() if line.startswith("unknown to the tokenizer")]
+        named = (
+            "'\u20ac' in 2 (first rows.tsv:3), '\u65e5\u672c' in 1 (rows.tsv:4); 50.00% of the texts have such a piece"
+        )
+        self.assertEqual(
+            lines, [f"unknown to the tokenizer in rows {split} inputs: {named}" for split in ("train", "validation")]
+        )
+
+
 # Rows that are read whole, that are cut, and that are cut beyond what a sample shows of a text.
 ROOM = 500
 READ_WHOLE = "It rains."

@@ -98,6 +98,18 @@ class RecordsTest(parameterized.TestCase):
             (line,) = axes.lines
             self.assertEqual(line.get_ydata().tolist(), best)
 
+    @parameterized.parameters(
+        ({"eval/f1": 60.0, "eval/accuracy": 70.0}, ["f1", "accuracy"]),
+        ({"eval/f1": 60.0, "eval/invalid_rate": 0.0}, ["f1"]),
+        ({"eval/accuracy": 65.0}, []),  # the sweep's own value
+        ({f"eval/{task}/accuracy": 1.0 for task in "abcde"}, []),  # more than fit
+    )
+    def test_columns_are_metrics_that_say_more_than_the_value(self, scores, columns):
+        trials = [{**trial(number, 65.0, seed=number), "scores": scores} for number in (1, 2)]
+        (rows,) = boxed_tables(table([*trials, trial(3, None, "failed")], metric="eval/average"))
+        before, after = list(rows[0]).index("eval/average"), list(rows[0]).index("step")
+        self.assertEqual(list(rows[0])[before + 1 : after], columns)
+
     def test_a_trial_without_a_value_is_ranked_last_whatever_its_state(self):
         lines = json_lines([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
         self.assertEqual([line["number"] for line in lines[:-1]], [2, 1, 0])

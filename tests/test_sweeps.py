@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 import yaml
 from absl.testing import parameterized
+from shown_tables import boxed_tables
 
 from t5suite.testing import cli_output, exits_with, run_cli
 
@@ -493,6 +494,18 @@ class GridTest(SweepTest):
         self.assertIn("best for cola: learning_rate 0.001, mean 82.33", text)
         words = json.loads(self.starts(self.trials()[0])[0][2])
         self.assertEqual(words[3:], ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"])
+
+    def test_the_tasks_own_metrics_are_shown_as_they_were_where_the_average_was_best(self):
+        words = ["--grid", "learning_rate=1e-3", "--seeds", "1,3"]
+        command = ["--", sys.executable, TRIAL, "--steps=3", "--sleep=0", "--log=eval/average", "--falling=1"]
+        text, summary = self.sweep(*words, *command), self.summary()
+        scores = {"eval/pearson": 97.0, "eval/invalid_rate": 3.0}
+        self.assertEqual([trial["scores"] for trial in summary["trials"]], [scores] * 2)
+        (group,) = summary["groups"]
+        self.assertEqual(group["scores"]["eval/pearson"], {"n": 2, "mean": 97.0, "std": 0.0})
+        (rows,) = boxed_tables(text)
+        self.assertEqual([(row["pearson"], row["invalid_rate"]) for row in rows], [("97", "3")] * 2)
+        self.assertIn("97.00 ± 0.00 (2)", text)
 
     @parameterized.parameters(
         ("rte,cola", [], ["--benchmark=glue"]),

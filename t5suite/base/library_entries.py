@@ -278,4 +278,11 @@ ENTRIES = {
         "t5suite.models.rehearsal:probe_live_bytes",
         "_subclasses _python_dispatch",
     ),
+    "memory_snapshots": Entry(
+        "the snapshot of a GPU's memory (--profile)",
+        REFUSE,
+        {},
+        "t5suite.base.library_probes:probe_memory_snapshots",
+        "_record_memory_history _dump_snapshot",
+    ),
 }

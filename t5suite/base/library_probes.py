@@ -41,3 +41,26 @@ def probe_modules() -> str | None:
         if set(vars(module).get(name, ["missing"])) != keys:
             return f"torch {torch.__version__}: {name} of a module is {vars(module).get(name)!r:.80}"
     return None
+
+
+def probe_memory_snapshots() -> str | None:
+    """The arguments of the functions that record what is allocated on a GPU, and write it down."""
+    import inspect
+
+    import torch
+
+    memory = torch.cuda.memory
+    expected = {
+        "_record_memory_history": ({"enabled": None}, {"max_entries": 1}),
+        "_dump_snapshot": ({"filename": ""},),
+    }
+    for name, calls in expected.items():
+        function = getattr(memory, name, None)
+        if function is None:
+            return f"torch {torch.__version__}: torch.cuda.memory has no {name}"
+        for arguments in calls:
+            try:
+                inspect.signature(function).bind(**arguments)
+            except TypeError as error:
+                return f"torch {torch.__version__}: {name}: {error}"
+    return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.constants import OWN_BENCHMARK
+from t5suite.launch.bundled_runs import bundled_note, with_recipe
 from t5suite.launch.changed_flags import changed_flags, typed_value
 from t5suite.launch.command_line import flag_values
 from t5suite.launch.row_formats import with_format
@@ -24,19 +25,6 @@ from t5suite.runs.opening import check_changes, finished_run, starts_again
 from t5suite.runs.settings import allowed_names
 from t5suite.training.processes.launchers import check_launched_ranks
 
-# The arguments of a script that is run without any.
-BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
-# What a script says that is run without any.
-BARE_NOTES = {
-    "fine_tune_t5": (
-        "no flags: the bundled toy model learns the bundled task mini/sentiment, in about a minute; "
-        "a model of your choice: --model_name_or_path google/t5-v1_1-small; all flags: --help"
-    ),
-    "pre_train_t5": (
-        "no flags: the bundled toy model learns the bundled text, in about a minute; text and model of your choice: "
-        "--train_file articles.txt --config_name t5-v1_1-small --tokenizer_name t5-small; all flags: --help"
-    ),
-}
 # Flags of the user's own rows that are read before torch is imported, and formats whose files name their columns.
 ROW_FLAGS = ("train_dir", "train_file", "validation_file", "text_column", "target_column", "delimiter")
 FORMATS_WITH_COLUMNS = ("jsonl", "csv", "tsv", "parquet")
@@ -49,9 +37,10 @@ def look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run.
 
     Args:
-      words: the command line; none at all is that of BARE.
+      words: the command line; one that says nothing of the run is that of the bundled recipe.
     """
-    values = flag_values(script, words or BARE[script])
+    values = flag_values(script, with_recipe(script, words))
+    bundled = bundled_note(script, words, values)
     if script == "fine_tune_t5":
         values = with_format(values)
     check_launched_ranks(os.environ)
@@ -68,11 +57,14 @@ def look_ahead(script: str, words: list[str]) -> None:
     if values.keys() & {"data_format", "data_class"}:
         # Rows of the user's own: the defaults do not say which.
         intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
-    if not words:
-        print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
+    if bundled:
+        print(f"{script}: {bundled}", file=sys.stderr)
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
-    check_columns_of_own_rows(values)
+    if script == "pre_train_t5":
+        check_text_files(values)
+    else:
+        check_columns_of_own_rows(values)
     check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
 
 
@@ -139,6 +131,32 @@ def check_columns_of_own_rows(values: Mapping[str, object]) -> None:
 
     form = format_form(values["data_format"], format_options(row_settings))
     check_columns_of_files(form.source, evaluates=False)
+
+
+def check_text_files(values: Mapping[str, object]) -> None:
+    """Refuses missing files of text, and ones without the text's column, within a second."""
+    from t5suite.data.corpora.documents import check_first_documents
+    from t5suite.data.corpora.readers import TextOptions
+
+    names = words_of_list(values.get("validation_file"))
+    scores_alone = typed_value("pre_train_t5", "eval_only", values)
+    if not (scores_alone and names):
+        names = [*words_of_list(values.get("train_file")), *names]
+    option_names = ("text_column_name", "text_unit", "bad_lines")
+    options = TextOptions(*(typed_value("pre_train_t5", name, values) for name in option_names))
+    for name in names:
+        check_first_documents([name], options)
+
+
+def words_of_list(value: object) -> list[str]:
+    """The words of a flag that takes several, as a command line or a file of flags has them.
+
+    >>> words_of_list("a.txt"), words_of_list(["a.txt", "b.txt"]), words_of_list(None)
+    (['a.txt'], ['a.txt', 'b.txt'], [])
+    """
+    if value is None or value == "None":
+        return []
+    return [str(word) for word in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 def check_run_there(script: str, values: Mapping[str, object], directory: str | None, is_default: bool) -> None:

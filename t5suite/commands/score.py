@@ -1,18 +1,22 @@
 """`t5suite score`: the metrics of predictions, in points from 0 to 100.
 
 t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --predictions predictions.jsonl
+t5suite score --model_name_or_path runs/reviews-t5-small --rows reviews.csv --predictions answers.jsonl
 """
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.shared import add_json_flag, add_task_flags, note, print_json
 from t5suite.commands.task_rows import TaskRow, read_task_rows, role_of
+from t5suite.constants import OWN_BENCHMARK
 
 
 def score_flags(parser) -> None:
     """Flags of `t5suite score`."""
-    add_task_flags(parser)
+    add_task_flags(parser, required=False)
     add = parser.add_argument
-    add("--rows", required=True, help="JSONL file of labelled rows")
+    add("--model_name_or_path", help="a run or saved model whose task the rows have, in place of --benchmark")
+    add("--rows", required=True, help="JSONL file of labelled rows; with --model_name_or_path also CSV, TSV, Parquet")
+    add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
     add("--predictions", required=True, help='JSONL file: a string or {"prediction": ...} per example, in order')
     add("--split", default="validation", help="the split of the rows (default: validation)")
     add_json_flag(parser)
@@ -21,12 +25,11 @@ def score_flags(parser) -> None:
 def score(arguments) -> None:
     """Prints the metrics of predictions, in points."""
     from t5suite.data.rows.jsonl import without_nan
-    from t5suite.tasks.registry import load_task
 
-    task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    task = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
-    task_rows = read_task_rows(task, arguments.rows, role)
-    _check_labels(task, arguments.rows, task_rows)
+    task_rows = read_task_rows(task, arguments.rows, role, _delimiter(arguments, task))
+    _check_labels(task, task_rows)
     predictions = _read_predictions(arguments.predictions)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
     for metric, points in without_nan(scores).items():
@@ -40,6 +43,55 @@ def score(arguments) -> None:
         return
     for metric, points in scores.items():
         print(f"{metric:<22} {points:.4f}")
+
+
+def _task_by_flags(arguments):
+    """The task of the benchmark or of the model.
+
+    Raises:
+      ConfigError: no such task, none or two ways to name one.
+    """
+    from t5suite.tasks.registry import load_task
+    from t5suite.tasks.task_card import TASK_CARD, read_task_card
+
+    model = arguments.model_name_or_path
+    if model is not None:
+        for name in ("benchmark", "task_file"):
+            if getattr(arguments, name) is not None:
+                raise ConfigError(
+                    f"--{name} {getattr(arguments, name)}: --model_name_or_path names the task; leave it out"
+                )
+        card = read_task_card(model)
+        if card is None or not card.tasks:
+            raise ConfigError(
+                f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved"
+            )
+        return card.task(arguments.dataset_name)
+    is_own = arguments.benchmark == OWN_BENCHMARK and arguments.task_file is None
+    if is_own or arguments.benchmark is None or arguments.dataset_name is None:
+        raise ConfigError(
+            "which task have the rows? Give --benchmark and --dataset_name (all: t5suite tasks); for rows of your own "
+            "--model_name_or_path RUN, whose task they have, or --benchmark, --dataset_name and a --task_file"
+        )
+    return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+
+
+def _delimiter(arguments, task) -> str | None:
+    """The delimiter that the flag names; None without it.
+
+    Raises:
+      ConfigError: it is none, or the rows are not read as CSV or TSV.
+    """
+    from t5suite.data.rows.files import TYPELESS, format_by_name
+    from t5suite.data.rows.separated import delimiter_by_flag
+
+    if arguments.delimiter is None:
+        return None
+    if task.benchmark != OWN_BENCHMARK or format_by_name(arguments.rows) not in TYPELESS:
+        raise ConfigError(
+            f"--delimiter {arguments.delimiter!r} has no effect: {arguments.rows} is not read as CSV or TSV"
+        )
+    return delimiter_by_flag(arguments.delimiter)
 
 
 def _read_predictions(path: str) -> list[str]:
@@ -77,21 +129,20 @@ def _check_row_order(line: str | dict, previous_row: int, place: str) -> int:
     return row
 
 
-def _check_labels(task, path: str, task_rows: list[TaskRow]) -> None:
+def _check_labels(task, task_rows: list[TaskRow]) -> None:
     """Checks that all rows are labelled or none, with the columns that metrics read; errors have file and line."""
-    labelled_lines = []
-    unlabelled_lines = []
+    labelled_places = []
+    unlabelled_places = []
     for task_row in task_rows:
-        lines = labelled_lines if task.is_labelled(task_row.row) else unlabelled_lines
-        lines.append(task_row.line_number)
-    if not labelled_lines:
+        places = labelled_places if task.is_labelled(task_row.row) else unlabelled_places
+        places.append(task_row.place)
+    if not labelled_places:
         return
-    if unlabelled_lines:
-        raise DataError(
-            f"{path}:{unlabelled_lines[0]}: no label, but line {labelled_lines[0]} has one; score only labelled rows"
-        )
+    if unlabelled_places:
+        line = labelled_places[0].rpartition(":")[2]
+        raise DataError(f"{unlabelled_places[0]}: no label, but line {line} has one; score only labelled rows")
     for task_row in task_rows:
-        _check_metric_columns(task, task_row.row, f"{path}:{task_row.line_number}")
+        _check_metric_columns(task, task_row.row, task_row.place)
 
 
 def _check_metric_columns(task, row: dict, place: str) -> None:

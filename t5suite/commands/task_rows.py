@@ -2,21 +2,24 @@
 
 >>> task = load_task("glue", "rte")
 >>> read_task_rows(task, "rows.jsonl", role_of(task, "validation"))[0]
-TaskRow(line_number=1, row={'sentence1': 'It rains.', ...}, examples=[Example(inputs='rte sentence1: ...', ...)])
+TaskRow(place='rows.jsonl:1', row={'sentence1': 'It rains.', ...}, examples=[Example(inputs='rte sentence1: ...', ...)])
 """
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import find
+from t5suite.constants import OWN_BENCHMARK
 
 ROLES = ("train", "validation", "test")
 
 
 class TaskRow(NamedTuple):
-    """A row of a file, the number of its line from 1, and its examples (ReCoRD: one per answer)."""
+    """A row of a file with its place (`file:line`), and its examples (ReCoRD: one per answer)."""
 
-    line_number: int
+    place: str
     row: dict
     examples: list
 
@@ -32,25 +35,43 @@ def role_of(task, split: str) -> str:
     return find(split, roles, "split", where="--split")
 
 
-def read_task_rows(task, path: str, role: str) -> list[TaskRow]:
+def read_task_rows(task, path: str, role: str, delimiter: str | None = None) -> list[TaskRow]:
     """The rows of a file with their examples.
+
+    Args:
+      path: JSON lines; for a task of the user's own rows also CSV, TSV or Parquet, by the file's name.
+      delimiter: of CSV and TSV, if it is not the file's own.
 
     Raises:
       DataError: a line is not a row of the task (with file and line), or the file is empty.
     """
-    from t5suite.data.rows.jsonl import numbered_lines
-
     task_rows = []
-    for line_number, row in numbered_lines(path):
+    for place, row in _placed_rows(task, path, delimiter):
         try:
             examples = task.examples(row, role)
         except DataError as error:
-            raise DataError(f"{path}:{line_number}: {error}") from None
+            raise DataError(f"{place}: {error}") from None
         except (TypeError, ValueError, AttributeError, LookupError) as error:
             raise DataError(
-                f"{path}:{line_number}: not a row of {task.benchmark}/{task.name} ({type(error).__name__}: {error})"
+                f"{place}: not a row of {task.benchmark}/{task.name} ({type(error).__name__}: {error})"
             ) from None
-        task_rows.append(TaskRow(line_number, row, examples))
+        task_rows.append(TaskRow(place, row, examples))
     if not task_rows:
         raise DataError(f"{path}: the file is empty")
     return task_rows
+
+
+def _placed_rows(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every row; those of the user's own task are read as its training read them."""
+    from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
+    from t5suite.data.rows.jsonl import numbered_lines
+    from t5suite.data.rows.own_rows import Columns
+
+    if task.benchmark != OWN_BENCHMARK:
+        for line_number, row in numbered_lines(path):
+            yield f"{path}:{line_number}", row
+        return
+    kind = format_by_name(path)
+    columns = Columns(tuple(task.text_columns), task.entry["label_column_name"], labels=task.label_words or None)
+    for place, row in table_rows(Path(path), kind, delimiter):
+        yield place, columns.shaped(row, from_text=True) if kind in TYPELESS else row

@@ -20,6 +20,7 @@ from t5suite.inference.rows import InputRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task
+from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import HEADED, TaskCard
 from t5suite.tasks.templates import INPUT, check_template, unescaped
 from t5suite.tasks.tokenization import Lengths
@@ -262,9 +263,14 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
       ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
     task = text.task
+    if labels == "task" and task is not None and has_label_sets(task.entry):
+        raise ConfigError(
+            f"--labels: {task.benchmark}/{task.name} is answered by sets of labels, which have no probabilities here: "
+            "leave the labels out"
+        )
     if labels == "task" and (task is None or not task.has_candidates):
         problem = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
-        raise ConfigError(f"--labels: {problem} label words; give them: --labels negative,positive")
+        raise ConfigError(f"--labels: {problem} label words; give them: --labels negative,positive (a list in JSON)")
     if labels in (None, "task"):
         return labels
     words = labels.split(",") if isinstance(labels, str) else labels

@@ -32,6 +32,16 @@ def goal_of(metric: str) -> str:
     return "maximize"
 
 
+def is_score_of_task(name: str) -> bool:
+    """Whether a logged name is a task's own metric, or the share of answers that are invalid.
+
+    >>> is_score_of_task("eval/rte/accuracy"), is_score_of_task("eval/loss"), is_score_of_task("eval/average")
+    (True, False, False)
+    """
+    ending = name.rpartition("/")[2]
+    return name.startswith("eval/") and (ending == "invalid_rate" or ending not in (*LESS_IS_BETTER, "average"))
+
+
 def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
     """The names that all of the runs log evaluations by; None where the tasks are not known from the file.
 

@@ -61,24 +61,54 @@ def _sign_of(goal: str) -> int:
 
 
 def groups_of(records: list[dict]) -> list[dict]:
-    """Mean and sample standard deviation (n - 1; None of one value) over the seeds of each setting and task."""
+    """Mean and sample standard deviation (n - 1; None of one value) over the seeds of each setting and task.
+
+    `scores` has both of every metric of the task, over the trials in which it is a number.
+    """
     groups: dict[str, dict] = {}
     for record in records:
         setting = {name: value for name, value in record["parameters"].items() if name not in (SEED, TASK)}
         task = record["parameters"].get(TASK)
-        group = groups.setdefault(json.dumps([setting, task]), {"parameters": setting, "task": task, "values": []})
+        group = groups.setdefault(json.dumps([setting, task]), {"parameters": setting, "task": task, "trials": []})
         if _is_complete(record):
-            group["values"].append(record["value"])
+            group["trials"].append(record)
     for group in groups.values():
-        values = group.pop("values")
-        group["n"] = len(values)
-        group["mean"] = None
-        if values:
-            group["mean"] = statistics.fmean(values)
-        group["std"] = None
-        if len(values) > 1:
-            group["std"] = statistics.stdev(values)
+        trials = group.pop("trials")
+        group |= _mean_and_deviation([trial["value"] for trial in trials])
+        group["scores"] = {}
+        for name in score_names(trials):
+            scores = [trial_scores(trial).get(name) for trial in trials]
+            group["scores"][name] = _mean_and_deviation([score for score in scores if score is not None])
     return list(groups.values())
+
+
+def _mean_and_deviation(values: list[float]) -> dict:
+    """`{"n", "mean", "std"}`; None for a mean of no value and a deviation of less than two."""
+    mean = statistics.fmean(values) if values else None
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"n": len(values), "mean": mean, "std": deviation}
+
+
+def trial_scores(record: dict) -> dict[str, float | None]:
+    """A trial's scores beside the sweep's metric; records of before version 0.2 have none."""
+    return record.get("scores") or {}
+
+
+def score_names(records: list[dict]) -> list[str]:
+    """The metrics of the trials' tasks that say more than the sweep's own, in the order of the trials.
+
+    A metric that equals the sweep's in every trial is left out (the average of one metric), and so is a share of
+    invalid answers that is 0 in all.
+    """
+    names = dict.fromkeys(name for record in records for name in trial_scores(record))
+    return [name for name in names if not _says_nothing_more(name, records)]
+
+
+def _says_nothing_more(name: str, records: list[dict]) -> bool:
+    scored = [record for record in records if name in trial_scores(record)]
+    if name.endswith("invalid_rate"):
+        return not any(trial_scores(record)[name] for record in scored)
+    return all(trial_scores(record)[name] == record["value"] for record in scored)
 
 
 def rank_trials(summary: dict) -> list[dict]:

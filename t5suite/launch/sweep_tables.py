@@ -12,8 +12,11 @@ import time
 from collections import Counter
 
 from t5suite.base.redaction import printable, redacted
-from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
+from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials, score_names, trial_scores
 from t5suite.launch.trial_environments import own_programs
+
+# More metrics of tasks than these make no column each.
+MOST_SCORES = 4
 
 
 def say(text: str) -> None:
@@ -55,22 +58,32 @@ def table_of(summary: dict):
 
     trials = summary["trials"]
     names = parameter_names(trials)
+    metrics = shown_scores(trials)
     states = Counter(record["state"] for record in trials)
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     table = Table(title=f"{summary['name']}: {counts or 'no trials'}")
-    for heading in ("trial", "state", summary["metric"]["name"], "step", "seconds", *names):
+    headings = [name.removeprefix("eval/") for name in metrics]
+    for heading in ("trial", "state", summary["metric"]["name"], *headings, "step", "seconds", *names):
         justify = "right"
         if heading in ("state", *names):
             justify = "left"
         table.add_column(Text(heading), justify=justify, overflow="fold")
     for record in rank_trials(summary):
         parameters = flat_parameters(record["parameters"])
-        cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
+        cells = [record[key] for key in ("number", "state", "value")]
+        cells += [trial_scores(record).get(name) for name in metrics]
+        cells += [record[key] for key in ("last_step", "seconds")]
         cells += [parameters.get(name, "") for name in names]
         # Rich does not parse markup in `Text`.
         texts = [Text(cell_text(cell)) for cell in cells]
         table.add_row(*texts, style=_row_style(record, summary["best"]))
     return table
+
+
+def shown_scores(records: list[dict]) -> list[str]:
+    """The tasks' metrics that the tables show beside the sweep's; of more than fit, none (`sweep.json` has all)."""
+    names = score_names(records)
+    return names if len(names) <= MOST_SCORES else []
 
 
 def _row_style(record: dict, best: int | None) -> str:

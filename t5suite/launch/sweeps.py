@@ -368,6 +368,7 @@ class Sweep:
             "state": state,
             "parameters": {name: self.replaced_flags.get(name, setting) for name, setting in parameters.items()},
             "value": value,
+            "scores": curve.scores_at_best(self.plan.search.goal),
             "last_step": curve.last_step,
             "curve": _json_points(curve),
             "seconds": seconds,

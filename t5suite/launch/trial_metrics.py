@@ -16,14 +16,19 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.constants import DATASET_VALS
+from t5suite.launch.sweep_metrics import is_score_of_task
 from t5suite.runs.directory import MANIFEST, read_json, read_manifest, read_results
 
 
 class TrialCurve(NamedTuple):
-    """A metric as logged so far: `(step, value)` in the order of steps, and the names of all metrics of the run."""
+    """A metric as logged so far: `(step, value)` in the order of steps, and the names of all metrics of the run.
+
+    `other_scores` are those of the task or tasks that were logged beside it, by step.
+    """
 
     points: list[tuple[int, float]]
     metric_names: set[str]
+    other_scores: dict[int, dict[str, float]]
 
     @property
     def values(self) -> list[float]:
@@ -37,6 +42,15 @@ class TrialCurve(NamedTuple):
             return None
         return self.points[-1][0]
 
+    def scores_at_best(self, goal: str) -> dict[str, float | None]:
+        """The tasks' scores at the first step where the metric is best; None for one that is not a number."""
+        best = best_of(self.values, goal)
+        steps = [step for step, value in self.points if value == best]
+        if not steps:
+            return {}
+        scores = self.other_scores[steps[0]]
+        return {name: None if math.isnan(score) else score for name, score in scores.items()}
+
 
 def read_curve(path, metric: str) -> TrialCurve:
     """A metric as logged so far in a `metrics.jsonl`.
@@ -46,7 +60,7 @@ def read_curve(path, metric: str) -> TrialCurve:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return TrialCurve([], set())
+        return TrialCurve([], set(), {})
     return _parse_curve(path, metric, status.st_mtime_ns, status.st_size)
 
 
@@ -54,13 +68,16 @@ def read_curve(path, metric: str) -> TrialCurve:
 def _parse_curve(path, metric: str, *file_state) -> TrialCurve:
     points: dict[int, float] = {}
     metric_names: set[str] = set()
+    other_scores: dict[int, dict[str, float]] = {}
     whole_lines, _, _ = Path(path).read_bytes().rpartition(b"\n")
     for text in whole_lines.splitlines():
         line = _parse_line(text)
         metric_names.update(name for name in line if "/" in name)
         if metric in line:
             points[line["step"]] = _finite_or_nan(line[metric])
-    return TrialCurve(sorted(points.items()), metric_names)
+            score_names = [name for name in line if is_score_of_task(name) and name != metric]
+            other_scores[line["step"]] = {name: _finite_or_nan(line[name]) for name in score_names}
+    return TrialCurve(sorted(points.items()), metric_names, other_scores)
 
 
 def _parse_line(text: bytes) -> dict:

@@ -42,6 +42,7 @@ from t5suite.reports.card_usage import (
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
+from t5suite.tasks.targets import has_free_numbers, has_label_sets
 from t5suite.tracking.tables import markdown_table
 
 # Label words of a task that a card names.
@@ -282,13 +283,21 @@ def input_template(entry: dict) -> str:
 
 
 def answer_words(entry: dict) -> str:
-    """The words of a task's labels, or what its answers are without any."""
+    """The words of a task's labels, or what its answers are without any.
+
+    >>> answer_words({"labels": None, "metric_names": ["micro_f1"]})
+    "a row's labels, each once, in the order of the alphabet, commas between them"
+    """
     labels = entry.get("labels") or []
     if isinstance(labels, dict):
         labels = labels.values()
     words = [code(str(word)) for word in labels]
     if words:
         return listed(words, MOST_LABELS)
+    if has_label_sets(entry):
+        return "a row's labels, each once, in the order of the alphabet, commas between them"
+    if has_free_numbers(entry):
+        return "a number"
     if entry.get("target") is None:
         return "free text"
     return f"text (target {code(str(entry['target']))})"

@@ -15,6 +15,7 @@ from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS
 from t5suite.reports.tables import new_table
+from t5suite.reports.unknown_pieces import unknown_line, unknown_pieces
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded
@@ -31,12 +32,16 @@ NUM_PAIR_MARKS = 3
 
 
 class SampledSplit(NamedTuple):
-    """The first examples of a split, and the first of them as text for people, `(inputs, targets)`."""
+    """The first examples of a split, and the first of them as text for people, `(inputs, targets)`.
+
+    `places` has file and line of each example's row; it is empty where they are not known.
+    """
 
     name: str
     task: Task
     examples: list[Example]
     first_texts: list[tuple[str, str]]
+    places: list[str]
 
 
 def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
@@ -56,7 +61,7 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
         figures |= _figures_of_training(data, args)
         console.print(
             f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
-            f"{figures['examples']} examples an epoch"
+            f"{figures['examples']} examples an epoch: {_epochs_text(figures)}"
         )
     _print_settings(console, settings, changed)
     return figures
@@ -70,7 +75,11 @@ def _sampled_splits(data, encoding) -> list[SampledSplit]:
         for index, example in enumerate(eval_set.examples[:SHOWN_EXAMPLES]):
             first_texts.append((eval_set.shown_inputs(index), example.targets))
         name = f"{eval_set.name} {eval_set.split}"
-        splits.append(SampledSplit(name, eval_set.task, eval_set.examples[:SAMPLED_ROWS], first_texts))
+        examples = eval_set.examples[:SAMPLED_ROWS]
+        places = []
+        if eval_set.places:
+            places = [eval_set.places[row] for row in eval_set.row_of_example[: len(examples)]]
+        splits.append(SampledSplit(name, eval_set.task, examples, first_texts, places))
     return splits
 
 
@@ -79,13 +88,17 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
     task_encoding = encoding.for_task(task)
     examples: list[Example] = []
     first_texts: list[tuple[str, str]] = []
-    for row in training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows)))):
+    places: list[str] = []
+    # Of a subset it is not known which rows they are.
+    places_of_rows = [] if training_set.is_subset else training_set.loaded.places
+    for number, row in enumerate(training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows))))):
         examples_of_row = task_encoding.examples(row, task, "train")
         if len(first_texts) < SHOWN_EXAMPLES:
             for example in examples_of_row:
                 first_texts.append((task_encoding.shown(example, row, task), example.targets))
         examples += examples_of_row
-    return SampledSplit(f"{task.name} train", task, examples, first_texts)
+        places += places_of_rows[number : number + 1] * len(examples_of_row)
+    return SampledSplit(f"{task.name} train", task, examples, first_texts, places)
 
 
 def _print_examples(console, splits: list[SampledSplit]) -> None:
@@ -106,6 +119,7 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
     table = new_table("tokens", columns, right=("examples", *columns[3:]))
     tokenizer = encoding.tokenizer
     separator = getattr(tokenizer, "sep_token", None) or ""
+    lines_of_unknown = []
     for split in splits:
         if not split.examples:
             continue
@@ -117,11 +131,17 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
         for side, limit in limits.items():
             texts = [getattr(example, side) for example in split.examples]
             tokens = token_figures(texts, side, tokenizer, limit, template)
-            figures[f"{split.name} {side}"] = tokens
+            name = f"{split.name} {side}"
+            figures[name] = tokens
+            if tokens["unknown"]:
+                tokens["unknown_pieces"] = unknown_pieces(texts, tokenizer)
+                lines_of_unknown.append(unknown_line(name, tokens["unknown_pieces"], split.places))
             sizes = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
             shares = [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]
             table.add_row(split.name, str(len(split.examples)), side, *sizes, *shares)
     console.print(table)
+    for line in lines_of_unknown:
+        console.print(line, markup=False, soft_wrap=True)
     return figures
 
 
@@ -134,6 +154,16 @@ def _figures_of_training(data, args) -> dict:
         updates_an_epoch = math.ceil(num_examples / examples_an_update)
         steps = math.ceil(updates_an_epoch * args.num_train_epochs)
     return {"examples": num_examples, "update_size": examples_an_update, "steps": steps}
+
+
+def _epochs_text(figures: dict) -> str:
+    """How often every example is seen.
+
+    >>> _epochs_text({"steps": 262144, "update_size": 8, "examples": 285})
+    '7,358 epochs'
+    """
+    epochs = figures["steps"] * figures["update_size"] / figures["examples"]
+    return f"{epochs:,.0f} epochs" if epochs >= 10 else f"{epochs:.1f} epochs"
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:

@@ -94,6 +94,10 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
     'kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it'
     >>> choice_line({"task": "rte", "step": 20, "by": "accuracy", "equal_steps": []}, 60)
     'kept for rte: step 20 of 60, the best by accuracy'
+    >>> fewest = {"step": 60, "invalid_rate": 0.0}
+    >>> choice_line({"task": None, "step": 20, "by": "pearson", "equal_steps": [], "invalid_rate": 96.7,
+    ...              "fewest_invalid": fewest})
+    'kept: step 20, the best by pearson; 96.7% of its answers were invalid, the fewest (0.0%) at step 60'
     """
     line = "kept"
     if choice["task"] is not None:
@@ -104,7 +108,18 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
     line += f", the best by {choice['by']}"
     if choice["equal_steps"]:
         line += f"; {_equal_steps(choice['equal_steps'])} equal to it"
-    return line
+    return line + _invalid_answers(choice)
+
+
+def _invalid_answers(choice: dict) -> str:
+    """The share of invalid answers in the evaluation that chose, if there were any; else nothing."""
+    if not choice.get("invalid_rate"):
+        return ""
+    text = f"; {choice['invalid_rate']:.1f}% of its answers were invalid"
+    fewest = choice.get("fewest_invalid")
+    if fewest:
+        text += f", the fewest ({fewest['invalid_rate']:.1f}%) at step {fewest['step']}"
+    return text
 
 
 def _equal_steps(steps: list[int]) -> str:

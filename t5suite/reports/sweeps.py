@@ -14,7 +14,7 @@ from rich.table import Table
 from t5suite.base.errors import DataError
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
-from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, table_of
+from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, shown_scores, table_of
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.tables import new_console, new_table
 from t5suite.runs.directory import read_json
@@ -153,7 +153,7 @@ def print_sweep(sweep: dict) -> None:
         parameters = [f"{name}={value}" for name, value in sweep["constant"].items()]
         console.print(f"in all trials: {', '.join(parameters)}")
     if sweep["groups"]:
-        console.print(_table_of_groups(sweep["groups"], metric))
+        console.print(_table_of_groups(sweep["groups"], metric, shown_scores(trials)))
     lines = _lines_of_best(sweep)
     if not lines:
         lines = [_why_no_best(trials, metric)]
@@ -169,12 +169,18 @@ def _why_no_best(trials: list[dict], metric: str) -> str:
     return f"no trial has finished with a value of {metric} yet"
 
 
-def _table_of_groups(groups: list[dict], metric: str) -> Table:
-    """A grid's means: settings by tasks, and the mean over the tasks if there are several."""
+def _table_of_groups(groups: list[dict], metric: str, scores: list[str]) -> Table:
+    """A grid's means: settings by tasks, and the mean over the tasks if there are several.
+
+    Args:
+      scores: metrics of the task that get a column each, if there is one task.
+    """
     tasks = list(dict.fromkeys(group["task"] for group in groups))
     columns = [_column_of_task(task) for task in tasks]
     if len(tasks) > 1:
         columns.append("average")
+        scores = []
+    columns += [name.removeprefix("eval/") for name in scores]
     title = f"{metric}: mean ± standard deviation (number of trials)"
     table = new_table(title, ["setting", *columns], right=columns)
     by_setting: dict[str, dict] = {}
@@ -183,11 +189,17 @@ def _table_of_groups(groups: list[dict], metric: str) -> Table:
         by_setting.setdefault(setting, {})[group["task"]] = group
     for setting, group_of_task in by_setting.items():
         groups_of_setting = [group_of_task.get(task) for task in tasks]
-        cells = [_cell_of_group(group) for group in groups_of_setting]
-        if len(tasks) > 1:
-            cells.append(_average_cell(groups_of_setting))
-        table.add_row(setting or "(as given)", *cells)
+        table.add_row(setting or "(as given)", *_cells_of_setting(groups_of_setting, scores))
     return table
+
+
+def _cells_of_setting(groups: list[dict | None], scores: list[str]) -> list[str]:
+    """A setting's means: of each task, of all if there are several, of the further metrics of the only one."""
+    cells = [_cell_of_group(group) for group in groups]
+    if len(groups) > 1:
+        cells.append(_average_cell(groups))
+    scores_of_task = (groups[0] or {}).get("scores") or {}
+    return cells + [_cell_of_group(scores_of_task.get(name)) for name in scores]
 
 
 def _column_of_task(task: str | None) -> str:

@@ -141,11 +141,7 @@ class RunLock:
 
     def _read(self) -> dict | None:
         """The record; None if it is missing or cannot be read."""
-        try:
-            record = json.loads(os.pread(self._descriptor, RECORD_BYTES, 0))
-        except ValueError:
-            return None
-        return record if isinstance(record, dict) and isinstance(record.get("pid"), int) else None
+        return _record_of(os.pread(self._descriptor, RECORD_BYTES, 0))
 
     def _read_patiently(self) -> dict | None:
         """Reads again for a while: an owner writes its record a moment after it takes the lock."""
@@ -193,6 +189,15 @@ def owner_record(run_id: str | None) -> dict:
     return record
 
 
+def _record_of(content: bytes) -> dict | None:
+    """The record in a lock's file; None if it is missing or cannot be read."""
+    try:
+        record = json.loads(content)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("pid"), int) else None
+
+
 def describe_owner(record: dict | None) -> str:
     """An owner, for messages.
 
@@ -211,6 +216,19 @@ def is_alive(record: dict) -> bool:
     if is_former_self(record):
         return False
     return not _is_on_this_machine(record) or process_start(record["pid"]) == record.get("process_started")
+
+
+def living_owner(directory) -> dict | None:
+    """The record of the other process that owns a directory; None if there is none.
+
+    >>> living_owner("runs/rte")["run_id"]
+    '3fa94c10'
+    """
+    directory = Path(directory)
+    if not (directory / LOCK_FILE).is_file() or _owned.get(_identity(directory)) == os.getpid():
+        return None  # this process may not open its own lock's file
+    record = _record_of((directory / LOCK_FILE).read_bytes())
+    return record if record is not None and is_alive(record) else None
 
 
 def is_former_self(record: dict | None) -> bool:

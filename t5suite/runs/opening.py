@@ -209,6 +209,25 @@ def _is_raised(shorter: object, longer: object) -> bool:
     return are_numbers and 0 < shorter < longer
 
 
+def lengths_since(output_dir, settings: dict) -> dict:
+    """The lengths of the run in `output_dir`, if it had exactly these settings before it was made longer; else {}.
+
+    >>> lengths_since("runs/reviews", {"max_steps": 60, "seed": 1})      # --extend has made it 90 since
+    {'max_steps': 90}
+    """
+    try:
+        manifest = read_manifest(output_dir)
+    except ConfigError:  # no run is there, or a damaged one, which is reported when it is opened
+        return {}
+    longer = {}
+    for name, (there, here) in changed_between(manifest["settings"], public_settings(settings)).items():
+        lengths_before = [entry.get("changed", {}).get(name, (None,))[0] for entry in manifest.get("changes", [])]
+        if name not in EXTENDABLE_SETTINGS or here not in lengths_before:
+            return {}
+        longer[name] = there
+    return longer
+
+
 def _way_to_continue(run: Run, refused: list[str]) -> str:
     """How the run could go on in spite of these settings."""
     version_before = run.manifest.get("versions", {}).get("t5suite")

@@ -76,7 +76,8 @@ def _read_task_file(task_file) -> YamlFile:
     elif path.suffix in (".yaml", ".yml"):
         read = read_yaml(path)
     else:
-        raise ConfigError(f"--task_file: {path} must end in .yaml, .yml or .py")
+        hint = f"; a model's task is read by --model_name_or_path {path.parent}" if path.suffix == ".json" else ""
+        raise ConfigError(f"--task_file: {path} must end in .yaml, .yml or .py{hint}")
     if not isinstance(read.content, dict):
         raise ConfigError(f"--task_file: {path} must hold {{benchmark: {{task: entry}}}} (in Python as DATASET_VALS)")
     return read

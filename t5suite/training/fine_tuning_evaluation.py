@@ -77,7 +77,7 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     """The evaluations that have chosen the weights which a run keeps; empty where none has.
 
     `{"task", "step", "by": what was compared, "equal_steps": those of other evaluations with the same number}`; `task`
-    is None where one checkpoint is kept for all tasks.
+    is None where one checkpoint is kept for all tasks. What `invalid_answers` says of one task's is added.
     """
     if not trainer.args.load_best_model_at_end:
         return []
@@ -86,7 +86,8 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     if not selected_a_checkpoint(trainer.state):
         return []
     step = checkpoint_step(trainer.state.best_model_checkpoint)
-    return [{"task": None, "step": step, "by": compared(trainer, data), "equal_steps": equal_steps(trainer, step)}]
+    choice = {"task": None, "step": step, "by": compared(trainer, data), "equal_steps": equal_steps(trainer, step)}
+    return [{**choice, **invalid_answers(trainer, "eval/invalid_rate", step)}]
 
 
 def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
@@ -96,7 +97,27 @@ def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> 
         "step": best["step"],
         "by": compared_of_task(trainer, data, task),
         "equal_steps": best.get("equal_steps", []),
+        **invalid_answers(trainer, f"eval/{task}/invalid_rate", best["step"]),
     }
+
+
+def invalid_answers(trainer: SuiteTrainer, name: str, step: int) -> dict:
+    """How many answers of the evaluation that chose were invalid, in percent, and which evaluation had the fewest.
+
+    A metric that counts such an answer as a value of its own, as a correlation does, may be best where hardly any is
+    valid. Empty where all of them were.
+
+    Args:
+      name: of the share of invalid answers among the logged metrics.
+    """
+    rates = {line["step"]: line[name] for line in trainer.state.log_history if name in line}
+    if not rates.get(step):
+        return {}
+    fewest = min(rates, key=rates.get)
+    entries = {"invalid_rate": rates[step]}
+    if rates[fewest] < rates[step]:
+        entries["fewest_invalid"] = {"step": fewest, "invalid_rate": rates[fewest]}
+    return entries
 
 
 def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:

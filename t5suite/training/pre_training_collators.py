@@ -5,11 +5,14 @@
 ([568], 114)
 """
 
+import logging
 from dataclasses import asdict
+
+import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
-from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
+from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
@@ -17,6 +20,11 @@ from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
 
+logger = logging.getLogger(__name__)
+
+# So many examples of every denoiser show whether examples share rows; they are of a token of text.
+TRIED_EXAMPLES = 64
+NO_SPECIAL_TOKEN = 5
 # Settings by name that belong to every seq2seq objective, or to every masked one.
 SHAPED = ("targets_length", "pack")
 PAIRED = ("sentence_pairs",)
@@ -33,10 +41,29 @@ def pre_training_collators(objective_args, tokenizer, model, seed: int):
         ids = tokenizer.convert_tokens_to_ids(list(objective_args.modes))
         settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
     unpacked = settings | {"pack": None}
-    return (
-        collator_of_objective(tokenizer=tokenizer, model=model, seed=seed, **settings),
-        collator_of_objective(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
-    )
+    train_collator = collator_of_objective(tokenizer=tokenizer, model=model, seed=seed, **settings)
+    is_packed = settings["pack"] and OBJECTIVES[objective_args.objective].family == "seq2seq"
+    if is_packed and not shares_rows(train_collator):
+        logger.warning(
+            "--pack has no effect: no two examples of --objective %s fit into a row of %d inputs and %d targets",
+            objective_args.objective,
+            train_collator.row_inputs_length,
+            train_collator.row_targets_length,
+        )
+    eval_collator = collator_of_objective(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked)
+    return train_collator, eval_collator
+
+
+def shares_rows(collator: T5DataCollator) -> bool:
+    """Whether any two of some examples of every denoiser would share a row."""
+    examples = []
+    for denoiser, num_tokens in enumerate(collator.tokens_lengths):
+        block = {"input_ids": np.full(num_tokens, NO_SPECIAL_TOKEN), "denoiser": denoiser}
+        examples += [{**block, "index": index} for index in range(TRIED_EXAMPLES)]
+    inputs, targets = collator.corrupt(examples)
+    lengths_B2 = np.stack([inputs.lengths, targets.lengths], axis=1)
+    rows_B = pack_examples(lengths_B2, (collator.row_inputs_length, collator.row_targets_length))
+    return len(np.unique(rows_B)) < len(examples)
 
 
 def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):

@@ -19,7 +19,7 @@ from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer, tokenizer_differences
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
-from t5suite.runs.lock import LOCK_FILE, RunLock
+from t5suite.runs.lock import LOCK_FILE, RunLock, living_owner
 from t5suite.runs.opening import open_run
 from t5suite.runs.settings import allowed_names
 from t5suite.training.checkpoints.folders import clean_leftovers
@@ -91,9 +91,14 @@ def run_directory(args, settings: dict, argv, resume: str, default: str | None =
 
 
 def _await_manifest(directory: str) -> None:
-    """Waits until the process that has just locked a directory has written there whose run it is."""
+    """Waits until the process that has just locked a directory has written there whose run it is.
+
+    A directory with files of something else has no owner: it is not waited for.
+    """
     deadline = time.monotonic() + MANIFEST_SECONDS
     while not (Path(directory) / MANIFEST).is_file() and time.monotonic() < deadline:
+        if living_owner(directory) is None:
+            return
         time.sleep(0.05)
 
 

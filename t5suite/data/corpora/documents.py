@@ -19,6 +19,8 @@ from t5suite.data.corpora.sources import is_hub_name, list_sources
 from t5suite.data.corpora.tally import EMPTY, Tally
 
 logger = logging.getLogger(__name__)
+# So many files are opened before the reading of all.
+MOST_FIRST_DOCUMENTS = 20
 MINI_TEXT = Path(__file__).parent.parent / "mini" / "text"
 
 
@@ -58,6 +60,20 @@ def read_documents(
     if is_logged and tally.left_out:
         level = logging.INFO if list(tally.left_out) == [EMPTY] else logging.WARNING
         logger.log(level, "skipped: %s", tally.summary())
+
+
+def check_first_documents(inputs, options: TextOptions) -> None:
+    """Reads the first document of every file: a missing file or a wrong column is known at once.
+
+    The hub's data sets, and lines that may be bad (`bad_lines="skip"`), are left to the reading of all documents.
+
+    Raises:
+      ConfigError, DataError: as `read_documents`, of the names of all files and the first lines of the first ones.
+    """
+    files = [source for source in list_sources(inputs, logs_skipped=False) if not is_hub_name(source)]
+    if options.bad_lines == "error":
+        for file in files[:MOST_FIRST_DOCUMENTS]:
+            next(documents_with_text(file, options, Tally()), None)
 
 
 def refuse_no_documents(sources: list[str], tally: Tally) -> None:

@@ -17,7 +17,7 @@ from t5suite.data.corpora.readers import READERS, text_suffix
 logger = logging.getLogger(__name__)
 
 
-def list_sources(inputs) -> list[str]:
+def list_sources(inputs, logs_skipped: bool = True) -> list[str]:
     """The files and data sets that inputs stand for, in order.
 
     >>> list_sources(["books/", "crawl/*.jsonl.gz"])
@@ -26,13 +26,16 @@ def list_sources(inputs) -> list[str]:
     A folder stands for every text file below it, a pattern (`*`, `?`, `[...]`, `**`) for the files that match, both
     sorted by name; hidden files are ignored. Raises DataError for a missing file, a folder or pattern without a text
     file, and a file that is named twice or exists in two forms.
+
+    Args:
+      logs_skipped: the log counts the files of a folder or pattern that are no text files.
     """
     inputs = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if not inputs:
         raise ConfigError("no text is given: name a file, folder, pattern or hub:PATH")
     sources = {}
     for name in inputs:
-        for source in _sources_of(str(name)):
+        for source in _sources_of(str(name), logs_skipped):
             text_name = source if is_hub_name(source) else without_compression(str(Path(source).resolve()))
             earlier_source = sources.get(text_name)
             if earlier_source == source:
@@ -43,7 +46,7 @@ def list_sources(inputs) -> list[str]:
     return list(sources.values())
 
 
-def _sources_of(name: str) -> list[str]:
+def _sources_of(name: str, logs_skipped: bool) -> list[str]:
     """The sources that one input stands for, after a check of their names."""
     path = Path(name)
     if is_hub_name(name):
@@ -60,7 +63,14 @@ def _sources_of(name: str) -> list[str]:
         raise DataError(f"{name}: {NO_PLAIN_FILE}")
     else:
         raise DataError(f"{name}: no such file")
-    return _text_files(name, sorted(str(file) for file in files if file.is_file()))
+    all_files = sorted(str(file) for file in files if file.is_file())
+    text_files = _text_files(name, all_files)
+    skipped_files = sorted(set(all_files) - set(text_files))
+    if skipped_files and logs_skipped:
+        logger.warning(
+            "%s: skipped %d files that are not text files (%s, ...)", name, len(skipped_files), skipped_files[0]
+        )
+    return text_files
 
 
 def _is_hidden(path: Path) -> bool:
@@ -68,16 +78,11 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _text_files(name: str, files: list[str]) -> list[str]:
-    """Those of the files of a folder or pattern whose names are those of text files; the log counts the rest."""
+    """Those of the files of a folder or pattern whose names are those of text files."""
     text_files = [file for file in files if Path(without_compression(file)).suffix in READERS]
     if not text_files:
         among = f" among {len(files)} files" if files else ""
         raise DataError(f"{name}: no text file{among}; their names end in {', '.join(READERS)}")
-    skipped_files = sorted(set(files) - set(text_files))
-    if skipped_files:
-        logger.warning(
-            "%s: skipped %d files that are not text files (%s, ...)", name, len(skipped_files), skipped_files[0]
-        )
     return text_files
 
 

@@ -155,6 +155,16 @@ def with_suffix(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
 
 
+def format_by_name(path) -> str:
+    """The format of a table by the file's name, compressed or not; JSON lines for other names.
+
+    >>> format_by_name("reviews.csv.gz"), format_by_name("answers")
+    ('csv', 'jsonl')
+    """
+    kind = FORMATS_BY_SUFFIX.get(Path(without_compression(str(path))).suffix, "jsonl")
+    return kind if kind in TABLES else "jsonl"
+
+
 def table_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:
     """`(place, row)` of every row, in the file's order.
 

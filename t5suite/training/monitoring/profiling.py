@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.training.callback import Callback
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class ProfileCallback(Callback):
     def _start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
+            require_proved("memory_snapshots")
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             torch.cuda.memory._record_memory_history(max_entries=200_000)
         profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
