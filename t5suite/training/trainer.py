@@ -68,6 +68,7 @@ from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.guard import UpdateGuard
+from t5suite.training.updates.micro_batches import MicroBatches
 from t5suite.training.uploads import HubUploads
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     Attributes:
       ranks, stop: how the processes agree, and requests to stop (signals).
       data: which examples an update has, and their positions.
+      micro_batches: runs an update's micro-batches.
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
       start: where training begins; `train` sets it.
@@ -177,7 +179,9 @@ class SuiteTrainer(Seq2SeqTrainer):
             deepspeed=self.is_deepspeed_enabled,
         )
         args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
-        self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
+        self.micro_batches = MicroBatches(args, self.accelerator, self.ranks)
+        is_main = self.is_world_process_zero()
+        self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.micro_batches, is_main)
         self.progress = RunProgress(self.ranks, self._take_up)
         # Our labels are at the position that predicts them, in every family: each of them counts. By default,
         # transformers 5.23 would not count the first one of a causal model's row.
@@ -299,11 +303,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         if hasattr(loss, "watch"):
             loss.watch(step, self.is_logged(step))
         self.monitor.count(self.model, inputs)
-        compute = super().training_step
-        return self.updates.run(
+        return self.micro_batches.run(
             model,
             inputs,
-            lambda piece: compute(model, piece, num_items_in_batch),
+            functools.partial(super().training_step, model, num_items_in_batch=num_items_in_batch),
             num_items_in_batch,
             step=step,
             loss_sum=self._tr_loss,
