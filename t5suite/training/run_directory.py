@@ -117,7 +117,6 @@ def opened_run(args, settings: dict, argv, resume: str, ranks: Ranks, is_default
         args.output_dir,
         settings,
         argv,
-        is_main=True,
         need_new=resume == "none",
         extend=args.extend,
         allow_changed=args.allow_changed,
