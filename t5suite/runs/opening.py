@@ -20,20 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import read_json
 from t5suite.base.lookup import refuse_links_out
 from t5suite.base.provenance import code_sha256, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted
 from t5suite.base.script_flags import TABLE_FILE, flags_marked
-from t5suite.runs.directory import (
-    MANIFEST,
-    Run,
-    current_time,
-    differences_text,
-    has_trained,
-    new_run_id,
-    read_json,
-    read_manifest,
-)
+from t5suite.runs.directory import MANIFEST, Run, current_time, differences_text, has_trained, new_run_id, read_manifest
 from t5suite.runs.lock import RunLock
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,

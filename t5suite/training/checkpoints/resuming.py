@@ -12,7 +12,7 @@
 
 from collections.abc import Callable, Iterable
 
-from t5suite.runs.directory import read_json
+from t5suite.base.files import read_json
 from t5suite.training.callback import Callback, load_states, save_states
 from t5suite.training.checkpoints.starts import Start
 

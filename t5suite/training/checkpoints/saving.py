@@ -20,11 +20,10 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder
+from t5suite.base.files import FULL, follow_umask, read_json, sync_file, sync_folder, write_json
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.weights import load_weights
-from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint, commit_weights
 from t5suite.training.checkpoints.folders import rotate

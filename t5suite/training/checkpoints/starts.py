@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import read_json
 from t5suite.base.lookup import suggestion
-from t5suite.runs.directory import read_json
 from t5suite.training.checkpoints.folders import (
     checkpoint_step,
     find_checkpoint,
