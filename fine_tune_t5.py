@@ -24,7 +24,8 @@ from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
 from t5suite.runs.directory import default_output_dir
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
+from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments

@@ -21,7 +21,7 @@ from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
 from t5suite.training import pre_training as steps
 from t5suite.training.callback import call_on_final
-from t5suite.training.checkpoints.folders import resume_choice
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile

@@ -52,7 +52,7 @@ from t5suite.runs.opening import hub_before
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints.folders import resume_choice
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
