@@ -18,10 +18,10 @@ if __name__ == "__main__":
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_commits import forget_hub_reads
-from t5suite.fine_tuning_run import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
+from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
 from t5suite.runs.directory import default_output_dir
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
