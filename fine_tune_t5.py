@@ -16,15 +16,17 @@ if __name__ == "__main__":
     begin_program("fine_tune_t5", __doc__)
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import write_json
 from t5suite.base.hub_commits import forget_hub_reads
-from t5suite.fine_tuning_run import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
 from t5suite.launch.bundled_runs import with_recipe
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
-from t5suite.runs.directory import default_output_dir, write_json
+from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
+from t5suite.runs.directory import default_output_dir
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
+from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments

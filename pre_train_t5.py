@@ -19,9 +19,10 @@ from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
+from t5suite.run_steps import trackers_of, train
 from t5suite.training import pre_training as steps
 from t5suite.training.callback import call_on_final
-from t5suite.training.checkpoints.folders import resume_choice
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
@@ -33,7 +34,6 @@ from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
 from t5suite.training.pre_training_trainer import make_pre_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run import trackers_of, train
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
 logger = logging.getLogger("t5suite.pre_train")

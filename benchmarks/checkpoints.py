@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from t5suite.base.files import sync_file, sync_folder
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below
-from t5suite.training.checkpoints.states import save_state
+from t5suite.training.checkpoints.saving import save_state
 
 SIZES = {
     "tiny": {"d_model": 128, "d_ff": 512, "num_layers": 2, "num_heads": 4},

@@ -50,7 +50,7 @@ def r1_map_data(context: Context) -> Outcome:
 def _is_blind(context: Context) -> str | None:
     """A resumed run whose random numbers are not restored must be told from an exact one."""
     flags = context.flags("fine_tune_t5")
-    forget = partial(patches.skip_calls, "t5suite.training.checkpoints.saving:restore_random_state")
+    forget = partial(patches.skip_calls, "t5suite.training.checkpoints.restoring:restore_random_state")
     course = go_through(context, "fine_tune_t5", [Attempt(flags, IN_PASS_1), Attempt(flags, patch=forget)])
     noticed = difference(course.directory, context.reference("fine_tune_t5", flags))
     return course.problem or (None if noticed else "dropout that is not restored goes unnoticed")

@@ -32,7 +32,6 @@ from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
 from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inputs, separate_plug_ins, words_of_flags
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
-from t5suite.fine_tuning_run import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, TextFlags, text_settings
@@ -47,12 +46,13 @@ from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
+from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
-from t5suite.training.checkpoints.folders import resume_choice
+from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_evaluation import evaluate_finally

@@ -23,7 +23,8 @@ from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import Preempted
 from t5suite.base.hub_commits import HubReads, reading_as
-from t5suite.training.checkpoints.states import random_state, restore_random_state
+from t5suite.training.checkpoints.restoring import restore_random_state
+from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
 from t5suite.training.processes.signals import SET_UP, stop_requests

@@ -29,7 +29,7 @@ MODULES = """
     tasks.cells tasks.cut_marks tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
     tasks.targets tasks.templates tasks.tokenization contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
-    training.checkpoints.states training.evaluation training.evaluation_report training.flags.adapters training.flags.data training.flags.model
+    training.checkpoints.saving training.evaluation training.evaluation_report training.flags.adapters training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.flops
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.pre_training_text training.pre_training_trainer
     training.processes.launchers

@@ -43,8 +43,8 @@ from t5suite.models.weight_files import read_weights
 from t5suite.runs.opening import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.testing import exits_with, read_rows
-from t5suite.training.checkpoints.folders import find_checkpoint
 from t5suite.training.checkpoints.manifests import damage
+from t5suite.training.checkpoints.starts import find_checkpoint
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS

@@ -76,6 +76,17 @@ class StepMonitorTest(parameterized.TestCase):
         self.state.global_step = 1
         self.assertLess(monitor.rates(self.state)["seconds_per_step"], 0.1)
 
+    def test_what_is_excluded_before_a_log_does_not_shorten_the_steps_after_it(self):
+        monitor = self.monitored()
+        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=True, should_save=False))
+        time.sleep(0.2)  # until the log, which comes before the evaluation
+        self.state.global_step = 1
+        monitor.rates(self.state)
+        monitor.on_step_begin(None, self.state, None)
+        time.sleep(0.1)
+        self.state.global_step = 2
+        self.assertGreater(monitor.rates(self.state)["seconds_per_step"], 0.09)
+
     def test_a_checkpoint_s_state_has_every_token_so_far(self):
         monitor = self.monitored()
         monitor.count(None, batch(1, 5))

@@ -186,7 +186,7 @@ class SpikePolicyTest(parameterized.TestCase):
         """What guards updates under a kind of `accelerate`'s distributed types."""
         trainer = make(loss_spikes=policy)
         accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
-        return type(trainer.updates)(trainer.args, accelerator, trainer.ranks, True)
+        return type(trainer.updates)(trainer.args, accelerator, trainer.ranks, trainer.micro_batches, is_main=True)
 
 
 class OutOfMemoryTest(parameterized.TestCase):
@@ -235,7 +235,8 @@ class OutOfMemoryTest(parameterized.TestCase):
         (1, 8, "Use shorter inputs and targets, --gradient_checkpointing"),
     )
     def test_a_sharded_run_ends_and_the_batch_that_it_names_makes_the_same_updates(self, rows, accumulation, advice):
-        trainer = make(rows, accumulation, guard={"kind": "FSDP"})
+        trainer = make(rows, accumulation)
+        trainer.micro_batches.kind = "FSDP"
         limit_rows(trainer, 0)
         with exits_with(78, "out of memory on rank 0 in step 1.*" + advice):
             trainer.train()

@@ -34,6 +34,7 @@ ROWS_FILE = "walked_rows.jsonl"
 TEXT_FILE = "walked_text.txt"
 SWEEP_FILE = "walked_sweep.yaml"
 MARKER = "walked text"
+WALKED_RATE = 3e-3
 
 
 @dataclass
@@ -125,15 +126,22 @@ def recording(walk: Walk, original: Callable, only_if: Callable[..., bool]) -> C
 
 
 def at_batches_and_losses(walk: Walk) -> None:
-    """Walked texts become ids; and, once batches are loaded, tensors are made, the model runs, a loss goes back."""
+    """Walked texts become ids; once batches are loaded, tensors are made, the model runs, and the first loss goes back.
+
+    What a run does after that (an evaluation, samples for its card) is another walk.
+    """
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     loads_batches = False
+    loss_went_back = False
 
-    def when_loading(*_, **__) -> bool:
-        return loads_batches
+    def on_the_way(*_, **__) -> bool:
+        return loads_batches and not loss_went_back
+
+    def of_walked_text(*arguments, **settings) -> bool:
+        return not loss_went_back and is_about_walked_text(*arguments, **settings)
 
     iterate = torch.utils.data.DataLoader.__iter__
 
@@ -143,14 +151,24 @@ def at_batches_and_losses(walk: Walk) -> None:
         return iterate(loader)
 
     def before_forward(module, inputs) -> None:
-        if loads_batches and isinstance(module, PreTrainedModel):
+        if on_the_way() and isinstance(module, PreTrainedModel):
             walk.record()
 
-    at_calls(walk, PreTrainedTokenizerBase, "__call__", only_if=is_about_walked_text)
+    backward = torch.Tensor.backward
+
+    def last_milestone(*arguments, **settings):
+        nonlocal loss_went_back
+        if on_the_way():
+            walk.record()
+            loss_went_back = True
+        return backward(*arguments, **settings)
+
+    at_calls(walk, PreTrainedTokenizerBase, "__call__", only_if=of_walked_text)
     torch.utils.data.DataLoader.__iter__ = begin_to_load
-    at_calls(walk, torch, "tensor", "from_numpy", "as_tensor", only_if=when_loading)
-    at_calls(walk, torch.nn.functional, "cross_entropy", "log_softmax", only_if=when_loading)
-    at_calls(walk, torch.Tensor, "backward", "logsumexp", only_if=when_loading)
+    at_calls(walk, torch, "tensor", "from_numpy", "as_tensor", only_if=on_the_way)
+    at_calls(walk, torch.nn.functional, "cross_entropy", "log_softmax", only_if=on_the_way)
+    at_calls(walk, torch.Tensor, "logsumexp", only_if=on_the_way)
+    torch.Tensor.backward = last_milestone
     register_module_forward_pre_hook(before_forward)
 
 
@@ -242,21 +260,24 @@ def checkpoint_written(walk: Walk, folder: Path) -> None:
 
 
 def checkpoint_resumed(walk: Walk, folder: Path) -> None:
-    """The same checkpoint, read by a run that goes on from it."""
+    """The same checkpoint, read by a run that goes on from it; what that run writes later is the walk before."""
     subprocess.run([sys.executable, "fine_tune_t5.py", *fine_tuning(folder)], cwd=ROOT, check=True, capture_output=True)
     shutil.rmtree(folder / "run" / "checkpoint-4")
     (folder / "run" / "results.json").unlink()
-    at_files(walk, "checkpoint-", written=False)
+    at_files(walk, "checkpoint-2", written=False)
     fine_tune(folder)
 
 
 def flag(walk: Walk, folder: Path) -> None:
-    """`--learning_rate`, from the command line to torch's optimizer."""
+    """`--learning_rate`, from the command line to torch's optimizer; one made with another rate is not on the way."""
     import torch
 
+    def has_rate(optimizer, parameters, defaults, *_) -> bool:
+        return defaults.get("lr") == WALKED_RATE
+
     at_calls(walk, argparse.ArgumentParser, "parse_known_args")
-    at_calls(walk, torch.optim.Optimizer, "__init__")
-    fine_tune(folder, max_steps=1, save_strategy="no", learning_rate=3e-3, optimizer="adamw")
+    at_calls(walk, torch.optim.Optimizer, "__init__", only_if=has_rate)
+    fine_tune(folder, max_steps=1, save_strategy="no", learning_rate=WALKED_RATE, optimizer="adamw")
 
 
 def block_of_text(walk: Walk, folder: Path) -> None:

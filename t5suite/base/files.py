@@ -1,4 +1,4 @@
-"""Atomic file writes, errors that name the file, and the files that are shipped with the suite.
+"""Atomic file writes, JSON files, errors that name the file, and the files that are shipped with the suite.
 
 >>> with whole_file("runs/x/README.md") as temporary:
 ...     temporary.write_text(card, encoding="utf-8")
@@ -8,12 +8,13 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import suggestion
 
 # What stands for standard input where a flag takes a file.
@@ -44,6 +45,27 @@ def whole_file(path) -> Iterator[Path]:
             sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path):
+    """A JSON file's content.
+
+    Raises:
+      DataError: it is not JSON; the message names the file.
+    """
+    content = Path(path).read_bytes()
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        problem = f"not JSON ({error})" if content else "the file is empty"
+        raise DataError(f"{path}: {problem}") from None
+
+
+def write_json(path, value) -> None:
+    """Writes JSON atomically (`whole_file`); NaN is rejected."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

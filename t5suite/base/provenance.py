@@ -20,7 +20,7 @@ from t5suite.base.redaction import redacted
 
 PACKAGE = Path(t5suite.__file__).resolve().parent
 # Files of the package by which a git repository proves to be the suite's own: it tracks them where they are.
-LANDMARKS = ("__init__.py", "cli.py", "base/provenance.py", "training/run.py")
+LANDMARKS = ("__init__.py", "cli.py", "base/provenance.py", "training/trainer.py")
 SCRIPTS = ("fine_tune_t5.py", "pre_train_t5.py")
 # Variables by which git finds a repository other than the one around a folder.
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")

@@ -13,7 +13,7 @@ import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.base.files import follow_umask, new_folder
+from t5suite.base.files import follow_umask, new_folder, read_json, write_json
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.rows.jsonl import without_nan
@@ -29,7 +29,6 @@ from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weights import fit_to_model
-from t5suite.runs.directory import read_json, write_json
 
 CARD = "export.json"
 SPIECE = "spiece.model"

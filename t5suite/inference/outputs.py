@@ -16,9 +16,8 @@ import os
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.files import named_errors
+from t5suite.base.files import named_errors, read_json, write_json
 from t5suite.base.redaction import printable
-from t5suite.runs.directory import read_json, write_json
 
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5suite.base import errors
+from t5suite.base.files import write_json
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
@@ -33,7 +34,6 @@ from t5suite.launch.sweep_tables import cell_text, parameters_text, say, shell_l
 from t5suite.launch.trial_environments import trial_environment
 from t5suite.launch.trial_metrics import TrialCurve, best_of, has_done_all_steps, read_curve, result_of_run
 from t5suite.launch.trials import GRACE, TrialProcess, describe_exit
-from t5suite.runs.directory import write_json
 
 # This many failures before any success mean that the parameters are not the cause.
 FIRST_FAILURES = 5

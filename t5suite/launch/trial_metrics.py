@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
+from t5suite.base.files import read_json
 from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_metrics import is_score_of_task
-from t5suite.runs.directory import MANIFEST, read_json, read_manifest, read_results
+from t5suite.runs.directory import MANIFEST, read_manifest, read_results
 
 
 class TrialCurve(NamedTuple):

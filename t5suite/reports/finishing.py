@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from t5suite.base.files import write_json
 from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.models.families import recognize_family
@@ -19,7 +20,7 @@ from t5suite.reports.finished_runs import RATES
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
 from t5suite.reports.tables import print_results
-from t5suite.runs.directory import RESULTS, write_json
+from t5suite.runs.directory import RESULTS
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, Result
 

@@ -8,12 +8,11 @@ import json
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import whole_file
+from t5suite.base.files import read_json, whole_file, write_json
 from t5suite.base.lookup import find, listed
 from t5suite.reports.page import html_page
 from t5suite.reports.plots import Plot, render_plot
 from t5suite.reports.report_markdown import report_as_markdown
-from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")
 PLOTS_FOLDER = "plots"

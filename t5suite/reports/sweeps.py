@@ -12,12 +12,12 @@ from pathlib import Path
 from rich.table import Table
 
 from t5suite.base.errors import DataError
+from t5suite.base.files import read_json
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
 from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, shown_scores, table_of
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.tables import new_console, new_table
-from t5suite.runs.directory import read_json
 
 SWEEP_FILE = "sweep.json"
 SWEEP_CONFIG = "sweep.yaml"

@@ -10,7 +10,6 @@
 
 import datetime
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.files import whole_file
+from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import check_name
 from t5suite.base.provenance import code_changes
 from t5suite.base.redaction import redacted_value
@@ -248,27 +247,6 @@ def read_results(directory) -> dict:
             "command evaluates again"
         )
     return results
-
-
-def read_json(path):
-    """A JSON file's content.
-
-    Raises:
-      DataError: it is not JSON; the message names the file.
-    """
-    content = Path(path).read_bytes()
-    try:
-        return json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        problem = f"not JSON ({error})" if content else "the file is empty"
-        raise DataError(f"{path}: {problem}") from None
-
-
-def write_json(path, value) -> None:
-    """Writes JSON atomically (`whole_file`); NaN is rejected."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def current_time() -> str:

@@ -20,20 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import read_json
 from t5suite.base.lookup import refuse_links_out
 from t5suite.base.provenance import code_sha256, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted
 from t5suite.base.script_flags import TABLE_FILE, flags_marked
-from t5suite.runs.directory import (
-    MANIFEST,
-    Run,
-    current_time,
-    differences_text,
-    has_trained,
-    new_run_id,
-    read_json,
-    read_manifest,
-)
+from t5suite.runs.directory import MANIFEST, Run, current_time, differences_text, has_trained, new_run_id, read_manifest
 from t5suite.runs.lock import RunLock
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
@@ -59,7 +51,6 @@ def open_run(
     output_dir,
     settings: dict,
     argv=(),
-    is_main: bool = True,
     need_new: bool = False,
     extend: bool = False,
     allow_changed: str | None = None,
@@ -82,7 +73,7 @@ def open_run(
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, {**_settings_of_old_run(directory), **settings})
     new_or_resumed = functools.partial(
-        _new_or_resumed_run, directory, settings, argv, is_main, need_new, extend, allowed, is_default
+        _new_or_resumed_run, directory, settings, argv, need_new, extend, allowed, is_default
     )
     try:
         return new_or_resumed()
@@ -112,7 +103,6 @@ def _new_or_resumed_run(
     directory: Path,
     settings: dict,
     argv,
-    is_main: bool,
     need_new: bool,
     extend: bool,
     allowed: frozenset[str],
@@ -122,7 +112,7 @@ def _new_or_resumed_run(
     holds_run = (directory / MANIFEST).is_file() or any(directory.glob(CHECKPOINT_MANIFESTS))
     if not holds_run:
         _check_is_empty(directory)
-        return Run(directory, _new_manifest(new_run_id(), settings, argv), is_main, allowed=allowed)
+        return Run(directory, _new_manifest(new_run_id(), settings, argv), allowed=allowed)
     refuse_links_out(directory, "--output_dir")
     manifest = _read_or_rebuild_manifest(directory, settings, argv)
     if need_new:
@@ -131,7 +121,7 @@ def _new_or_resumed_run(
             f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
         )
     changes = changed_between(manifest["settings"], public_settings(settings))
-    run = Run(directory, manifest, is_main, resumed=True, changed=changes, allowed=allowed)
+    run = Run(directory, manifest, resumed=True, changed=changes, allowed=allowed)
     _resume(run, settings, extend, is_default)
     return run
 
@@ -181,13 +171,7 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     Raises:
       ConfigError: it names the settings, and the ways on.
     """
-    changes_of_length = {name: values for name, values in run.changed.items() if name in EXTENDABLE_SETTINGS}
-    permitted = set(run.allowed)
-    for name, (before, now) in changes_of_length.items():
-        if extend and _is_raised(now, before):
-            raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
-        if extend or (is_default and _is_raised(before, now)):
-            permitted.add(name)
+    permitted = run.allowed | _permitted_lengths(run, extend, is_default)
     refused = [name for name in run.changed if name not in permitted]
     if not refused:
         return
@@ -201,6 +185,23 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{differences}. {new_directory}, {ASIDE}{_way_to_continue(run, refused)}"
     )
+
+
+def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:
+    """The changed settings that say how long the run is, and may differ.
+
+    Raises:
+      ConfigError: `--extend` with a length below the run's.
+    """
+    permitted = set()
+    for name, (before, now) in run.changed.items():
+        if name not in EXTENDABLE_SETTINGS:
+            continue
+        if extend and _is_raised(now, before):
+            raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
+        if extend or (is_default and _is_raised(before, now)):
+            permitted.add(name)
+    return permitted
 
 
 def _is_raised(shorter: object, longer: object) -> bool:

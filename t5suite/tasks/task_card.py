@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import write_json
 from t5suite.base.lookup import find
-from t5suite.runs.directory import write_json
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Task

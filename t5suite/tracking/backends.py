@@ -21,8 +21,9 @@ import time
 from pathlib import Path
 
 from t5suite.base.errors import EXIT_PREEMPTED
+from t5suite.base.files import read_json
 from t5suite.base.redaction import redacted
-from t5suite.runs.directory import MANIFEST, read_json
+from t5suite.runs.directory import MANIFEST
 from t5suite.tracking.metric_lines import COLUMNS
 from t5suite.tracking.tables import (
     RESULT_COLUMNS,

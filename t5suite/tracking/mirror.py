@@ -24,9 +24,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import load_object
 from t5suite.base.redaction import printable, redacted
-from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, write_json
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS
 from t5suite.tracking.backends import Unreachable
 from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
 from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE, TRACKERS

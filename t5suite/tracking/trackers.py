@@ -27,9 +27,9 @@ from pathlib import Path
 
 import t5suite
 from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED
+from t5suite.base.files import write_json
 from t5suite.base.lookup import find
 from t5suite.base.redaction import redacted_value
-from t5suite.runs.directory import write_json
 
 logger = logging.getLogger("t5suite.tracking")
 

@@ -104,9 +104,13 @@ def give_batch(loss, batch: dict) -> bool:
     """Gives a copy of a batch to each loss that reads it; returns whether any does.
 
     Those have a `batch` (distillation, `--batch_metrics`). A copy, because the Trainer takes the labels out of the
-    batch itself.
+    batch itself. The labels of sentence pairs are taken out here: a model would compute a loss of its own from them.
     """
-    readers = [part for part in wrapped_losses(loss) if hasattr(part, "batch")]
+    parts = list(wrapped_losses(loss))
+    for part in parts:
+        if isinstance(part, WatchedLoss):
+            part.take_pair_labels(batch)
+    readers = [part for part in parts if hasattr(part, "batch")]
     for reader in readers:
         reader.batch = dict(batch)
     return bool(readers)
@@ -131,8 +135,8 @@ class WatchedLoss:
 
     Attributes:
       watching: whether guesses are counted, which takes a pass over the logits.
-      pair_labels: [B], of the rows of the next call; the trainer sets them before each. Their mean cross-entropy is
-        added to the tokens' (arXiv:1810.04805). None: the batches have no pairs.
+      pair_labels: [B], of the rows of the next call (`take_pair_labels`). Their mean cross-entropy is added to the
+        tokens' (arXiv:1810.04805). None: the batches have no pairs.
       counts: (right guesses, labels) since the last `accuracy`.
     """
 
@@ -146,6 +150,11 @@ class WatchedLoss:
     def watch(self, step: int, logged: bool) -> None:
         """Begins a micro-batch; guesses are counted in steps that are logged."""
         self.watching = logged
+
+    def take_pair_labels(self, batch: dict) -> None:
+        """Takes the labels of sentence pairs, if it has any, out of the batch of the next call."""
+        name = next((name for name in PAIR_LABELS if name in batch), None)
+        self.pair_labels = batch.pop(name) if name else None
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         num_labels = labels.ne(IGNORED).sum()

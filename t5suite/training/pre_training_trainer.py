@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from t5suite.base.libraries import Libraries
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
-from t5suite.training.losses import PAIR_LABELS, WatchedLoss
+from t5suite.training.losses import WatchedLoss
 from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
@@ -32,12 +32,6 @@ class PreTrainer(SuiteTrainer):
     def num_examples(self, dataloader) -> int:
         """Blocks per epoch, which the trainer multiplies by the epochs."""
         return self.data.length
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Gives the labels of sentence pairs to the loss, in addition to the tokens' labels."""
-        name = next((name for name in PAIR_LABELS if name in inputs), None)
-        self.compute_loss_func.pair_labels = inputs.pop(name) if name else None
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Adds the accuracy since the last log, and the norm of the weights."""

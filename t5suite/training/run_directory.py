@@ -122,7 +122,6 @@ def opened_run(args, settings: dict, argv, resume: str, ranks: Ranks, is_default
         args.output_dir,
         settings,
         argv,
-        is_main=True,
         need_new=resume == "none",
         extend=args.extend,
         allow_changed=args.allow_changed,
@@ -143,7 +142,10 @@ def owned(run: Run, ranks: Ranks):
     new_folders = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
     try:
         ranks.together(take_directory, run, lock)
-        with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(logging_to(run.directory, ranks.rank))
+            if ranks.world_size > 1:
+                stack.enter_context(watching_ranks(ranks, stop_requests()))
             yield run
     except BaseException as error:
         if ranks.is_main and not lock.held:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import named_errors
+from t5suite.base.files import named_errors, read_json
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.runs.directory import MANIFEST, METRICS, read_json
+from t5suite.runs.directory import MANIFEST, METRICS
 from t5suite.training.callback import Callback
 from t5suite.training.evaluation_report import report_metrics
 

@@ -29,6 +29,7 @@ from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.t5.attention import slow_attention
 from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
+from t5suite.models.weights import load_weights
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
@@ -37,12 +38,15 @@ from t5suite.training.checkpoints.restoring import (
     restore_attributes,
     restore_deepspeed,
     restore_optimization,
+    restore_random_numbers,
+    saved_progress,
     state_at_start,
     total_steps,
 )
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.selection import (
+    check_best,
     forget_undefined_best,
     note_nothing_selected,
     selected_a_checkpoint,
@@ -68,6 +72,7 @@ from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.guard import UpdateGuard
+from t5suite.training.updates.micro_batches import MicroBatches
 from t5suite.training.uploads import HubUploads
 
 logger = logging.getLogger(__name__)
@@ -129,8 +134,9 @@ class SuiteTrainer(Seq2SeqTrainer):
     Attributes:
       ranks, stop: how the processes agree, and requests to stop (signals).
       data: which examples an update has, and their positions.
+      micro_batches: runs an update's micro-batches.
       updates: checks every update before it is applied.
-      checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
+      checkpoints, progress, uploads: write checkpoints, hold the run's progress, upload to the hub.
       start: where training begins; `train` sets it.
       random_state_is_due: the checkpoint's random state is restored once the first batch is made.
       chunked: the settings with which the model computes the loss; None if it returns logits.
@@ -177,8 +183,10 @@ class SuiteTrainer(Seq2SeqTrainer):
             deepspeed=self.is_deepspeed_enabled,
         )
         args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
-        self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
-        self.progress = RunProgress(self.ranks, self._take_up)
+        self.micro_batches = MicroBatches(args, self.accelerator, self.ranks)
+        is_main = self.is_world_process_zero()
+        self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.micro_batches, is_main)
+        self.progress = RunProgress(self._take_up)
         # Our labels are at the position that predicts them, in every family: each of them counts. By default,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
@@ -299,11 +307,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         if hasattr(loss, "watch"):
             loss.watch(step, self.is_logged(step))
         self.monitor.count(self.model, inputs)
-        compute = super().training_step
-        return self.updates.run(
+        return self.micro_batches.run(
             model,
             inputs,
-            lambda piece: compute(model, piece, num_items_in_batch),
+            functools.partial(super().training_step, model, num_items_in_batch=num_items_in_batch),
             num_items_in_batch,
             step=step,
             loss_sum=self._tr_loss,
@@ -442,6 +449,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         else:
             self.checkpoints.write_model(folder, self.model, self.processing_class, self.gathered_weights())
 
+    def unwrapped_model(self):
+        """The model itself, without what torch and accelerate put around it; its weights are loaded into it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
     def gathered_weights(self) -> dict[str, torch.Tensor] | None:
         """Whole weights on rank 0, if FSDP or DeepSpeed has sharded them; every rank calls it."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
@@ -532,7 +543,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Prepares model, optimizer and schedule, and restores them."""
         checkpoint = self.start.checkpoint
         if checkpoint is not None and not self.is_sharded:
-            self.checkpoints.load_weights(self.model, checkpoint)
+            load_weights(self.unwrapped_model(), checkpoint)
         with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
         if checkpoint is None:
@@ -541,8 +552,10 @@ class SuiteTrainer(Seq2SeqTrainer):
             restore_deepspeed(self.start, self.model_wrapped, self.lr_scheduler)
             return prepared
         if self.is_fsdp_enabled:
-            self.checkpoints.load_weights(self.model, checkpoint)
-        restore_optimization(self.start, self.checkpoints, self.optimizer, self.lr_scheduler)
+            load_weights(self.unwrapped_model(), checkpoint)
+        restore_optimization(
+            self.start, self.optimizer, self.lr_scheduler, self.accelerator.scaler, fsdp=self.is_fsdp_enabled
+        )
         return prepared
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -579,7 +592,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _restore_random_state(self) -> None:
         """Restores this rank's random numbers; not a hook."""
         self.random_state_is_due = False
-        self.checkpoints.load_random_state(self.start.checkpoint, self.state.global_step)
+        restore_random_numbers(self.start.checkpoint, self.ranks, self.args.seed, self.state.global_step)
 
     def _finalize_training(self, trial, num_train_samples, start_time):
         """Does what is pending if the run was stopped after its last step: no epoch is left that would do it."""
@@ -653,7 +666,8 @@ class SuiteTrainer(Seq2SeqTrainer):
             # A restart comes after the first update. Early stopping would count this evaluation a second time.
             self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
-        progress = self.progress.recall(self.start, self.callback_handler.callbacks)
+        progress = saved_progress(self.start, self.ranks)
+        self.progress.take_up_saved(self.start, progress, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
             self._total_loss_scalar = progress["loss_total"]
@@ -672,8 +686,8 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _load_best_model(self) -> None:
         """Loads the best checkpoint's weights, if they are unchanged since they were written."""
         best = self.state.best_model_checkpoint
-        self.checkpoints.check_best(best)
+        self.ranks.together(check_best, best)
         if self.is_deepspeed_enabled:
             super()._load_best_model()
         else:
-            self.checkpoints.load_weights(self.model, best)
+            load_weights(self.unwrapped_model(), best)

@@ -17,6 +17,7 @@ VARYING = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"/\S*/golden-[^/\s]*"), "FOLDER"),
     (re.compile(r"\b\d+(\.\d+)?(k|M)? ?(s/step|tokens/s|GB|s left|rows/s)\b"), "N \\3"),
+    (re.compile(r"\b(rows in) \d+(\.\d+)? s\b"), "\\1 N s"),  # of an evaluation
     (re.compile(r"(?<=\s)\d+\.\d(?=   )"), "SECONDS"),  # a column of the table of results
     (re.compile(r" · waiting for data \d+%"), ""),
     (re.compile(r"\b(\d+h )?(\d+m )?\d+(\.\d+)?s\b"), "TIME"),

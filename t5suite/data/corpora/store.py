@@ -30,10 +30,10 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError, os_error_text
+from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import check_name
 from t5suite.data.corpora.sharded_array import ShardedArray, TokenSequence
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.runs.directory import read_json, write_json
 
 logger = logging.getLogger(__name__)
 MANIFEST = "corpus.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import whole_file
+from t5suite.base.files import read_json, whole_file, write_json
 from t5suite.data.corpora.corpus_plan import SourcePart, UnitJob
 from t5suite.data.corpora.documents import documents_with_text, place_of
 from t5suite.data.corpora.encoding import TextEncoder
@@ -25,7 +25,6 @@ from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.runs.directory import read_json, write_json
 
 FACTS = "shard.json"
 DOCUMENTS_AT_ONCE = 1000

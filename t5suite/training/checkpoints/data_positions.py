@@ -14,10 +14,10 @@ import math
 from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.base.files import write_json
 from t5suite.data.batches.samplers import shifted_order
 from t5suite.data.streams.loader import StreamLoader
 from t5suite.data.streams.positions import merge_states
-from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.starts import Start, examples_before

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError
-from t5suite.runs.directory import write_json
+from t5suite.base.files import write_json
 
 logger = logging.getLogger(__name__)
 

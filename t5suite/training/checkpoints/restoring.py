@@ -6,33 +6,44 @@
 
 1. the position in the training data (`data_positions`);
 2. the trainer's state: `state_at_start`, `restore_attributes`;
-3. the weights, before the model is wrapped, or after it is sharded (`Checkpoints.load_weights`);
+3. the weights, before the model is wrapped, or after it is sharded (`models.weights.load_weights`);
 4. optimizer, schedule and loss scaler: `restore_optimization`;
-5. the sums of losses, the state of callbacks and what is pending (`resuming.RunProgress`);
-6. random numbers, right before the first update (`Checkpoints.load_random_state`).
+5. the sums of losses, the state of callbacks and what is pending: `saved_progress`, which `resuming.RunProgress` takes;
+6. random numbers, right before the first update: `restore_random_numbers`.
 
 The same run with the same flags gets everything bit for bit. In any other run (`Start.restart`: another run's
-checkpoint, a reset, changed settings) the flags decide rates, weight decay and intervals.
+checkpoint, a reset, changed settings) the flags decide rates, weight decay and intervals. `saving` is the way out.
 """
 
 import math
+import pickle
+import random
 from collections.abc import Iterable
+from pathlib import Path
 
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_callback import ExportableState
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.files import read_json
 from t5suite.models.adapters import is_adapted
 from t5suite.optim.schedulers import set_rates
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.saving import SCHEDULER, Checkpoints
+from t5suite.training.checkpoints.saving import OPTIMIZER, PROGRESS_FILE, RANK_FILE, SCALER, SCHEDULER
 from t5suite.training.checkpoints.starts import Start, check_kind
-from t5suite.training.checkpoints.states import load_state, restore_optimizer
+from t5suite.training.processes.ranks import Ranks
 
 # The scheduler state that a restart restores; the rates and the shape follow the flags.
 SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
+# What `torch.load` raises for a file that is incomplete or contains more than tensors.
+UNREADABLE = (
+    OSError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError,
+)  # fmt: skip
 
 
 def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, world_size: int) -> None:
@@ -90,8 +101,12 @@ def restore_attributes(parts: Iterable, saved_states: dict) -> None:
                 setattr(part, name, value)
 
 
-def restore_optimization(start: Start, checkpoints: Checkpoints, optimizer, lr_scheduler) -> None:
+def restore_optimization(start: Start, optimizer, lr_scheduler, scaler, *, fsdp: bool) -> None:
     """Restores optimizer, schedule and loss scaler; after a restart, only what is kept, under this run's flags.
+
+    Args:
+      scaler: fp16's; None without. A run changed from --fp16 to --bf16 has none, one changed to --fp16 no saved state.
+      fsdp: whether FSDP shards the optimizer: each rank takes its shards of the full tensors.
 
     Raises:
       CheckpointError: a file is missing or unreadable.
@@ -99,15 +114,26 @@ def restore_optimization(start: Start, checkpoints: Checkpoints, optimizer, lr_s
     """
     folder = start.checkpoint
     if not start.restart:
-        restore_optimizer(optimizer, checkpoints.optimizer_state(folder, optimizer))
+        restore_optimizer(optimizer, optimizer_state(folder, optimizer, fsdp))
         lr_scheduler.load_state_dict(load_state(folder, SCHEDULER))
     else:
         if "optimizer" not in start.reset:
-            load_moments(optimizer, checkpoints.optimizer_state(folder, optimizer), folder)
+            load_moments(optimizer, optimizer_state(folder, optimizer, fsdp), folder)
         if "schedule" not in start.reset:
             load_schedule(lr_scheduler, optimizer, load_state(folder, SCHEDULER))
         follow_flags(lr_scheduler)
-    checkpoints.load_scaler(folder)
+    if scaler is not None and (folder / f"{SCALER}.pt").is_file():
+        scaler.load_state_dict(load_state(folder, SCALER))
+
+
+def optimizer_state(checkpoint: Path, optimizer, fsdp: bool) -> dict:
+    """The optimizer's state in a checkpoint, ours or one of Hugging Face's trainer; under FSDP this rank's shards.
+
+    Raises:
+      CheckpointError: the file is missing or unreadable.
+    """
+    state = load_state(checkpoint, OPTIMIZER)
+    return state_in_pieces(state, optimizer) if fsdp else state
 
 
 def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
@@ -165,3 +191,104 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
         ) from None
     for group, settings in zip(optimizer.param_groups, settings_of_groups, strict=True):
         group.update(settings)
+
+
+def load_state(folder, name: str):
+    """Loads a state that `save_state` or Hugging Face's trainer wrote, with its tensors on the CPU.
+
+    Raises:
+      CheckpointError: the file is missing or incomplete, or contains Python objects besides tensors.
+    """
+    path = Path(folder) / f"{name}.pt"
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except UNREADABLE:
+        # Hide torch's message, which advises disabling `weights_only`.
+        raise CheckpointError(
+            f"{path} is truncated, or contains Python objects besides tensors, which could run code when loaded; "
+            "start with a new optimizer: --reset optimizer,schedule"
+        ) from None
+
+
+def restore_optimizer(optimizer, state: dict) -> None:
+    """Like `optimizer.load_state_dict`, but bit for bit.
+
+    torch casts float32 moments to the dtype of a bfloat16 parameter (Adafactor keeps float32 ones).
+    """
+    optimizer.load_state_dict(state)
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for key, saved in state["state"].get(number, {}).items():
+            present = optimizer.state[parameter].get(key)
+            if torch.is_tensor(saved) and torch.is_tensor(present) and present.dtype != saved.dtype:
+                optimizer.state[parameter][key] = saved.to(present.device)
+
+
+def state_in_pieces(state: dict, optimizer) -> dict:
+    """An optimizer's whole state, with tensors of a parameter's shape sharded like that parameter."""
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def cut(value, parameter):
+        if not (isinstance(parameter, DTensor) and torch.is_tensor(value) and value.shape == parameter.shape):
+            return value
+        # Without a source rank nothing is sent: each rank has the whole tensor and takes its shard.
+        piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        return piece.to(parameter.to_local().device)
+
+    moments = {
+        number: {key: cut(value, parameter) for key, value in state["state"][number].items()}
+        for number, parameter in zip(numbers, parameters, strict=True)
+        if number in state["state"]
+    }
+    return {**state, "state": moments}
+
+
+def saved_progress(start: Start, ranks: Ranks) -> dict | None:
+    """A checkpoint's progress, with this rank's `loss_since_log`; None if there is none, or steps count from 0."""
+    if not start.keeps_steps or not (start.checkpoint / PROGRESS_FILE).is_file():
+        return None
+    progress = read_json(start.checkpoint / PROGRESS_FILE)
+    if start.restart:
+        progress |= {"stopped": False, "pending": {}}  # they held under the flags of then
+    # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
+    files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
+    if len(files) == ranks.world_size:
+        files = [start.checkpoint / RANK_FILE.format(rank=ranks.rank)]
+    sums = [read_json(path)["loss_since_log"] for path in files]
+    return {**progress, "loss_since_log": sum(sums) / max(len(sums), 1)}
+
+
+def restore_random_numbers(checkpoint: Path, ranks: Ranks, seed: int, step: int) -> None:
+    """Restores this rank's random state; a rank that the checkpoint does not have gets its own torch seed."""
+    path = checkpoint / RANK_FILE.format(rank=ranks.rank)
+    if path.is_file():
+        restore_random_state(read_json(path)["random_state"])
+    elif any(checkpoint.glob(RANK_FILE.format(rank="*"))):
+        torch.manual_seed(hash((seed, step, ranks.rank)))
+
+
+def restore_random_state(state: dict) -> None:
+    """Restores what `saving.random_state` returned.
+
+    The state of the GPU that the process used is restored on the GPU that it uses now, even if the index differs.
+
+    Raises:
+      CheckpointError: the state is invalid.
+    """
+    try:
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(words), gauss))
+        name, keys, *position = state["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), *position))
+        torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+        if torch.cuda.is_available() and state.get("cuda"):
+            devices = [torch.tensor(numbers, dtype=torch.uint8) for numbers in state["cuda"]]
+            if len(devices) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(devices)
+            torch.cuda.set_rng_state(devices[state["cuda_device"]])
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError, RuntimeError) as error:
+        raise CheckpointError(f"the states of the random number generators cannot be restored: {error}") from None

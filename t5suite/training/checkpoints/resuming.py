@@ -1,6 +1,6 @@
 """What a resumed run needs to equal an uninterrupted one, besides weights, optimizer, data and random states.
 
-    >>> progress = RunProgress(ranks, take_up)
+    >>> progress = RunProgress(take_up)
     >>> progress.described(loss_total=41.5, logged_step=10, stopped=False, callbacks=callbacks)      # -> progress.json
 
 * The loss since the last log, the sum of losses behind `train_loss`, and the step of the last log.
@@ -12,12 +12,8 @@
 
 from collections.abc import Callable, Iterable
 
-from t5suite.runs.directory import read_json
 from t5suite.training.callback import Callback, load_states, save_states
 from t5suite.training.checkpoints.starts import Start
-
-PROGRESS_FILE = "progress.json"
-RANK_FILE = "rank-{rank}.json"
 
 
 class RunProgress(Callback):
@@ -33,8 +29,7 @@ class RunProgress(Callback):
       loss_from_step: the step after which the sum of losses begins.
     """
 
-    def __init__(self, ranks, take_up: Callable):
-        self.ranks = ranks
+    def __init__(self, take_up: Callable):
         self.take_up = take_up
         self.pending: dict = {}
         self.after_epoch_end = False
@@ -61,23 +56,13 @@ class RunProgress(Callback):
             "callbacks": save_states(callbacks),
         }
 
-    def recall(self, start: Start, callbacks: Iterable) -> dict | None:
-        """Restores a checkpoint's progress and returns it with this rank's `loss_since_log`; None if there is none."""
+    def take_up_saved(self, start: Start, progress: dict | None, callbacks: Iterable) -> None:
+        """Takes up a checkpoint's progress (`restoring.saved_progress`); None: there is none."""
         self.loss_from_step = start.step
-        if not start.keeps_steps or not (start.checkpoint / PROGRESS_FILE).is_file():
-            return None
-        progress = read_json(start.checkpoint / PROGRESS_FILE)
-        if start.restart:
-            progress |= {"stopped": False, "pending": {}}  # they held under the flags of then
-        self.loss_from_step = progress["loss_from_step"]
-        self.pending = progress["pending"]
-        load_states(callbacks, progress["callbacks"])
-        # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
-        files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
-        if len(files) == self.ranks.world_size:
-            files = [start.checkpoint / RANK_FILE.format(rank=self.ranks.rank)]
-        sums = [read_json(path)["loss_since_log"] for path in files]
-        return {**progress, "loss_since_log": sum(sums) / max(len(sums), 1)}
+        if progress is not None:
+            self.loss_from_step = progress["loss_from_step"]
+            self.pending = progress["pending"]
+            load_states(callbacks, progress["callbacks"])
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
         """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""

@@ -1,4 +1,4 @@
-"""What a checkpoint contains, how it is written, and how a trainer resumes from it exactly.
+"""What a checkpoint contains, and how it is written: the one way out.
 
     checkpoint-400/
       checkpoint.json                      sizes and SHA-256 of all other files: written last, checked first
@@ -8,38 +8,40 @@
       trainer_state.json, position.json    the trainer's own state; how many examples were seen
       progress.json                        loss so far, callbacks' state (lines of metrics.jsonl etc.), what is pending
 
-A final model is written in a similar way: its files replace older ones once all of them are on disk.
+`torch.save` writes the states, under the names of Hugging Face's trainer. They are read with `weights_only=True`, so
+that nothing in them can run code; `save_state` refuses a state that could not be read that way.
+
+FSDP2 shards weights and moments: `whole_state` gathers them on rank 0, so that a checkpoint has the same files as a
+single process's, and any number of ranks can resume from it. Rank 0 needs main memory for the whole state: 12 bytes per
+parameter for Adam.
+
+A final model is written in a similar way: its files replace older ones once all of them are on disk. `restoring` is the
+way back.
 """
 
 import contextlib
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
+from accelerate.utils import recursively_apply
+from torch.distributed.tensor import DTensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder, write_json
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
-from t5suite.models.weights import load_weights
-from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint, commit_weights
 from t5suite.training.checkpoints.folders import rotate
 from t5suite.training.checkpoints.manifests import files_below
-from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
-from t5suite.training.checkpoints.selection import check_best
 from t5suite.training.checkpoints.starts import POSITION_FILE, Position
-from t5suite.training.checkpoints.states import (
-    load_state,
-    random_state,
-    restore_random_state,
-    save_state,
-    state_in_pieces,
-    whole_state,
-)
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_check import check_agreement, check_weights
 
@@ -48,10 +50,12 @@ NEW_MODEL = ".saving-model"
 OPTIMIZER = "optimizer"
 SCHEDULER = "scheduler"
 SCALER = "scaler"
+PROGRESS_FILE = "progress.json"
+RANK_FILE = "rank-{rank}.json"
 
 
 class Checkpoints:
-    """Writes and loads a run's checkpoints and models; every rank calls each method.
+    """Writes a run's checkpoints and models; every rank calls each method.
 
     Args:
       fsdp, deepspeed: whether FSDP or DeepSpeed shards the weights.
@@ -164,37 +168,6 @@ class Checkpoints:
         with self.stop.phase("saving"), _naming_failed_writes(folder, model):
             commit_weights(folder, step, write, self.ranks, self.run_details["run_id"])
 
-    def load_weights(self, model, checkpoint) -> None:
-        """Loads all weights; under FSDP each rank takes its shards of the full tensors."""
-        load_weights(self.accelerator.unwrap_model(model, keep_torch_compile=False), checkpoint)
-
-    def optimizer_state(self, checkpoint: Path, optimizer) -> dict:
-        """The optimizer's state in a checkpoint, ours or one of Hugging Face's trainer; under FSDP this rank's shards.
-
-        Raises:
-          CheckpointError: the file is missing or unreadable.
-        """
-        state = load_state(checkpoint, OPTIMIZER)
-        return state_in_pieces(state, optimizer) if self.fsdp else state
-
-    def load_scaler(self, checkpoint: Path) -> None:
-        """Loads the loss scaler's state, if there is one: a run changed from --fp16 to --bf16 has no scaler."""
-        scaler = self.accelerator.scaler
-        if scaler is not None and (checkpoint / f"{SCALER}.pt").is_file():
-            scaler.load_state_dict(load_state(checkpoint, SCALER))
-
-    def load_random_state(self, checkpoint: Path, step: int) -> None:
-        """Restores this rank's random state; a rank that the checkpoint does not have gets its own torch seed."""
-        path = checkpoint / RANK_FILE.format(rank=self.ranks.rank)
-        if path.is_file():
-            restore_random_state(read_json(path)["random_state"])
-        elif any(checkpoint.glob(RANK_FILE.format(rank="*"))):
-            torch.manual_seed(hash((self.args.seed, step, self.ranks.rank)))
-
-    def check_best(self, checkpoint) -> None:
-        """Raises `CheckpointError` if the best checkpoint is missing, or has changed since it was written."""
-        self.ranks.together(check_best, checkpoint)
-
 
 @contextlib.contextmanager
 def _naming_failed_writes(folder: Path, model):
@@ -221,3 +194,66 @@ def _move_into_place(new: Path, folder: Path) -> None:
         os.replace(new / name, folder / name)
     sync_folder(folder)
     shutil.rmtree(new)
+
+
+def save_state(folder, name: str, state) -> None:
+    """Writes a nested state of tensors and plain data as `<name>.pt`.
+
+    Raises:
+      ConfigError: it contains other objects, which could not be read back without running code.
+      OSError: the write failed.
+    """
+    path = Path(folder) / f"{name}.pt"
+    state = recursively_apply(_readable_by_every_torch, state)
+    try:
+        with open(path, "wb") as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        cause = error.__context__ if isinstance(error, RuntimeError) else error  # torch's zip writer hides it
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from None
+    unsafe = get_unsafe_globals_in_checkpoint(path)
+    if unsafe:
+        raise ConfigError(f"{name}: objects of {', '.join(unsafe)} cannot be kept in a checkpoint; keep plain numbers")
+
+
+def _readable_by_every_torch(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a device's own subclass as one of the CPU."""
+    return tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
+
+
+def random_state() -> dict:
+    """The state of this process's random number generators (python, numpy, torch on CPU and GPUs), as JSON values.
+
+    >>> random_state()["python"][0]                                     # the version of Python's own generator
+    3
+    """
+    name, keys, *position = np.random.get_state()
+    state = {
+        "python": list(random.getstate()),
+        "numpy": [name, keys.tolist(), *position],
+        "torch": torch.get_rng_state().tolist(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = [device_state.tolist() for device_state in torch.cuda.get_rng_state_all()]
+        state["cuda_device"] = torch.cuda.current_device()
+    return state
+
+
+def whole_state(state, keep: bool):
+    """A nested state with every sharded tensor gathered in main memory, or replaced by None if not `keep`.
+
+    >>> state = whole_state(optimizer.state_dict(), keep=rank == 0)     # every rank; a plain state on rank 0
+    >>> optimizer.load_state_dict(state_in_pieces(state, optimizer))    # `restoring`: every rank gets its pieces
+
+    Every rank must call it with a state of the same structure.
+    """
+    if isinstance(state, DTensor):
+        tensor = state.full_tensor()
+        return tensor.cpu() if keep else None
+    if isinstance(state, dict):
+        return {key: whole_state(value, keep) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(whole_state(value, keep) for value in state)
+    return state

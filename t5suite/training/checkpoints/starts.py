@@ -3,6 +3,10 @@
     >>> start = choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule")
     >>> trainer.train(start=start)                                            # checkpoints.restoring
 
+A run resumes from the newest checkpoint that verifies. Newer ones that fail are logged with the file and the reason,
+and set aside. If none verifies, nothing is changed and the run stops (exit code 74): it never starts over by itself
+if there was a checkpoint.
+
 `--reset` takes any of these; everything else is kept:
 
 * `optimizer`: drops the moments; they begin at zero.
@@ -17,26 +21,25 @@ batch size or number of ranks, also continues with the next example. One process
 DeepSpeed's are tied to the number of ranks (`check_kind`).
 """
 
+import json
 import logging
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.files import read_json
 from t5suite.base.lookup import suggestion
-from t5suite.runs.directory import read_json
-from t5suite.training.checkpoints.folders import (
-    checkpoint_step,
-    find_checkpoint,
-    named_checkpoint,
-    newest_verified,
-)
-from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
+from t5suite.training.checkpoints.folders import DAMAGED, NUMBERED, STATE_FILE, checkpoint_step, checkpoints, set_aside
+from t5suite.training.checkpoints.manifests import FORMAT, FORMATS, MANIFEST_FILE, Manifest, damage
 
 logger = logging.getLogger(__name__)
 
 RESETS = ("optimizer", "schedule", "step", "data")
 POSITION_FILE = "position.json"
+ANOTHER = "use another checkpoint, or --resume auto, which finds the newest complete one"
+# One of them holds the weights of a checkpoint that Hugging Face's trainer wrote.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -160,17 +163,14 @@ def choose_start(
       ConfigError: no such checkpoint, no optimizer state in it, or a reset that needs a new directory.
     """
     parts_to_reset = parse_reset(reset)
-    if resume not in ("auto", "none") and not _is_in(Path(resume), output_dir):
-        checkpoint = newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
-    else:
-        checkpoint = find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
+    checkpoint = _checkpoint_to_begin_from(output_dir, resume, run_id, trust)
     if checkpoint is None:
         if parts_to_reset:
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
         return Start()
     of_this_run = _is_in(checkpoint, output_dir)
     position = read_position(checkpoint)
-    if parts_to_reset and of_this_run and position and parse_reset(position.reset) == parts_to_reset:
+    if of_this_run and _was_done(parts_to_reset, position):
         logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
         parts_to_reset = frozenset()
     if "step" in parts_to_reset and of_this_run:
@@ -182,6 +182,130 @@ def choose_start(
         _check_has_optimizer(checkpoint)
     restart = not of_this_run or bool(parts_to_reset) or _has_other_settings(checkpoint, fingerprint)
     return Start(checkpoint, parts_to_reset, restart, position, of_this_run)
+
+
+def _checkpoint_to_begin_from(output_dir, resume: str, run_id: str | None, trust: bool) -> Path | None:
+    """The run's own newest checkpoint, or else what `--resume` names."""
+    if resume in ("auto", "none") or _is_in(Path(resume), output_dir):
+        return find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
+    return newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
+
+
+def _was_done(parts_to_reset: frozenset[str], position: Position | None) -> bool:
+    """Whether a checkpoint was made after this very reset."""
+    return bool(parts_to_reset) and position is not None and parse_reset(position.reset) == parts_to_reset
+
+
+def find_checkpoint(output_dir, resume: str, run_id: str | None = None, trust: bool = False) -> Path | None:
+    """`--resume`: 'auto', 'none' or a checkpoint's path -> the checkpoint to resume from, or None for a fresh start.
+
+    Args:
+      run_id: with 'auto', checkpoints of other runs count as damaged.
+      trust: accept a DeepSpeed checkpoint of unknown origin, whose files can run code when they are read.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none verifies; the named one does not; or it is not trusted.
+      ConfigError: no such folder, a name without a step, or another version's format.
+    """
+    if resume == "none":
+        return None
+    return newest_verified(output_dir, run_id) if resume == "auto" else named_checkpoint(resume, trust)
+
+
+def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
+    """The newest checkpoint that verifies, None if there never was one; newer ones that fail are set aside.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none verifies; the message lists each.
+    """
+    damaged: dict[Path, str] = {}
+    for path in reversed(checkpoints(output_dir)):
+        reason = damage(path)
+        if reason is None and run_id is not None and Manifest.read(path).run_id != run_id:
+            reason = f"of run {Manifest.read(path).run_id}, not of {run_id}"
+        if reason is None:
+            _check_format(path)
+            for damaged_path, damage_reason in damaged.items():
+                set_aside(damaged_path, damage_reason)
+            if damaged:
+                logger.warning("resuming from %s, the newest checkpoint that verifies", path)
+            return path
+        damaged[path] = reason
+    reasons = [f"{path.name} ({damage_reason})" for path, damage_reason in damaged.items()]
+    reasons += [f"{path.name} (set aside before)" for path in sorted(Path(output_dir).glob(f"{DAMAGED}checkpoint-*"))]
+    if reasons:
+        raise CheckpointError(
+            f"{output_dir}: no checkpoint verifies: {'; '.join(reasons)}. Nothing was changed. Bring back a good copy, "
+            "name a checkpoint with --resume, or start anew with another --output_dir"
+        )
+    return None
+
+
+def _check_format(path: Path) -> None:
+    number = Manifest.read(path).format
+    if number != FORMAT:
+        raise ConfigError(
+            f"{path} was written by t5suite {FORMATS[number]}, which can resume from it; this version cannot. "
+            f"Finish the run with that version, or start a new one with its weights: --model_name_or_path {path}"
+        )
+
+
+def named_checkpoint(resume: str, trust: bool = False) -> Path:
+    """The checkpoint that `--resume PATH` names; one without a manifest (Hugging Face's own) is used with a warning.
+
+    Raises:
+      CheckpointError: it does not verify, is incomplete, or is an untrusted DeepSpeed checkpoint without a manifest.
+      ConfigError: no such folder, a name without a step, or another version's format.
+    """
+    path = Path(resume)
+    if not path.is_dir():
+        raise ConfigError(f"--resume {resume!r}: choose auto, none or the path; there is no such folder")
+    if (path / MANIFEST_FILE).exists():
+        reason = damage(path)
+        if reason:
+            raise CheckpointError(f"--resume {resume}: {reason}; {ANOTHER}")
+        _check_format(path)
+    else:
+        _check_without_manifest(path, resume, trust)
+        logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
+    for candidate in (path, path.resolve()):
+        if NUMBERED.fullmatch(candidate.name):
+            return candidate
+    raise ConfigError(
+        f'--resume {path}: a checkpoint\'s folder is called checkpoint-N after its step ("global_step" in its '
+        f"{STATE_FILE}); give it that name again"
+    )
+
+
+def _check_without_manifest(path: Path, resume: str, trust: bool) -> None:
+    """Refuses a checkpoint that lacks files by which training resumes, or of DeepSpeed's that is not trusted."""
+    of_deepspeed = is_deepspeeds(path)
+    required = [] if of_deepspeed else ["optimizer.pt", "scheduler.pt"]
+    if not of_deepspeed and not any((path / name).is_file() for name in WEIGHTS):
+        required.insert(0, WEIGHTS[0])
+    missing = [name for name in required if not (path / name).is_file()]
+    try:  # the trainer's state is written last: it is missing if the save was interrupted
+        json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        missing.append(STATE_FILE)
+    if missing:
+        raise CheckpointError(f"--resume {resume}: not complete: {', '.join(missing)} is missing or broken; {ANOTHER}")
+    if of_deepspeed and not trust:
+        raise CheckpointError(
+            f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: loading it can run code "
+            "in its files. If you know where it comes from, add --trust_checkpoint"
+        )
+
+
+def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
+    """`--resume`, or Hugging Face's `--resume_from_checkpoint` if that was given.
+
+    >>> resume_choice("auto", "True"), resume_choice("auto", "False"), resume_choice("auto", "runs/x/checkpoint-4")
+    ('auto', 'none', 'runs/x/checkpoint-4')
+    """
+    if resume_from_checkpoint is None:
+        return resume
+    return {"true": "auto", "false": "none"}.get(str(resume_from_checkpoint).lower(), str(resume_from_checkpoint))
 
 
 def _is_in(checkpoint: Path, output_dir) -> bool:

@@ -62,6 +62,8 @@ class StepMonitor(Callback):
         self.waited = 0.0
         self.flops = 0
         self.tokens = 0
+        if self._excluded_since is not None:
+            self._excluded_since = self.started  # what was excluded before belongs to the last log
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.logged_step = state.global_step

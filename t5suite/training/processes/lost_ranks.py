@@ -40,14 +40,11 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @contextlib.contextmanager
 def watching_ranks(ranks, stop: StopRequests):
-    """Watches the ranks inside the block. If one is lost, the others exit, in place of waiting for it for ever.
+    """Watches several ranks inside the block. If one is lost, the others exit, in place of waiting for it for ever.
 
     A rank is lost if its process ends, if it leaves the block with an error, or if it stops on a signal in set-up,
     where the ranks do not yet stop together.
     """
-    if ranks.world_size == 1:
-        yield
-        return
     try:
         connections = connect(ranks)
     except OSError as error:

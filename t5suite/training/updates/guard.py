@@ -1,7 +1,6 @@
 """Checks every update before it is applied: non-finite numbers, spikes and lack of memory do not harm the weights.
 
-    >>> guard = UpdateGuard(args, accelerator, ranks, is_main=True)
-    >>> loss = guard.run(model, batch, compute, num_items, step=41, loss_sum=losses, loss_function=token_loss)
+    >>> guard = UpdateGuard(args, accelerator, ranks, micro_batches, is_main=True)
     >>> guard.settle(model, optimizer, grad_norm, step=41, loss_sum=losses, ...)
     WARNING step 41: the loss was nan, the gradient norm nan; update skipped (1 in a row)
 
@@ -27,9 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.base.lookup import listed
 from t5suite.training.callback import Callback
-from t5suite.training.losses import counting_losses
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
-from t5suite.training.updates.micro_batches import SAVES_MEMORY, MicroBatches
+from t5suite.training.updates.micro_batches import MicroBatches
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +91,10 @@ class Update:
 
 
 class UpdateGuard(Callback):
-    """Runs an update's micro-batches and decides whether the update is applied; checkpoints save its counts.
+    """Decides whether an update is applied, once its micro-batches have run; checkpoints save its counts.
+
+    Args:
+      micro_batches: what computes the updates: it holds the present one's loss.
 
     Attributes:
       incidents, spikes: the incidents file and the spike detector.
@@ -102,7 +103,7 @@ class UpdateGuard(Callback):
       stop_agreed: at least one rank was asked to stop; all ranks learn it in the same step.
     """
 
-    def __init__(self, args, accelerator, ranks, is_main: bool):
+    def __init__(self, args, accelerator, ranks, micro_batches: MicroBatches, is_main: bool):
         self.args = args
         self.accelerator = accelerator
         self.ranks = ranks
@@ -112,85 +113,14 @@ class UpdateGuard(Callback):
         check_policy(self.loss_spikes, self.kind)
         self.incidents = Incidents(args.output_dir, is_main)
         self.spikes = SpikeDetector()
-        self.micro_batches = MicroBatches()
+        self.micro_batches = micro_batches
         self.skipped_updates = 0
         self.in_a_row = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self.stop_agreed = False
-        self.on_step_begin()
 
     def on_step_begin(self, *args, **kwargs):
-        self._loss = None
-        self._loss_sum_before = None
-        self._num_items = None
-        self._counts_before = []
         self.micro_batches.begin()
-
-    def run(
-        self, model, batch, compute: Callable, num_items, *, step: int, loss_sum: torch.Tensor, loss_function
-    ) -> torch.Tensor:
-        """Forward and backward of one micro-batch, in pieces if memory requires it; returns its loss.
-
-        Args:
-          compute: piece of the batch -> its share of the update's loss; it also adds the piece's gradients.
-          num_items: target tokens of the update; None if the loss is not a sum over them, so nothing can be cut.
-          loss_sum: the trainer's sum of losses, from which a broken update is removed again.
-          loss_function: what it counts for the logs is reset to the start of the update when the update runs again.
-        """
-        self._num_items = num_items
-        if self._loss_sum_before is None:
-            self._loss_sum_before = loss_sum.clone()
-            self._counts_before = [(loss, loss.counts) for loss in counting_losses(loss_function)]
-        if num_items is None:
-            loss = compute(batch)
-        else:
-            loss = self.micro_batches.run(
-                batch,
-                compute,
-                redo=functools.partial(self._redo, model, step),
-                no_sync=functools.partial(self.accelerator.no_sync, model),
-                synchronises=self.accelerator.gradient_state.sync_gradients,
-            )
-        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
-        return loss
-
-    def _redo(self, model, step: int, failure: str, synchronising: bool) -> None:
-        """Prepares an update to run again in smaller pieces; raises ConfigError if this rank cannot do so alone."""
-        if self._exchanges(model, synchronising):
-            raise ConfigError(
-                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}). In this pass ranks exchange "
-                "gradients, weights or buffers, so that one rank cannot repeat it alone. "
-                + self._smaller_micro_batches()
-            )
-        model.zero_grad(set_to_none=True)
-        for loss, counts in self._counts_before:
-            loss.counts = counts
-
-    def _exchanges(self, model, synchronising: bool) -> bool:
-        """Whether ranks may exchange anything in a pass, in which gradients are exchanged if it is `synchronising`.
-
-        `DistributedDataParallel` broadcasts buffers in the forward pass. Nothing public tells whether a failed one
-        already did; if it did, a second broadcast would wait for ranks that make none.
-        """
-        if self.kind in ("FSDP", "DEEPSPEED"):
-            return True
-        if self.ranks.world_size == 1:
-            return False
-        has_buffers = next(model.buffers(), None) is not None
-        broadcasts_buffers = has_buffers and self.args.ddp_broadcast_buffers is not False
-        return synchronising or broadcasts_buffers
-
-    def _smaller_micro_batches(self) -> str:
-        """How to start the run again with smaller micro-batches and the same updates."""
-        rows = self.args.per_device_train_batch_size
-        if rows == 1:
-            return f"Use {SAVES_MEMORY}"
-        factor = next(number for number in range(2, rows + 1) if rows % number == 0)
-        accumulation = self.args.gradient_accumulation_steps * factor
-        return (
-            f"Start the run again with --per_device_train_batch_size {rows // factor} --gradient_accumulation_steps "
-            f"{accumulation}: it goes on from its last checkpoint, with the same updates"
-        )
 
     def settle(
         self,
@@ -215,7 +145,7 @@ class UpdateGuard(Callback):
           ConfigError: a weight has no gradient (`check_gradients`).
         """
         check_gradients(model, optimizer)
-        totals = vote(self.ranks, self._loss, grad_norm, stop, self.micro_batches.failure is not None)
+        totals = vote(self.ranks, self.micro_batches.loss, grad_norm, stop, self.micro_batches.failure is not None)
         update = Update(step, totals, functools.cache(lambda: list(examples_of(step))))
         broken = self.is_broken(totals, optimizer)
         self.stop_agreed |= totals.stop
@@ -223,7 +153,7 @@ class UpdateGuard(Callback):
         if totals.grew:
             self._agree_on_pieces(update)
         if broken:
-            loss_sum.copy_(self._loss_sum_before)
+            loss_sum.copy_(self.micro_batches.loss_sum_before)
             self._skip(update, "non_finite", self._cause(totals), model, optimizer)
         else:
             self._check_spike(update, model, optimizer)
@@ -314,7 +244,8 @@ class UpdateGuard(Callback):
         return f"the loss was {totals.loss:.4g}, the gradient norm {totals.grad_norm:.4g}"
 
     def _has_no_targets(self) -> bool:
-        return self._num_items is not None and float(torch.as_tensor(self._num_items).sum()) == 0
+        num_items = self.micro_batches.num_items
+        return num_items is not None and float(torch.as_tensor(num_items).sum()) == 0
 
     def _fix(self, kind: str) -> str:
         if kind == "non_finite" and self._has_no_targets():

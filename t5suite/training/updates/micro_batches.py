@@ -1,7 +1,7 @@
 """A micro-batch that does not fit into memory is computed in pieces; the update stays the same.
 
-    >>> micro_batches = MicroBatches()
-    >>> loss = micro_batches.run(batch, compute)      # 16 rows, out of memory; then 8 + 8
+    >>> micro_batches = MicroBatches(args, accelerator, ranks)
+    >>> loss = micro_batches.run(model, batch, compute, num_items, step=41, ...)     # 16 rows, out of memory; 8 + 8
     >>> micro_batches.pieces
     2
 
@@ -11,6 +11,7 @@ run again in twice as many pieces, from the random state at the update's start. 
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.training.losses import counting_losses
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +49,26 @@ class MicroBatches:
     Attributes:
       pieces: the number of pieces that every micro-batch is cut into: 1, 2, 4, ...; saved in checkpoints.
       failure: the allocator's error message in this update, None if there was none.
+      loss: of the update so far, scaled as the trainer scales it; None before its first micro-batch.
+      loss_sum_before: the trainer's sum of losses when the update began.
+      num_items: target tokens of the update; None if the loss is not a sum over them.
     """
 
-    def __init__(self, pieces: int = 1):
-        self.pieces = pieces
+    def __init__(self, args, accelerator, ranks):
+        self.args = args
+        self.accelerator = accelerator
+        self.ranks = ranks
+        self.kind = accelerator.distributed_type.value
+        self.pieces = 1
         self.begin()
 
     def begin(self) -> None:
+        """Begins an update."""
         self.failure: str | None = None
+        self.loss: torch.Tensor | None = None
+        self.loss_sum_before: torch.Tensor | None = None
+        self.num_items = None
+        self._counts_before: list[tuple] = []
         self._batches: list[Mapping] = []
         self._reported = 0.0
         self._cpu_random_state = torch.get_rng_state()
@@ -62,32 +76,49 @@ class MicroBatches:
 
     def run(
         self,
+        model,
         batch: Mapping,
         compute: Callable[[Mapping], torch.Tensor],
+        num_items,
         *,
-        redo: Callable[[str, bool], None] = lambda failure, synchronising: None,
-        no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
-        synchronises: bool = False,
+        step: int,
+        loss_sum: torch.Tensor,
+        loss_function,
     ) -> torch.Tensor:
-        """Forward and backward of one micro-batch; returns its loss.
+        """Forward and backward of one micro-batch, in pieces if memory requires it; returns its loss.
 
         Args:
-          compute: piece of a batch -> its share of the update's loss; it also adds the piece's gradients.
-          redo: called before anything runs again, with the error message and whether ranks exchange gradients in the
-            pass that failed: it drops gradients, or raises if that would not help.
-          no_sync: a context in which a backward pass does not exchange gradients with other ranks.
-          synchronises: whether the ranks exchange gradients in this micro-batch's backward pass.
+          compute: piece of the batch -> its share of the update's loss; it also adds the piece's gradients.
+          num_items: target tokens of the update; None if the loss is not a sum over them, so nothing can be cut.
+          step: the update's number, 1 for the first.
+          loss_sum: the trainer's sum of losses, from which a broken update is removed again.
+          loss_function: what it counts for the logs is reset to the start of the update when the update runs again.
 
         Raises:
-          ConfigError: a single row does not fit into memory.
+          ConfigError: a single row does not fit into memory, or this rank cannot repeat its pass alone.
         """
+        self.num_items = num_items
+        if self.loss_sum_before is None:
+            self.loss_sum_before = loss_sum.clone()
+            self._counts_before = [(loss, loss.counts) for loss in counting_losses(loss_function)]
+        if num_items is None:
+            loss = compute(batch)
+        else:
+            loss = self._run_in_pieces(model, batch, compute, step)
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+        return loss
+
+    def _run_in_pieces(self, model, batch: Mapping, compute: Callable, step: int) -> torch.Tensor:
+        """The loss of a micro-batch; where it does not fit, all micro-batches of the update so far run again."""
+        no_sync = functools.partial(self.accelerator.no_sync, model)
+        synchronises = self.accelerator.gradient_state.sync_gradients
         self._batches.append(batch)
         loss, failure = self._attempt([batch], compute, no_sync)
         runs_again = failure is not None
         while failure is not None:
             # The exception is released by now, and with it the tensors in its stack frames.
             self.failure = failure.message
-            redo(failure.message, synchronises and failure.is_last)
+            self._drop_gradients(model, step, synchronises and failure.is_last)
             self._cut_more(failure.piece)
             loss, failure = self._attempt(self._batches, compute, no_sync)
         if runs_again:
@@ -112,6 +143,48 @@ class MicroBatches:
                 return None, FailedPass(message, piece, is_last)
             total = loss if total is None else total + loss
         return total, None
+
+    def _drop_gradients(self, model, step: int, synchronising: bool) -> None:
+        """Goes back to the update's start, before it runs again; raises ConfigError if this rank cannot do so alone.
+
+        Args:
+          synchronising: whether ranks exchange gradients in the pass that ran out of memory.
+        """
+        if self._exchanges(model, synchronising):
+            raise ConfigError(
+                f"out of memory on rank {self.ranks.rank} in step {step} ({self.failure}). In this pass ranks exchange "
+                "gradients, weights or buffers, so that one rank cannot repeat it alone. "
+                + self._smaller_micro_batches()
+            )
+        model.zero_grad(set_to_none=True)
+        for loss, counts in self._counts_before:
+            loss.counts = counts
+
+    def _exchanges(self, model, synchronising: bool) -> bool:
+        """Whether ranks may exchange anything in a pass, in which gradients are exchanged if it is `synchronising`.
+
+        `DistributedDataParallel` broadcasts buffers in the forward pass. Nothing public tells whether a failed one
+        already did; if it did, a second broadcast would wait for ranks that make none.
+        """
+        if self.kind in ("FSDP", "DEEPSPEED"):
+            return True
+        if self.ranks.world_size == 1:
+            return False
+        has_buffers = next(model.buffers(), None) is not None
+        broadcasts_buffers = has_buffers and self.args.ddp_broadcast_buffers is not False
+        return synchronising or broadcasts_buffers
+
+    def _smaller_micro_batches(self) -> str:
+        """How to start the run again with smaller micro-batches and the same updates."""
+        rows = self.args.per_device_train_batch_size
+        if rows == 1:
+            return f"Use {SAVES_MEMORY}"
+        factor = next(number for number in range(2, rows + 1) if rows % number == 0)
+        accumulation = self.args.gradient_accumulation_steps * factor
+        return (
+            f"Start the run again with --per_device_train_batch_size {rows // factor} --gradient_accumulation_steps "
+            f"{accumulation}: it goes on from its last checkpoint, with the same updates"
+        )
 
     def _cut_more(self, piece: Mapping) -> None:
         """Doubles the number of pieces, and goes back to the random state at the update's start."""

@@ -1,4 +1,4 @@
-"""One run of fine-tuning, step by step: `fine_tune_t5.py` and `t5suite.FineTuner` both go through these steps.
+"""A run, step by step: what `fine_tune_t5.py`, `pre_train_t5.py` and `t5suite.FineTuner` share.
 
     >>> setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains=True)
     >>> with run_directory(args, settings, argv, resume) as run:
@@ -6,26 +6,36 @@
     ...     results = train_and_score(setup, learner, run, resume)            # 5. to 9.
 
 The numbers are those of the README's section on what a run does; steps 1 to 3 (flags, process, directory) stand in the
-script, because a `FineTuner` shares its process with other code.
+scripts, because a `FineTuner` shares its process with other code. Pre-training has steps 4 to 9 of its own, and trains
+by `trackers_of` and `train`, too.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from t5suite.base.libraries import Libraries
+from t5suite.base.libraries import Libraries, require_proved
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
+from t5suite.runs.settings import public_settings
+from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
+from t5suite.training.callback import Callback
+from t5suite.training.checkpoints.folders import checkpoint_step
+from t5suite.training.checkpoints.selection import check_best_is_there
+from t5suite.training.checkpoints.starts import Start, choose_start
 from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags
-from t5suite.training.flags.fine_tuning import FineTuningArguments
+from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
-from t5suite.training.run import trackers_of, train
+
+# Lines of the log name the run, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.run")
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ def train_and_score(
 
     Args:
       on_trainer: called with the trainer before anything is trained.
-      check_start: called with the checkpoint to start from, before it is loaded (`run.train`).
+      check_start: called with the checkpoint to start from, before it is loaded (`train`).
     """
     plan = setup.plan
     arguments = setup.arguments
@@ -138,6 +148,62 @@ def train_and_score(
     if setup.trains:
         trainer.push_finished()
     return results
+
+
+def trackers_of(run: Run, args, settings: dict) -> Trackers:
+    """The trackers that mirror `metrics.jsonl`, on the main process; keep them open until the results are written."""
+    names = tracker_names(args.report_to) if run.is_main else []
+    if not set(CALLBACKS).isdisjoint(names):
+        require_proved("tracker_callbacks")
+    return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
+
+
+class StartRecord(Callback):
+    """Writes to the manifest where the run begins, and after how many steps it ends; sweeps read that."""
+
+    def __init__(self, run: Run, start: Start):
+        self.run = run
+        self.start = start
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Writes the number of steps, which the trainer knows by now, and a restart."""
+        start = self.start
+        if start.restart:
+            step = checkpoint_step(start.checkpoint)
+            restart = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": step}
+            self.run.update(restarts=[*self.run.manifest.get("restarts", []), restart])
+        self.run.update(total_steps=state.max_steps)
+
+
+def train(trainer, run: Run, resume: str, check_start=None) -> None:
+    """Trains, or resumes from the checkpoint that `--resume` and `--reset` choose, and saves the model.
+
+    Args:
+      check_start: called with the `Start`, before anything is loaded.
+    """
+    args = trainer.args
+    start = trainer.ranks.together(
+        choose_start,
+        args.output_dir,
+        resume,
+        args.reset,
+        run_id=run.run_id,
+        fingerprint=run.manifest["fingerprint"],
+        trust=args.trust_checkpoint,
+    )
+    if args.load_best_model_at_end and start.of_this_run:
+        trainer.ranks.together(check_best_is_there, start.checkpoint)
+    if check_start is not None:
+        check_start(start)
+    trainer.add_callback(StartRecord(run, start))
+    if start.checkpoint is not None:
+        logger.info("resuming from %s", start.checkpoint)
+    output = trainer.train(start=start)
+    summary = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    if start.step:
+        summary["from_step"] = start.step
+    run.update(training=summary)
+    trainer.save_model(args.output_dir)
 
 
 def data_of(setup: RunSetup, learner: Learner) -> Data:
