@@ -10,7 +10,7 @@ from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
 from t5suite.training.evaluation import AnswerWithLoss, mean_loss
-from t5suite.training.losses import TokenLoss, WatchedLoss, move_loss_into_model, reason_for_logits
+from t5suite.training.losses import TokenLoss, WatchedLoss, give_batch, move_loss_into_model, reason_for_logits
 
 
 class ChunkedLossTest(parameterized.TestCase):
@@ -49,19 +49,28 @@ class WatchedLossTest(parameterized.TestCase):
         self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
         self.assertIsNone(loss.accuracy())
 
-    @parameterized.parameters(1, 2, 4)
-    def test_pairs_count_alike_however_the_update_is_cut(self, num_batches):
-        """Tokens and pairs are both means over the whole update."""
+    @parameterized.product(num_batches=(1, 2, 4), name=("next_sentence_label", "sentence_order_label"))
+    def test_pairs_count_alike_however_the_update_is_cut(self, num_batches, name):
+        """Tokens and pairs are both means over the whole update; the model gets no labels of pairs."""
         pair_labels = torch.tensor([0, 1, 1, 0])
         expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
         expected = expected + F.cross_entropy(self.pairs, pair_labels)
         total = 0.0
         for rows in torch.arange(4).chunk(num_batches):
             loss = WatchedLoss(TokenLoss())
-            loss.pair_labels = pair_labels[rows]
+            batch = {"labels": self.labels[rows], name: pair_labels[rows]}
+            give_batch(loss, batch)
+            self.assertEqual(list(batch), ["labels"])
             outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
             total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
         torch.testing.assert_close(total, expected)
+
+    def test_a_batch_without_pairs_has_none_of_the_batch_before(self):
+        loss = WatchedLoss(TokenLoss())
+        give_batch(loss, {"next_sentence_label": torch.tensor([0, 1, 1, 0])})
+        give_batch(loss, {"labels": self.labels})
+        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
+        torch.testing.assert_close(loss(ModelOutput(logits=self.logits), self.labels), expected)
 
 
 class MeanLossTest(parameterized.TestCase):
