@@ -1,11 +1,14 @@
 """Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded."""
 
+import functools
 import gc
 import getpass
 import os
 import shutil
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,10 +47,41 @@ def pytest_collection_finish(session):
     session.config.tests_end = time.monotonic() + float(os.environ.get("T5SUITE_TEST_SECONDS", "inf"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test's class, which train, too
 def pytest_runtest_setup(item):
     """`.ci/run` gives a group of slow tests a part of its time: none begins later."""
     if time.monotonic() > item.config.tests_end:
         pytest.skip("the time of its group in .ci/run is over")
+    Pictures.are_painted = any(map(item.get_closest_marker, ("slow", "pictures")))
+    Pictures.watch()
+
+
+class Pictures:
+    """The learning curves that a run leaves: their pixels take longer than a short run, and few tests look at them.
+
+    A quick test that is not marked `pictures` leaves an empty file, once matplotlib has been imported.
+    """
+
+    are_painted = True
+    is_watched = False
+
+    @classmethod
+    def watch(cls) -> None:
+        """Replaces the painting of files, once; what draws into memory paints as ever."""
+        canvases = sys.modules.get("matplotlib.backends.backend_agg")
+        if canvases is None or cls.is_watched:
+            return
+        cls.is_watched = True
+        paint = canvases.FigureCanvasAgg.print_png
+
+        @functools.wraps(paint)
+        def print_png(canvas, file, **settings):
+            if cls.are_painted or not isinstance(file, str):
+                paint(canvas, file, **settings)
+            else:
+                Path(file).touch()
+
+        canvases.FigureCanvasAgg.print_png = print_png
 
 
 def pytest_runtest_teardown(item, nextitem):

@@ -324,6 +324,8 @@ def main(names: list[str]) -> None:
         os.environ.pop("HF_TOKEN", None)
         sys.path.insert(0, str(Path(__file__).parent.parent))
         # What commands import, before they are forks of this process.
+        import aiohttp  # noqa: F401
+
         import fine_tune_t5  # noqa: F401
         import pre_train_t5  # noqa: F401
 

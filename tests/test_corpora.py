@@ -277,11 +277,12 @@ class T5IdsTest(parameterized.TestCase):
         for text, ids, expected_ids in zip(texts, self.ids_of(texts, "auto"), expected, strict=True):
             self.assertEqual(ids, expected_ids, text[:200])
 
-    @parameterized.parameters(*".-_!?*0oz", "\u2026", "\uff0e")
-    def test_runs_of_one_character(self, character):
+    def test_runs_of_one_character(self):
         """By the tokenizer read from its JSON, as `tokenizers` sends it to workers: its scores are off by a last bit
         (serde_json), which decides ties such as `-------` otherwise than in the process that made it."""
-        texts = [f"{before}{character * n} and" for n in range(1, 45) for before in ("", "x", "saying ")]
+        characters = (*".-_!?*0oz", "\u2026", "\uff0e")
+        runs = [character * count for character in characters for count in range(1, 45)]
+        texts = [f"{before}{run} and" for run in runs for before in ("", "x", "saying ")]
         self.assert_equal_ids(texts, self.ids_of(texts, "tokenizers"))
 
     def test_long_documents_and_words_of_any_characters_and_spaces(self):

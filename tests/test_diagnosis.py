@@ -187,23 +187,23 @@ class RankLogTest(parameterized.TestCase):
         self.assertEqual(log_of(directory).count("rank 0 ERROR t5suite: within"), 1)
 
 
+CHATTER = (
+    "There were missing keys in the checkpoint model loaded: ['encoder.embed_tokens.weight'].",
+    "mtime may not be reliable on this filesystem, falling back to numerical ordering",
+    "Warning: The following arguments do not match the ones in the `trainer_state.json` within the checkpoint",
+    "Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 2.",
+)
+
+
 class ChatterTest(parameterized.TestCase):
-    @parameterized.product(
-        text=(
-            "There were missing keys in the checkpoint model loaded: ['encoder.embed_tokens.weight'].",
-            "mtime may not be reliable on this filesystem, falling back to numerical ordering",
-            "Warning: The following arguments do not match the ones in the `trainer_state.json` within the checkpoint",
-            "Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 2.",
-        ),
-        log_level=("debug", "info", "warning", "passive"),  # the last one is the default: it holds for the process
-    )
-    def test_what_libraries_say_for_no_reason_is_shown_by_a_low_log_level_alone(self, text, log_level):
+    @parameterized.parameters("debug", "info", "warning", "passive")  # the default: it holds for the process
+    def test_what_libraries_say_for_no_reason_is_shown_by_a_low_log_level_alone(self, log_level):
         log_texts, warning_texts = [], []
         log, handler = logging.getLogger("transformers.trainer"), logging.Handler()
         handler.emit = lambda record: log_texts.append(record.getMessage())
 
         def speak():
-            for message in (text, "loud"):
+            for message in (*CHATTER, "loud"):
                 log.warning(message)
                 warnings.showwarning(UserWarning(message), UserWarning, "x.py", 1)
             raise OSError("the end")
@@ -213,8 +213,8 @@ class ChatterTest(parameterized.TestCase):
         note_warning = lambda message, *args, **kwargs: warning_texts.append(str(message))
         with mock.patch.object(warnings, "showwarning", note_warning), self.assertRaisesRegex(OSError, "the end"):
             run_script(folder() / "run", speak, log_level=log_level)
-        shown = [text, "loud"] if log_level in ("debug", "info") else ["loud"]
-        self.assertEqual(([each for each in log_texts if each in (text, "loud")], warning_texts), (shown, shown))
+        shown = [*CHATTER, "loud"] if log_level in ("debug", "info") else ["loud"]
+        self.assertEqual(([each for each in log_texts if each in (*CHATTER, "loud")], warning_texts), (shown, shown))
 
 
 class ProgressTest(parameterized.TestCase):

@@ -36,22 +36,10 @@ SETTINGS = {
 MINI = {**SETTINGS, "max_train_samples": 64, "max_eval_samples": 24}
 OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
 ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]
-PICTURES = mock.patch(
-    "matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", lambda canvas, path: Path(path).touch()
-)
 # Parts of the names of metrics in which two equal runs differ.
 OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
 # Written in every run, with nothing of its place and time in it.
 FILES = ("results.json", "task.json", "config.json", "predictions/sentiment.validation.jsonl")
-
-
-def setUpModule():
-    """Pixels of learning curves take longer than the training, and nothing here looks at them."""
-    PICTURES.start()
-
-
-def tearDownModule():
-    PICTURES.stop()
 
 
 def folder() -> Path:

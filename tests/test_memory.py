@@ -170,7 +170,7 @@ class EstimateTest(parameterized.TestCase):
 
 
 class SummaryTest(parameterized.TestCase):
-    @parameterized.parameters(("t5-v1_1-small", 76_961_152), ("mt5-small", 300_176_768), ("gpt2", 124_439_808))
+    @parameterized.parameters(("t5-v1_1-small", 76_961_152), ("gpt2", 124_439_808))  # mt5-small: test_models.py
     def test_parameters_are_counted_without_weights_and_add_up(self, config, count):
         name = {"model_name_or_path" if config.startswith("t5") else "config_name": config}
         table = summary(**name, freeze="embeddings", batch_size=1, source_length=2, target_length=2)

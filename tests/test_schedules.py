@@ -1,5 +1,6 @@
 """Schedules: exact values from warm-up to end, against torch and transformers, through the trainer and after a resume."""
 
+import functools
 import io
 import logging
 import math
@@ -14,7 +15,7 @@ from documented import SCRIPTS, choices_of
 from transformers import get_scheduler
 
 import fine_tune_t5
-from t5suite.testing import exits_with, parse_flags, read_rows, tiny_trainer
+from t5suite.testing import exits_with, parse_flags, read_rows, tiny_model, tiny_rows, tiny_trainer
 
 STEPS, WARMUP = 1000, 100
 # Those of Hugging Face's names whose defaults must give their values.
@@ -43,15 +44,21 @@ def rates(scheduler, count):
     return values
 
 
+# A schedule looks at neither.
+some_model = functools.cache(tiny_model)
+some_rows = functools.cache(lambda: tiny_rows("entailment", count=1))
+
+
 def make_scheduler(optimizer, name, num_training_steps, num_warmup_steps=0, settings=None):
     """The scheduler that a trainer makes for `--schedule name`."""
     rate = optimizer.param_groups[0]["lr"]
+    parts = {"rows": some_rows(), "model": some_model()}
     if name == "plateau":  # its flag asks for evaluations, and this trainer has none
-        trainer = tiny_trainer(learning_rate=rate, warmup_steps=num_warmup_steps)
+        trainer = tiny_trainer(**parts, learning_rate=rate, warmup_steps=num_warmup_steps)
         trainer.args.schedule, trainer.args.lr_scheduler_kwargs = name, settings
     else:
         trainer = tiny_trainer(
-            schedule=name, lr_scheduler_kwargs=settings, learning_rate=rate, warmup_steps=num_warmup_steps
+            **parts, schedule=name, lr_scheduler_kwargs=settings, learning_rate=rate, warmup_steps=num_warmup_steps
         )
     return trainer.create_scheduler(num_training_steps, optimizer)
 

@@ -38,7 +38,19 @@ def read_installed(module: str) -> bytes | None:
     path = source_file(module)
     if path is None:
         return None
+    state = path.stat()
+    return _content(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=64)  # about as many modules as all entries list
+def _content(path: Path, changed_ns: int, size: int) -> bytes:
+    """The bytes of a file, read once as long as it is the same: a run asks for the same proofs at several places."""
     return path.read_bytes()
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def source_reason(entry: Entry, read: Callable[[str], bytes | None] = read_installed) -> str | None:
@@ -65,8 +77,7 @@ def source_reason(entry: Entry, read: Callable[[str], bytes | None] = read_insta
 def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set[str], str | None]:
     """The tested versions whose parts these are, and what differs if there is none."""
     table = proved_table()
-    digest = hashlib.sha256(content).hexdigest()
-    by_file = table["files"].get(module, {}).get(digest)
+    by_file = table["files"].get(module, {}).get(_digest(content))
     if by_file is not None:
         return set(by_file), None
     versions = None
@@ -110,9 +121,9 @@ def _foreign_code(module: str, name: str) -> str | None:
     for function in _functions_of(value):
         *decorators, code = _layers(function)
         for decorator in decorators:
-            if not _may_decorate(decorator, module):
+            if not _may_decorate(decorator.co_filename, module):
                 return decorator.co_filename
-        if not _is_expected(code, module, name):
+        if not _is_expected(code.co_filename, code.co_qualname, module, name):
             return code.co_filename
     return None
 
@@ -129,9 +140,10 @@ def _layers(function) -> list[CodeType]:
     return layers
 
 
-def _may_decorate(code: CodeType, module: str) -> bool:
-    """Whether code is of the module's library, of one that is known for its decorators, or ours."""
-    file = _resolved(code.co_filename)
+@functools.cache
+def _may_decorate(code_file: str, module: str) -> bool:
+    """Whether code of a file is of the module's library, of one that is known for its decorators, or ours."""
+    file = _resolved(code_file)
     if file in STANDARD_DECORATORS:
         return True
     libraries = (package_of(module), *DECORATORS)
@@ -139,13 +151,14 @@ def _may_decorate(code: CodeType, module: str) -> bool:
     return not {OUR_CODE, *folders}.isdisjoint(file.parents)
 
 
-def _is_expected(code: CodeType, module: str, name: str) -> bool:
+@functools.cache
+def _is_expected(code_file: str, qualified_name: str, module: str, name: str) -> bool:
     """Whether code is the module's own under its name; or a method that a decorator has added; or ours."""
-    if code.co_filename.startswith("<"):  # written by `dataclasses`
+    if code_file.startswith("<"):  # written by `dataclasses`
         return True
-    if _resolved(code.co_filename) == _file_of(module):
-        return code.co_qualname.startswith(name)
-    return _may_decorate(code, module)
+    if _resolved(code_file) == _file_of(module):
+        return qualified_name.startswith(name)
+    return _may_decorate(code_file, module)
 
 
 def _functions_of(value) -> list:

@@ -34,7 +34,11 @@ STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 def redacted(text: str) -> str:
     """The text with every secret in it replaced by `***`."""
-    for secret in known_secrets():
+    return _without(known_secrets(), text)
+
+
+def _without(secrets: list[str], text: str) -> str:
+    for secret in secrets:
         text = text.replace(secret, SHOWN)
     return SHAPES.sub(SHOWN, text)
 
@@ -48,23 +52,28 @@ def redacted_value(value, by_name: bool = True):
     Args:
       by_name: False if names may be anything, such as a task's `label_token`: names are then ignored.
     """
+    # Looked up once: the environment has a hundred variables, and a manifest hundreds of texts.
+    return _redacted_value(value, by_name, known_secrets())
+
+
+def _redacted_value(value, by_name: bool, secrets: list[str]):
     if isinstance(value, str):
-        return redacted(value)
+        return _without(secrets, value)
     if isinstance(value, dict):
-        return _redacted_table(value, by_name)
+        return _redacted_table(value, by_name, secrets)
     if isinstance(value, (list, tuple)):
-        return [redacted_value(item, by_name) for item in value]
+        return [_redacted_value(item, by_name, secrets) for item in value]
     return value
 
 
-def _redacted_table(table: dict, by_name: bool) -> dict:
+def _redacted_table(table: dict, by_name: bool, secrets: list[str]) -> dict:
     shown_table = {}
     for name, item in table.items():
-        shown_item = redacted_value(item, by_name)
+        shown_item = _redacted_value(item, by_name, secrets)
         is_filled = isinstance(item, str) and item != ""
         if by_name and is_filled and is_secret_name(name):
             shown_item = SHOWN
-        shown_table[redacted_value(name)] = shown_item
+        shown_table[_redacted_value(name, True, secrets)] = shown_item
     return shown_table
 
 

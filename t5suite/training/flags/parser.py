@@ -149,6 +149,11 @@ def arguments_of_values(dataclass_types, flags: Mapping[str, Any]) -> tuple:
 
 def _parser_of_given_flags(dataclass_types) -> SuiteArgumentParser:
     """A parser that returns only the flags that are given; the dataclasses have the defaults."""
+    return _parser_without_defaults(tuple(dataclass_types))
+
+
+@functools.lru_cache(maxsize=4)  # the two scripts'
+def _parser_without_defaults(dataclass_types: tuple) -> SuiteArgumentParser:
     parser = SuiteArgumentParser(dataclass_types)
     for action in parser.actions:
         action.default = argparse.SUPPRESS
