@@ -5,6 +5,7 @@ t5suite verify runs/mini-sentiment
 
 import contextlib
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ def verify_flags(parser) -> None:
         help="check scores and files against the recorded answers, without the model",
     )
     add("--model_revision", help="branch, tag or commit of a model on the hub; a commit cannot have been altered")
+    add("--record_sha256", help="what the record's hash must be, if you have it from elsewhere")
     add("--batch_size", type=int, help="rows answered at once; default: the run's own batches")
     add("--dtype", choices=["float32", "bfloat16"], help="precision of the weights; default: the run's")
     add("--use_cpu", action="store_true", help="use no GPU")
@@ -73,6 +75,8 @@ def check_flags(arguments) -> None:
       ConfigError: which.
     """
     check_at_least(arguments, batch_size=1, max_rows=0)
+    if arguments.record_sha256 and not re.fullmatch("[0-9a-f]{64}", arguments.record_sha256):
+        raise ConfigError(f"--record_sha256 {arguments.record_sha256}: a SHA-256 has 64 hexadecimal digits")
     if arguments.scores_only:
         for name in ("batch_size", "dtype", "use_cpu"):
             if getattr(arguments, name):
@@ -102,13 +106,14 @@ def verification_of(record, arguments, off: frozenset[str]):
     from t5suite.reports.verification import verify as verify_record
 
     if arguments.scores_only:
-        return verify_record(record, arguments.data_dir)
+        return verify_record(record, arguments.data_dir, expected=arguments.record_sha256)
     from t5suite.reports.answering_again import answer_again, tokenizer_problems
     from t5suite.training.process_setup import start_logging
 
     start_logging(is_main=True, disable_tqdm=True)
     answering = answering_by_flags(record, arguments, off)
-    return verify_record(record, arguments.data_dir, partial(answer_again, answering=answering), tokenizer_problems)
+    answer = partial(answer_again, answering=answering)
+    return verify_record(record, arguments.data_dir, answer, tokenizer_problems, arguments.record_sha256)
 
 
 def answering_by_flags(record, arguments, off: frozenset[str]):

@@ -136,7 +136,7 @@ def loaded(record: RunRecord, load, *arguments, **options):
     """What `load` loads; a model or tokenizer that cannot be loaded is a record that cannot be verified."""
     try:
         return load(*arguments, **options)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         raise DataError(f"{record.folder}: the model cannot be loaded: {error}") from None
 
 

@@ -21,7 +21,8 @@ from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
 from t5suite.reports.shared_files import PREDICTIONS, ROWS, has_own_rows, hashes_of_run
 from t5suite.reports.tables import print_results
-from t5suite.runs.directory import RESULTS, write_json
+from t5suite.runs.directory import RESULTS, read_manifest, write_json
+from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, Result
 
@@ -180,6 +181,7 @@ def finish_run(
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.update(files=hashes_of_run(run.directory))
+    run.update(**{RECORD_HASH: record_sha256(read_manifest(run.directory))})
     run.finish()
     print_results(run.directory, run.manifest, results)
     give_hints(report, data.scored, run)

@@ -20,7 +20,8 @@ from t5suite.data.rows.jsonl import file_sha256
 from t5suite.reports.evaluations import TOLERANCE
 from t5suite.reports.formatting import average_title, points
 from t5suite.reports.run_records import RecordedSplit, RunRecord, with_class_ids
-from t5suite.runs.directory import RESULTS, tasks_named
+from t5suite.runs.directory import MANIFEST, RESULTS, tasks_named
+from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.task_card import TASK_CARD, read_task_card
@@ -41,6 +42,21 @@ def problems_of_files(record: RunRecord) -> list[str]:
             problems.append(f"{name} is missing, which the run wrote")
         elif file_sha256(path) != sha256:
             problems.append(f"{name} is not the file that the run wrote (SHA-256)")
+    return problems
+
+
+def problems_of_manifest(record: RunRecord, expected: str | None = None) -> list[str]:
+    """Whether the manifest says what the run wrote into it, by its own hash and by one from elsewhere.
+
+    Args:
+      expected: the hash of the record that the user has from elsewhere.
+    """
+    sha256 = record_sha256(record.manifest)
+    problems = []
+    if record.manifest.get(RECORD_HASH) not in (None, sha256):
+        problems.append(f"{MANIFEST} does not say what the run wrote into it ({RECORD_HASH})")
+    if expected is not None and expected != sha256:
+        problems.append(f"the record is another one: its SHA-256 is {sha256}, not {expected}")
     return problems
 
 
@@ -136,6 +152,9 @@ def problems_of_scores(split: RecordedSplit, scores: Mapping, results: Mapping) 
                 f"{split.name}: {metric} is {points(score, 'nan')} by the recorded answers, and "
                 f"{points(reported[metric], 'nan')} in {RESULTS}"
             )
+    if scores:
+        unknown_metrics = sorted(reported.keys() - scores.keys())
+        problems += [f"{split.name}: {RESULTS} has {name}, which is no metric of the task" for name in unknown_metrics]
     return problems
 
 

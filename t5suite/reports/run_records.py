@@ -85,7 +85,7 @@ class RunRecord:
     @property
     def model(self) -> str:
         """The folder or hub name of the model that answered."""
-        if has_weights(self.folder):
+        if has_weights(self.folder) or "training" in self.manifest:
             return str(self.folder)
         return self.settings.get("model_name_or_path") or str(self.folder)
 

@@ -8,7 +8,6 @@ A verification is complete when every recorded answer was compared, or says what
 and now (versions, device, number format) explains small differences, and is none itself.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,13 +19,14 @@ from t5suite.reports.record_checks import (
     problems_of_card,
     problems_of_files,
     problems_of_lines,
+    problems_of_manifest,
     problems_of_scores,
     problems_of_tasks,
     scores_by_answers,
 )
 from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
 from t5suite.reports.run_records import RecordedSplit, RunRecord
-from t5suite.runs.directory import MANIFEST
+from t5suite.runs.public_record import record_sha256
 
 # Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
 # are 0.06 apart, and errors of a few layers add up; of float32 with 24 bits sums in another order differ by 1e-5.
@@ -81,7 +81,7 @@ class Verification:
       rows: the examples whose answers differ.
       environment: `(what, then, now)` of what differs around the run.
       answered: whether the model was run; if not, `not_answered` says why.
-      manifest_sha256, commit: what to compare with a hash from elsewhere; the commit is the hub's.
+      record_sha256, commit: what to compare with a hash from elsewhere; the commit is the hub's.
     """
 
     splits: list[SplitVerification]
@@ -90,7 +90,7 @@ class Verification:
     environment: list[tuple[str, str, str]]
     answered: bool
     not_answered: str
-    manifest_sha256: str
+    record_sha256: str
     unverified: list[str] = field(default_factory=list)
     commit: str | None = None
 
@@ -115,6 +115,7 @@ def verify(
     data_dir: str | None = None,
     answer: Callable[[RunRecord, Mapping[str, RecordedRows]], object] | None = None,
     check_tokenizer: Callable[[RunRecord], list[str]] | None = None,
+    expected: str | None = None,
 ) -> Verification:
     """Checks a record, and compares its answers with those that `answer` gives.
 
@@ -122,11 +123,13 @@ def verify(
       data_dir: where to look for rows first.
       answer: `(record, rows by split)` -> `answering_again.Answered`; None: the model is not run.
       check_tokenizer: how the tokenizer differs from the recorded one.
+      expected: the hash of the record, from elsewhere.
 
     Raises:
       DataError: rows are missing.
     """
-    problems = [*problems_of_files(record), *problems_of_tasks(record), *problems_of_card(record)]
+    problems = [*problems_of_manifest(record, expected), *problems_of_files(record)]
+    problems += [*problems_of_tasks(record), *problems_of_card(record)]
     rows = {split.name: rows_of_split(record, split, data_dir) for split in record.splits}
     for split in record.splits:
         problems += problems_of_split(record, split, rows[split.name])
@@ -154,7 +157,7 @@ def verify(
         environment=environment,
         answered=answered is not None,
         not_answered=not_answered,
-        manifest_sha256=hashlib.sha256((record.folder / MANIFEST).read_bytes()).hexdigest(),
+        record_sha256=record_sha256(record.manifest),
         unverified=unverified_parts(record),
         commit=record.commit,
     )

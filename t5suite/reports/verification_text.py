@@ -28,7 +28,7 @@ def text_lines(verification: Verification, max_rows: int = 20) -> list[str]:
         lines.append(f"not verified: {', '.join(verification.unverified)}")
     if verification.commit:
         lines.append(f"commit on the hub: {verification.commit}")
-    lines.append(f"SHA-256 of manifest.json: {verification.manifest_sha256}")
+    lines.append(f"SHA-256 of the record: {verification.record_sha256}")
     return lines
 
 
@@ -42,12 +42,25 @@ def verdict(verification: Verification) -> str:
     if not verification.answered:
         reason = verification.not_answered
         return f"{word}: the record of {verification.num_answers} answers; the model was not run ({reason})"
-    text = f"{word}: {verification.num_equal} of {verification.num_answers} answers"
-    if len(verification.splits) == 1:
-        text += f", {scores_text(verification.splits[0])}"
+    counts = f"{verification.num_equal} of {verification.num_answers} answers"
+    if verification.is_equal:
+        scores = f", {scores_text(verification.splits[0])}" if len(verification.splits) == 1 else ""
+        return f"equal: {counts}{scores}"
+    text = f"different: {counts} are equal"
     if verification.rows and all(row.is_near_tie for row in verification.rows):
-        text += "; all that differ are near ties"
+        text += ", the others are near ties"
+    if verification.problems:
+        text += f"; {counted(len(verification.problems), 'other difference')}"
     return text
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(2, "other difference")
+    '2 other differences'
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def scores_text(split: SplitVerification) -> str:
@@ -103,7 +116,7 @@ def json_lines(verification: Verification) -> list[dict]:
             "answers": verification.num_answers,
             "equal": verification.num_equal if verification.answered else None,
             "answered": verification.answered,
-            "manifest_sha256": verification.manifest_sha256,
+            "record_sha256": verification.record_sha256,
             "commit": verification.commit,
         }
     ]

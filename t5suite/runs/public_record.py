@@ -4,6 +4,8 @@
 {'settings': {'data_dir': '…/data'}}
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 
 from t5suite.base.redaction import without_folders
@@ -12,6 +14,9 @@ from t5suite.base.redaction import without_folders
 PRIVATE_KEYS = (
     "command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended",
 )  # fmt: skip
+# The hash of the record, and what is not of the run itself: what an upload leaves out, when the run ended.
+RECORD_HASH = "record_sha256"
+NOT_OF_THE_RECORD = (RECORD_HASH, "withheld", "status", "finished")
 # Entries that hold places; texts of tasks may look like paths, and stay.
 KEYS_WITH_PLACES = ("settings", "data", "title", "hub", "model")
 
@@ -29,6 +34,18 @@ def public_manifest(manifest: Mapping, withheld: Iterable[str] = ()) -> dict:
         public[key] = without_places(value) if key in KEYS_WITH_PLACES else value
     names = sorted(withheld)
     return {**public, "withheld": names} if names else public
+
+
+def record_sha256(manifest: Mapping) -> str:
+    """A hash of all that a manifest says publicly, hashes of files included: the same before and after an upload.
+
+    Args:
+      manifest: as it was read from its file.
+    """
+    public = public_manifest(manifest)
+    record = {key: value for key, value in public.items() if key not in NOT_OF_THE_RECORD}
+    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def without_places(value):
