@@ -26,6 +26,12 @@ from t5suite.testing import exits_with, read_rows, run_cli, tiny_run, tiny_train
 ROOT = Path(__file__).parent.parent
 WORDS = {"good": ("lovely", "pleasant", "wonderful"), "bad": ("dull", "awful", "unpleasant")}
 NOUNS = ("garden", "play", "film", "hotel", "bed", "stage", "meal", "singer")
+BERT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
+GPT2 = "n_embd=32,n_layer=1,n_head=2,n_positions=128"
+BART = (
+    "d_model=32,encoder_layers=1,decoder_layers=1,encoder_ffn_dim=48,decoder_ffn_dim=48,"
+    "encoder_attention_heads=2,decoder_attention_heads=2"
+)
 ANSWERS = "predictions/reviews.validation.jsonl"
 ROWS = "rows/reviews.validation.jsonl"
 SPLIT = "reviews"
@@ -41,6 +47,11 @@ def reviews(count: int, seed: int) -> list[dict]:
         text = f"The {draw.choice(NOUNS)} was {first}, and the {draw.choice(NOUNS)} was {second}."
         rows.append({"text": text, "label": label})
     return rows
+
+
+def difference_of_answers(output: str) -> list[str]:
+    """The lines of rows that differ."""
+    return [line for line in output.splitlines() if line.startswith("  reviews row")]
 
 
 @functools.cache
@@ -233,7 +244,12 @@ def make_hashes_anew(folder: Path) -> None:
     """What somebody does who hides a change: every hash in the manifest fits the files as they are now."""
 
     def renew(manifest):
-        manifest["files"] = {name: sha256(folder / name) for name in manifest["files"]}
+        manifest.pop("tokenizer", None)  # a description of the tokenizer, which has hashes, too
+        names = [name for name in manifest["files"] if (folder / name).exists()]
+        manifest["files"] = {name: sha256(folder / name) for name in names}
+        if not (folder / ROWS).exists():
+            manifest["record_sha256"] = hash_of_record(manifest)
+            return
         rows = read_rows(folder / ROWS)
         text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
         facts = manifest["scored"][SPLIT]
@@ -241,6 +257,7 @@ def make_hashes_anew(folder: Path) -> None:
         facts["n"] = len(rows)
         manifest["record_sha256"] = hash_of_record(manifest)
 
+    change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
     change_json(folder / "manifest.json", renew)
 
 
@@ -258,7 +275,7 @@ CASES = {
     "a weight that alters no answer": (change_idle_weight, "model.safetensors is not the file", None),
     "a setting of the answers": (change_length, "manifest.json does not say", "row .* recorded"),
     "a setting of the training": (change_learning_rate, "manifest.json does not say", None),
-    "the tokenizer": (change_tokenizer, "tokenizer.json is not the file", "the tokenizer is another one"),
+    "the tokenizer": (change_tokenizer, "the tokenizer is another one: its 621 pieces", "row .* recorded"),
     "the text's form": (change_prefix, "manifest.json does not say", "row .* recorded"),
     "the metric": (change_metric, "manifest.json does not say", "accuracy, which is no metric of the task"),
 }  # fmt: skip
@@ -384,6 +401,10 @@ def set_flag(**settings):
     return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(settings))
 
 
+def set_kernel(folder: Path) -> None:
+    change_json(folder / "config.json", lambda config: config.update(attn_implementation="ada/kernel"))
+
+
 def remove(name: str):
     def change(folder: Path) -> None:
         path = folder / name
@@ -414,6 +435,8 @@ REFUSALS = (
     (write_text("model.safetensors", "x"), "the model cannot be loaded: .*model.safetensors"),
     (set_flag(task_file="my_tasks.py"), "code, which is never run: --task_file my_tasks.py"),
     (set_flag(metrics="accuracy,os.path:exists"), r"never run: --metrics os.path:exists \(os/path.py\)"),
+    (set_flag(attn_implementation="ada/kernel"), r"never run: --attn_implementation ada/kernel \(a kernel of the hub"),
+    (set_kernel, "never run: config.json: attn_implementation ada/kernel"),
     (set_flag(model_class="mine.models:Slow"), r"never run: --model_class mine.models:Slow \(mine/models.py\)"),
 )
 WRONG_FLAGS = (
@@ -450,3 +473,127 @@ class RefusalTest(parameterized.TestCase):
     def test_a_run_that_is_nowhere_ends_with_78(self, run, message):
         with exits_with(78, message):
             run_cli("verify", run)
+
+
+@pytest.mark.slow
+class HonestDifferencesTest(parameterized.TestCase):
+    """What differs between then and now is named; answers that stay the same are equal all the same."""
+
+    def test_the_size_of_batches(self):
+        code, output = verified(finished_run(), "--batch_size", "3")
+        self.assertEqual(code, 0, output)
+        self.assertIn("  batch_rows: 64 then, 3 now\n", output)
+
+    def test_the_number_format(self):
+        code, output = verified(finished_run(), "--dtype", "bfloat16")
+        self.assertIn("  dtype: float32 then, bfloat16 now\n", output)
+        for line in difference_of_answers(output):
+            distance = float(re.search("now; (.*) nats apart", line)[1])
+            self.assertEqual(distance <= 0.25, "near tie, which rounding may turn" in line, line)
+        self.assertEqual(code, bool(difference_of_answers(output)))
+
+    def test_versions_ranks_and_machine(self):
+        folder = copy_of_run()
+
+        def change(manifest):
+            manifest["versions"]["torch"] = "2.11.0"
+            manifest["answering"]["ranks"] = 2
+            manifest["hardware"]["processor"] = "AMD EPYC 9R14"
+            manifest["hardware"]["gpus"] = ["NVIDIA H100"]
+            manifest["answering"]["device"] = "cuda"
+
+        change_json(folder / "manifest.json", change)
+        make_hashes_anew(folder)
+        code, output = verified(folder, "--use_cpu")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"\n  torch: 2.11.0 then, \S+ now\n")
+        for line in ("ranks: 2 then, 1 now", "device: cuda then, cpu now", "gpus: NVIDIA H100 then, none now"):
+            self.assertIn(f"  {line}\n", output)
+        self.assertRegex(output, r"\n  processor: AMD EPYC 9R14 then, .+ now\n")
+
+    def test_rows_are_found_where_they_are_now(self):
+        folder = copy_of_run()
+        (folder / ROWS).unlink()
+        set_flag(validation_file="/nowhere/validation.jsonl", train_file="/nowhere/train.jsonl")(folder)
+        moved = Path(tempfile.mkdtemp())
+        for name in ("train", "validation"):
+            shutil.copy(finished_run().parent / f"{name}.jsonl", moved)
+        make_hashes_anew(folder)
+        code, output = verified(folder, "--data_dir", moved)
+        self.assertEqual(code, 0, output)
+        rows = reviews(40, seed=2)
+        rows[3]["label"] = "good" if rows[3]["label"] == "bad" else "bad"
+        write_rows(moved / "validation.jsonl", rows)
+        code, output = verified(folder, "--data_dir", moved)
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, "validation.jsonl has changed")
+        self.assertIn("1 targets are not those of the rows: row 3", output)
+
+    def test_many_rows_are_counted_and_json_has_all(self):
+        folder = copy_of_run()
+        change_weights(folder)
+        code, output = verified(folder, "--max_rows", "2")
+        self.assertEqual(code, 1)
+        self.assertRegex(output, r"\n  and \d\d more rows \(--max_rows\)\n")
+        self.assertLen(difference_of_answers(output), 2)
+        code, output = verified(folder, "--json")
+        self.assertEqual(code, 1)
+        first, *others = [json.loads(line) for line in output.splitlines()]
+        num_different = sum("recorded" in line for line in others)
+        self.assertEqual((first["verdict"], first["answers"], first["equal"]), ("different", 40, 40 - num_different))
+        self.assertGreater(num_different, 2)
+
+    def test_labels_that_are_chosen_by_their_scores(self):
+        folder = tiny_run(eval_method="score", max_eval_samples=30).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: the record of 30 answers; the model was not run (--scores_only)\n")
+
+    @parameterized.parameters(
+        {"model_family": "encoder", "dataset_name": "sentiment"},
+        {"config_name": "bert", "config_overrides": BERT, "dataset_name": "entailment"},
+        {"config_name": "bert", "config_overrides": BERT, "dataset_name": "similarity"},
+        {"config_name": "gpt2", "config_overrides": GPT2, "dataset_name": "sentiment,entailment"},
+        {"config_name": "bart", "config_overrides": BART, "dataset_name": "sentiment", "generation_num_beams": 2},
+        {"bf16": True, "dataset_name": "sentiment,similarity", "per_device_eval_batch_size": 7},
+        {"adapter": "lora", "dataset_name": "sentiment"},
+    )
+    def test_every_family_and_way_of_answering_is_repeated(self, **flags):
+        folder = tiny_run(max_eval_samples=30, **flags).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"^equal: (30 of 30|60 of 60) answers")
+
+    def test_each_task_with_the_weights_of_its_best_step(self):
+        flags = {"select": "per_task", "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1}
+        folder = tiny_run(max_eval_samples=30, dataset_name="sentiment,entailment", max_steps=3, **flags).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        shutil.rmtree(folder / "best" / "entailment")
+        with exits_with(65, "best/entailment is missing"):
+            run_cli("verify", folder)
+
+    def test_an_evaluation_of_another_model(self):
+        folder = Path(tempfile.mkdtemp()) / "scored"
+        flags = ["--benchmark", "mini", "--dataset_name", "sentiment", "--max_eval_samples", "30", "--use_cpu"]
+        command = [sys.executable, "-m", "t5suite", "evaluate", "--model_name_or_path", str(finished_run()), *flags]
+        done = subprocess.run([*command, "--output_dir", str(folder)], cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+
+    @parameterized.parameters("generate", "score")
+    def test_an_export_answers_in_place_of_the_model(self, method):
+        pytest.importorskip("onnxruntime")
+        source = finished_run() if method == "generate" else tiny_run(eval_method="score").directory
+        exported = Path(tempfile.mkdtemp()) / "onnx"
+        run_cli("export", "--model_name_or_path", source, "--output_dir", exported, "--format", "onnx")
+        code, output = verified(source, "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"\n  answered by: the run's model then, ONNX files in .* now\n")
+        with exits_with(78, "--exported .*: no folder of t5suite export"):
+            run_cli("verify", source, "--exported", source)

@@ -37,6 +37,7 @@ def verify_flags(parser) -> None:
     )
     add("--model_revision", help="branch, tag or commit of a model on the hub; a commit cannot have been altered")
     add("--record_sha256", help="what the record's hash must be, if you have it from elsewhere")
+    add("--exported", help="let the ONNX or CTranslate2 files of this folder answer, and measure with the run's model")
     add("--batch_size", type=int, help="rows answered at once; default: the run's own batches")
     add("--dtype", choices=["float32", "bfloat16"], help="precision of the weights; default: the run's")
     add("--use_cpu", action="store_true", help="use no GPU")
@@ -54,7 +55,7 @@ def verify(arguments) -> None:
       DataError: the run cannot be verified: a file is missing, or it needs its author's code.
       SystemExit: with 1, if something differs.
     """
-    check_flags(arguments)
+    _check_verify_flags(arguments)
     libraries = choose_libraries(allow_untested=arguments.allow_untested_libraries)
     from t5suite.reports.run_records import read_record
 
@@ -68,7 +69,7 @@ def verify(arguments) -> None:
         sys.exit(EXIT_DIFFERENT)
 
 
-def check_flags(arguments) -> None:
+def _check_verify_flags(arguments) -> None:
     """Refuses flags that do not go together, and a run that is nowhere.
 
     Raises:
@@ -78,7 +79,7 @@ def check_flags(arguments) -> None:
     if arguments.record_sha256 and not re.fullmatch("[0-9a-f]{64}", arguments.record_sha256):
         raise ConfigError(f"--record_sha256 {arguments.record_sha256}: a SHA-256 has 64 hexadecimal digits")
     if arguments.scores_only:
-        for name in ("batch_size", "dtype", "use_cpu"):
+        for name in ("exported", "batch_size", "dtype", "use_cpu"):
             if getattr(arguments, name):
                 raise ConfigError(f"--{name} has no effect with --scores_only, which does not run the model")
     run = arguments.run
@@ -103,7 +104,7 @@ def place_of_run(arguments) -> tuple[Path, str | None]:
 
 def verification_of(record, arguments, off: frozenset[str]):
     """The verification as the flags ask for it."""
-    from t5suite.reports.verification import verify as verify_record
+    from t5suite.reports.verification import verify_record
 
     if arguments.scores_only:
         return verify_record(record, arguments.data_dir, expected=arguments.record_sha256)
@@ -112,7 +113,10 @@ def verification_of(record, arguments, off: frozenset[str]):
 
     start_logging(is_main=True, disable_tqdm=True)
     answering = answering_by_flags(record, arguments, off)
-    answer = partial(answer_again, answering=answering)
+    other_answers = None
+    if arguments.exported is not None:
+        other_answers = answers_of_exported_files(record, arguments, answering)
+    answer = partial(answer_again, answering=answering, other_answers=other_answers)
     return verify_record(record, arguments.data_dir, answer, tokenizer_problems, arguments.record_sha256)
 
 
@@ -132,13 +136,26 @@ def answering_by_flags(record, arguments, off: frozenset[str]):
     return answering
 
 
+def answers_of_exported_files(record, arguments, answering):
+    """What answers in place of the run's model.
+
+    Raises:
+      ConfigError: the folder has no exported files.
+    """
+    from t5suite.inference.export_answers import answers_of_export, kind_of_export
+
+    if kind_of_export(arguments.exported) is None:
+        raise ConfigError(f"--exported {arguments.exported}: no folder of t5suite export --format onnx or ctranslate2")
+    return answers_of_export(arguments.exported, record.settings, answering.num_beams, answering.use_cpu)
+
+
 def print_verification(verification, arguments) -> None:
     """Prints the verdict, then what was compared and what differs."""
-    from t5suite.reports.verification_text import json_lines, text_lines
+    from t5suite.reports.verification_text import verification_json, verification_lines
 
     if arguments.json:
-        for line in json_lines(verification):
+        for line in verification_json(verification):
             print_json(line)
         return
-    for line in text_lines(verification, arguments.max_rows):
+    for line in verification_lines(verification, arguments.max_rows):
         show_text(line)

@@ -8,15 +8,14 @@ Of an answer that differs, `apart` is by how many nats the model now prefers it 
 at which they differ (greedy decoding chose there), or as a whole (label scores, beams).
 """
 
-import logging
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 import torch
-from accelerate import Accelerator
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.answering.answerer import AnswerSettings
@@ -29,22 +28,25 @@ from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.training.eval_sets import EvalSet, make_eval_set
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings
-from t5suite.training.evaluation_report import Report, Result
 from t5suite.training.fine_tuning_data import encoding_by_flags
 from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.model_setup import tokenizer_and_model
+from t5suite.training.process_setup import leave_out_cudnn_attention
 from t5suite.training.trainer import set_use_cache
 
-logger = logging.getLogger(__name__)
-
 # Flags of the model that say how its weights are read and computed, whichever they are.
-MODEL_FLAGS = ("model_family", "attn_implementation", "adapter_base", "load_in_8bit", "load_in_4bit")
+QUANTIZED = ("load_in_8bit", "load_in_4bit")
+MODEL_FLAGS = ("model_family", "attn_implementation", "adapter_base", *QUANTIZED)
 # Of the text, for `encoding_by_flags`.
 TEXT_FLAGS = (
     "max_source_length", "max_target_length", "answer_separator",
     "source_lang", "target_lang", "source_lang_column", "target_lang_column",
 )  # fmt: skip
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# Of matrices that bitsandbytes holds, whose first weights a run describes.
+QUANTIZED_DTYPES = ("uint8", "int8")
+AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Rows that differ of which the distance is computed; more of them are counted.
 MOST_MEASURED = 200
 
@@ -79,16 +81,78 @@ class Answering:
         recorded = record.answering
         settings = record.settings
         batch_rows = recorded.get("batch_rows") or settings.get("per_device_eval_batch_size") or cls.batch_rows
-        return cls(
+        answering = cls(
             batch_rows=batch_rows,
             batch_tokens=recorded.get("batch_tokens"),
             num_beams=recorded.get("num_beams") or settings.get("generation_num_beams") or 1,
             max_length=recorded.get("max_length") or settings.get("generation_max_length"),
             dtype=recorded.get("dtype") or "float32",
-            autocast=recorded.get("autocast") or "no",
+            autocast=recorded.get("autocast") or autocast_by_flags(settings),
             off=off | frozenset((record.manifest.get("libraries") or {}).get("off") or ()),
             use_cpu=recorded.get("device") == "cpu",
         )
+        check_answering(answering, record)
+        return answering
+
+
+def autocast_by_flags(settings: Mapping) -> str:
+    """The mixed precision of a run of an earlier version."""
+    for name in AUTOCAST_TYPES:
+        if settings.get(name):
+            return name
+    return "no"
+
+
+def check_answering(answering: Answering, record: RunRecord) -> None:
+    """Refuses values that no run writes.
+
+    Raises:
+      DataError: names the value.
+    """
+    counts = {name: getattr(answering, name) for name in ("batch_rows", "batch_tokens", "num_beams", "max_length")}
+    are_right = {name: value is None or (type(value) is int and value > 0) for name, value in counts.items()}
+    are_right["dtype"] = answering.dtype in (*DTYPES, *QUANTIZED_DTYPES)
+    are_right["autocast"] = answering.autocast in ("no", *AUTOCAST_TYPES)
+    for name, is_right in are_right.items():
+        if not is_right:
+            raise DataError(f"{record.folder}: manifest.json: 'answering': {name} is {getattr(answering, name)!r:.60}")
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """What an `Evaluator` needs of `accelerate.Accelerator` in one process, without its state of the whole process."""
+
+    device: torch.device
+    mixed_precision: str = "no"
+    process_index: int = 0
+    num_processes: int = 1
+
+    @classmethod
+    def chosen(cls, answering: Answering) -> "OneDevice":
+        """The accelerator of this machine, if it has one and the run has used one."""
+        device = torch.device("cpu")
+        if torch.accelerator.is_available() and not answering.use_cpu:
+            device = torch.accelerator.current_accelerator()
+        return cls(device, answering.autocast)
+
+    def autocast(self):
+        """Products in the mixed precision, if there is one."""
+        dtype = AUTOCAST_TYPES.get(self.mixed_precision)
+        if dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class OtherAnswers:
+    """What answers in place of the run's model, such as `ONNX files`.
+
+    Attributes:
+      answer: an evaluated set -> its answers, in the examples' order.
+    """
+
+    name: str
+    answer: Callable[[EvalSet], list[str]]
 
 
 @dataclass
@@ -97,21 +161,15 @@ class Answered:
 
     Attributes:
       answers: by split, in the examples' order.
-      report: the scores of these answers, and of losses.
-      sets: the evaluated sets, by split.
+      losses: by split, the metrics of those of which only the loss is evaluated.
       now: as `Evaluator.described`.
       apart: by split and position of an example, nats between the answer now and the recorded one; None: not measured.
     """
 
-    report: Report
-    sets: dict[str, EvalSet]
     now: dict
+    answers: dict[str, list[str]] = field(default_factory=dict)
+    losses: dict[str, dict] = field(default_factory=dict)
     apart: dict[tuple[str, int], float | None] = field(default_factory=dict)
-
-    @property
-    def answers(self) -> dict[str, list[str]]:
-        """By split, in the examples' order."""
-        return {name: result.predictions for name, result in self.report.results.items()}
 
 
 def tokenizer_problems(record: RunRecord) -> list[str]:
@@ -119,13 +177,12 @@ def tokenizer_problems(record: RunRecord) -> list[str]:
     description = record.manifest.get(TOKENIZER)
     if not description:
         return []
-    tokenizer = loaded(
-        record, load_tokenizer, record.settings.get("tokenizer_name") or record.model, revision_of(record)
-    )
+    name = tokenizer_name(record) or record.model
+    tokenizer = loaded(record, load_tokenizer, name, model_commit(record))
     return [f"the tokenizer is another one: {line}" for line in tokenizer_differences(description, tokenizer)]
 
 
-def revision_of(record: RunRecord) -> str | None:
+def model_commit(record: RunRecord) -> str | None:
     """The commit of a model of the hub; a folder has none."""
     if Path(record.model).is_dir():
         return None
@@ -140,44 +197,80 @@ def loaded(record: RunRecord, load, *arguments, **options):
         raise DataError(f"{record.folder}: the model cannot be loaded: {error}") from None
 
 
-def answer_again(record: RunRecord, rows: Mapping[str, RecordedRows], answering: Answering) -> Answered:
+def answer_again(
+    record: RunRecord,
+    rows: Mapping[str, RecordedRows],
+    answering: Answering,
+    other_answers: OtherAnswers | None = None,
+) -> Answered:
     """Answers every row, and measures how far apart answers lie that differ.
 
     Args:
       rows: those of each split.
+      other_answers: answers in place of the model's: those of an export.
 
     Raises:
       DataError: the model cannot be loaded, or its files are missing.
     """
+    model, evaluator, encoding = load_evaluator(record, answering)
+    answered = Answered(evaluator.described(model))
+    if other_answers is not None:
+        answered.now["answered by"] = other_answers.name
+    for split in by_task(record.splits):
+        if not rows[split.name].rows:
+            continue
+        load_weights_of_task(record, model, split.scored.task.name)
+        eval_set = eval_set_of(split, rows[split.name], encoding)
+        if other_answers is None:
+            result = evaluator.evaluate(model, [eval_set]).results[split.name]
+            answers = result.predictions
+            if result.method == "loss":
+                answered.losses[split.name] = result.metrics
+        else:
+            answers = other_answers.answer(eval_set)
+        answered.answers[split.name] = answers
+        answered.apart.update(distances(evaluator, model, eval_set, split.answers, answers))
+    return answered
+
+
+def by_task(splits: Sequence[RecordedSplit]) -> list[RecordedSplit]:
+    """The splits, those of one task together: a task's best weights are loaded once."""
+    names = list(dict.fromkeys(split.scored.task.name for split in splits))
+    return sorted(splits, key=lambda split: names.index(split.scored.task.name))
+
+
+def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
+    """`(model, evaluator, encoding)` of a run, as it answered.
+
+    Raises:
+      DataError: the model cannot be loaded.
+    """
     tasks = {split.scored.task.name: split.scored.task for split in record.splits}
-    model_args = ModelArguments(
+    flags = {name: record.settings[name] for name in MODEL_FLAGS if record.settings.get(name) is not None}
+    model_args = loaded(
+        record,
+        ModelArguments,
         model_name_or_path=record.model,
         tokenizer_name=tokenizer_name(record),
-        model_revision=revision_of(record),
-        **{name: record.settings[name] for name in MODEL_FLAGS if record.settings.get(name) is not None},
+        model_revision=model_commit(record),
+        **flags,
     )
     tokenizer, model = loaded(record, tokenizer_and_model, model_args, tasks=list(tasks.values()))
     set_use_cache(model, bool(record.settings.get("use_cache")))
-    model.to(getattr(torch, answering.dtype))
-    accelerator = Accelerator(mixed_precision=answering.autocast, cpu=answering.use_cpu)
-    model.to(accelerator.device)
+    place = OneDevice.chosen(answering)
+    prepare_device(place.device, record.settings)
+    if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
+        model.to(place.device, DTYPES[answering.dtype])
     text = SimpleNamespace(**{name: record.settings.get(name) for name in TEXT_FLAGS})
     encoding = encoding_by_flags(model, tokenizer, text, None, record.model)
-    evaluator = evaluator_of(model, tokenizer, accelerator, answering)
-    results = {}
-    sets = {}
-    apart = {}
-    for task_name in tasks:
-        splits = [split for split in record.splits if split.scored.task.name == task_name]
-        load_best_weights(record, model, task_name)
-        task_sets = [eval_set_of(split, rows[split.name], encoding) for split in splits if rows[split.name].rows]
-        report = evaluator.evaluate(model, task_sets)
-        results.update(report.results)
-        sets.update({eval_set.name: eval_set for eval_set in task_sets})
-        for split in splits:
-            if split.name in sets:
-                apart.update(distances(evaluator, model, sets[split.name], split, report.results[split.name]))
-    return Answered(Report(results, 0.0, {}), sets, evaluator.described(model), apart)
+    return model, repeating_evaluator(model, tokenizer, place, answering), encoding
+
+
+def prepare_device(device: torch.device, settings: Mapping) -> None:
+    """Sets what a run sets of a GPU, for the whole process: kernels of attention, and TF32."""
+    leave_out_cudnn_attention(device)
+    if device.type == "cuda" and settings.get("tf32") is not None:
+        torch.backends.cuda.matmul.allow_tf32 = bool(settings["tf32"])
 
 
 def tokenizer_name(record: RunRecord) -> str | None:
@@ -187,7 +280,7 @@ def tokenizer_name(record: RunRecord) -> str | None:
     return record.settings.get("tokenizer_name")
 
 
-def evaluator_of(model, tokenizer, accelerator, answering: Answering) -> Evaluator:
+def repeating_evaluator(model, tokenizer, place: OneDevice, answering: Answering) -> Evaluator:
     """An evaluator that answers as `answering` says."""
     settings = EvaluatorSettings(
         num_beams=answering.num_beams,
@@ -196,7 +289,7 @@ def evaluator_of(model, tokenizer, accelerator, answering: Answering) -> Evaluat
         batch_tokens=answering.batch_tokens,
     )
     collator = make_collator(model, answering.autocast != "no")
-    return Evaluator(collator, tokenizer, settings, answering.batch_rows, accelerator)
+    return Evaluator(collator, tokenizer, settings, answering.batch_rows, place)
 
 
 def eval_set_of(split: RecordedSplit, rows: RecordedRows, encoding) -> EvalSet:
@@ -215,16 +308,17 @@ def eval_set_of(split: RecordedSplit, rows: RecordedRows, encoding) -> EvalSet:
     return eval_set if tokens is None else replace(eval_set, max_target_tokens=tokens)
 
 
-def load_best_weights(record: RunRecord, model, task: str) -> None:
-    """Of a run with `--select per_task`, loads the weights of the task's best step.
+def load_weights_of_task(record: RunRecord, model, task: str) -> None:
+    """Of a run with `--select per_task`, loads the weights of the task's best step; the last ones where none was best.
 
     Raises:
       DataError: they are not there.
     """
-    is_per_task = record.settings.get("select") == "per_task" and task in (record.manifest.get("best_per_task") or {})
-    if not is_per_task or "training" not in record.manifest:
+    if record.settings.get("select") != "per_task" or "training" not in record.manifest:
         return
-    folder = record.folder / "best" / task
+    folder = record.folder
+    if task in (record.manifest.get("best_per_task") or {}):
+        folder = record.folder / "best" / task
     if not folder.is_dir():
         raise DataError(
             f"best/{task} is missing in {record.folder}: the weights that answered {task} (--select per_task)"
@@ -233,39 +327,62 @@ def load_best_weights(record: RunRecord, model, task: str) -> None:
 
 
 def distances(
-    evaluator: Evaluator, model, eval_set: EvalSet, split: RecordedSplit, result: Result
+    evaluator: Evaluator, model, eval_set: EvalSet, recorded: Sequence[str], now: Sequence[str]
 ) -> dict[tuple[str, int], float | None]:
-    """By how many nats the model prefers its answer now to the recorded one, where they differ."""
-    differing = [
-        position for position, (recorded, now) in enumerate(zip(split.answers, result.predictions)) if recorded != now
-    ][:MOST_MEASURED]
-    if not differing:
+    """By how many nats the model prefers an answer now to the recorded one, where they differ; computed in float32.
+
+    In bfloat16 two answers that rounding exchanges are often equally likely, to the last bit.
+
+    Args:
+      recorded, now: in the examples' order.
+    """
+    pairs = {position: pair for position, pair in enumerate(zip(recorded, now)) if pair[0] != pair[1]}
+    if not pairs:
         return {}
     settings = AnswerSettings(evaluator.settings.reference, False, eval_set.encoding.num_fixed_tokens)
     answerer = recognize_family(model).make_answerer(
         model, evaluator.tokenizer, settings, evaluator.collator, evaluator.accelerator.device
     )
     apart = {}
-    was_training = model.training
+    is_greedy = eval_set.method == "generate" and evaluator.settings.num_beams == 1
     model.eval()
-    with torch.no_grad(), evaluator.accelerator.autocast():
-        for position in differing:
-            pair = (split.answers[position], result.predictions[position])
-            apart[(eval_set.name, position)] = distance(answerer, eval_set, position, pair)
-    model.train(was_training)
+    with torch.no_grad(), in_float32(model):
+        for position, pair in list(pairs.items())[:MOST_MEASURED]:
+            apart[(eval_set.name, position)] = distance(answerer, eval_set, position, pair, is_greedy)
     return apart
 
 
-def distance(answerer, eval_set: EvalSet, position: int, pair: tuple[str, str]) -> float | None:
-    """Nats between the recorded answer and the one now; None where the model gives no probabilities of them."""
+@contextlib.contextmanager
+def in_float32(model) -> Iterator[None]:
+    """Within the block the model computes in float32, with the weights that it has; a quantized one stays as it is."""
+    dtype = next(model.parameters()).dtype
+    is_plain = dtype in DTYPES.values()
+    if is_plain:
+        model.to(torch.float32)
+    try:
+        yield
+    finally:
+        if is_plain:
+            model.to(dtype)
+
+
+def distance(answerer, eval_set: EvalSet, position: int, pair: tuple[str, str], is_greedy: bool) -> float | None:
+    """Nats between the recorded answer and the one now; None where the model gives no probabilities of them.
+
+    Args:
+      is_greedy: answers were decoded token by token, and are measured at the first one at which they differ.
+    """
     reading = answerer.read(eval_set.features.__getitems__([position]))
     if eval_set.method == "classify":
         return distance_of_classes(reading.scores[0], eval_set.encoding, pair)
     if eval_set.method not in ("generate", "score"):
         return None
-    ids = eval_set.encoding.for_task(eval_set.task).choices(list(pair))
-    is_greedy = eval_set.method == "generate"
-    recorded_ids, now_ids = up_to_difference(*ids) if is_greedy else ids
+    try:
+        recorded_ids, now_ids = eval_set.encoding.for_task(eval_set.task).choices(list(pair))
+    except ConfigError:  # the language differs from row to row
+        return None
+    if is_greedy:
+        recorded_ids, now_ids = up_to_difference(recorded_ids, now_ids)
     if recorded_ids == now_ids:
         return None
     ((recorded_score, now_score),) = reading.candidate_scores([[recorded_ids, now_ids]])

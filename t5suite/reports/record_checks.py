@@ -94,22 +94,22 @@ def differing_fields(entry: Mapping, other: Mapping, name: str, place: str) -> l
     """
     problems = []
     for field in sorted({*entry, *other}):
-        value = plain(entry.get(field))
-        other_value = plain(other.get(field))
+        value = as_json_has_it(entry.get(field))
+        other_value = as_json_has_it(other.get(field))
         # The card of a saved model leaves metrics of `evaluate` out; such runs are refused anyway.
         if value != other_value:
             problems.append(f"{name}: {field} is {value!r:.60} in the manifest, and {other_value!r:.60} in {place}")
     return problems
 
 
-def plain(value):
+def as_json_has_it(value):
     """A field of an entry as JSON has it: lists for tuples, the words of a table of labels."""
     if isinstance(value, Mapping) and value and all(isinstance(key, int) for key in value):
         return [value[key] for key in sorted(value) if key >= 0]
     if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
+        return {key: as_json_has_it(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
+        return [as_json_has_it(part) for part in value]
     return value
 
 
@@ -218,9 +218,9 @@ def problems_of_card(record: RunRecord) -> list[str]:
 def reported_score(results: Mapping, name: str, metric: str) -> float | None:
     """A score by its name and metric on a card; NaN where it is not defined, None where there is none."""
     if metric == "average":
-        titles = {average_title(suite): average for suite, average in results["averages"].items()}
-        return titles.get(name)
-    scores = results["tasks"].get(name, {})
+        scores = {metric: average for suite, average in results["averages"].items() if average_title(suite) == name}
+    else:
+        scores = results["tasks"].get(name, {})
     if metric not in scores:
         return None
     return math.nan if scores[metric] is None else scores[metric]

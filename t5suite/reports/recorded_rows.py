@@ -11,6 +11,7 @@ the same rows. Earlier versions recorded only a fingerprint of files.
 from dataclasses import dataclass
 
 from t5suite.base.errors import DataError, UserError
+from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.reports.evaluated_rows import (
@@ -33,7 +34,7 @@ class RecordedRows:
     """The rows of a split.
 
     Attributes:
-      rows: none if their number is another one, so that answers cannot be compared row by row.
+      rows: none if their number is another one, so that answers cannot be compared_rows row by row.
       problem: how they differ from those of the run; empty if they are the same.
     """
 
@@ -53,8 +54,13 @@ def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None 
     shared = record.folder / ROWS / f"{split.scored.key}.jsonl"
     if shared.is_file():
         rows = read_jsonl(shared)
-        return compared(EvaluatedRows(rows, list(range(len(rows))), []), split, f"{ROWS}/{shared.name}")
-    others = []
+        return compared_rows(EvaluatedRows(rows, list(range(len(rows))), []), split, f"{ROWS}/{shared.name}")
+    if not rows_stay(record.settings):
+        raise DataError(
+            f"the rows of {split.name} cannot be fetched: they were in memory, or made by code or a tokenizer, and "
+            f"{ROWS}/{shared.name} is missing (--share_rows keeps them)"
+        )
+    different_rows = []
     reasons = []
     facts = data_facts(record.manifest).get(split.scored.key) or {}
     for settings in settings_by_place(record.manifest, data_dir):
@@ -64,14 +70,14 @@ def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None 
         except (UserError, OSError, ImportError) as error:
             reasons.append(str(error)[:LONGEST_ERROR])
             continue
-        recorded = compared(rows, split, changed_source(loaded, facts))
+        recorded = compared_rows(rows, split, changed_source(loaded, facts))
         if not split.facts.get("rows_sha256") and is_changed(loaded, facts):
             recorded = changed(rows, split, changed_source(loaded, facts))
         if not recorded.problem:
             return recorded
-        others.append(recorded)
-    if others:
-        return others[0]
+        different_rows.append(recorded)
+    if different_rows:
+        return different_rows[0]
     raise DataError(
         f"the rows of {split.name} ({split.scored.split}) cannot be fetched: {reasons[0]}{cure_of_rows(split)}"
     )
@@ -85,7 +91,7 @@ def cure_of_rows(split: RecordedSplit) -> str:
     return "; --data_dir DIR says where a copy is"
 
 
-def compared(rows: EvaluatedRows, split: RecordedSplit, source: str) -> RecordedRows:
+def compared_rows(rows: EvaluatedRows, split: RecordedSplit, source: str) -> RecordedRows:
     """The rows, and whether they are those of the run."""
     expected = split.facts.get("rows_sha256")
     if expected not in (None, rows_fingerprint(rows.rows)):

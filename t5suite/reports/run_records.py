@@ -107,7 +107,9 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
     folder = Path(folder)
     for name in (MANIFEST, RESULTS):
         if not (folder / name).is_file():
-            raise DataError(f"{folder}: {name} is missing: nothing says how its scores were made; {cure_of(folder)}")
+            raise DataError(
+                f"{folder}: {name} is missing: nothing says how its scores were made; {what_to_give_instead(folder)}"
+            )
     with as_data_errors():
         manifest = read_manifest(folder)
         results = read_results(folder)
@@ -117,7 +119,7 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
     return RunRecord(folder, manifest, results, read_splits(folder, manifest), commit)
 
 
-def cure_of(folder: Path) -> str:
+def what_to_give_instead(folder: Path) -> str:
     """What to give in place of a folder without a record."""
     if folder.name.startswith("checkpoint-") and (folder.parent / MANIFEST).is_file():
         return f"a checkpoint has no scores of its own: give its run, {folder.parent}"
@@ -153,6 +155,9 @@ def code_of_author(folder: Path, settings: Mapping) -> Iterator[str]:
     config = table_or_empty(folder / "config.json")
     if config.get("model_class"):
         yield f"config.json: model_class {config['model_class']} ({file_of_code(config['model_class'])})"
+    for key, value in config.items():
+        if key.endswith("attn_implementation") and "/" in str(value):
+            yield f"config.json: {key} {value} (a kernel of the hub)"
     if settings.get("trust_remote_code"):
         for name in FILES_WITH_CODE:
             for target in code_named_in(folder / name):
@@ -160,7 +165,7 @@ def code_of_author(folder: Path, settings: Mapping) -> Iterator[str]:
 
 
 def code_of_flags(settings: Mapping) -> Iterator[str]:
-    """The code that flags name: tasks in Python, metrics, a class of models."""
+    """The code that flags name: tasks in Python, metrics, a class of models, a kernel of the hub."""
     task_file = settings.get("task_file")
     if task_file and not str(task_file).endswith((".yaml", ".yml")):
         yield f"--task_file {task_file}"
@@ -169,6 +174,9 @@ def code_of_flags(settings: Mapping) -> Iterator[str]:
     metrics += [word.strip() for word in str(settings.get("metrics") or "").split(",") if ":" in word]
     for metric in dict.fromkeys(metrics):
         yield f"--metrics {metric} ({file_of_code(metric)})"
+    attention = settings.get("attn_implementation")
+    if "/" in str(attention):
+        yield f"--attn_implementation {attention} (a kernel of the hub)"
     if settings.get("model_class"):
         yield f"--model_class {settings['model_class']} ({file_of_code(settings['model_class'])})"
 

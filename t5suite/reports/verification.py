@@ -1,6 +1,6 @@
 """Whether a finished run's scores can be had again: its record checked, and its rows answered again by its model.
 
->>> verification = verify(read_record("runs/mini-sentiment"))
+>>> verification = verify_record(read_record("runs/mini-sentiment"))
 >>> verification.is_equal, verification.num_equal, verification.num_answers
 (True, 400, 400)
 
@@ -110,7 +110,7 @@ class Verification:
         return sum(split.num_equal or 0 for split in self.splits)
 
 
-def verify(
+def verify_record(
     record: RunRecord,
     data_dir: str | None = None,
     answer: Callable[[RunRecord, Mapping[str, RecordedRows]], object] | None = None,
@@ -182,12 +182,10 @@ def problems_of_split(record: RunRecord, split: RecordedSplit, rows: RecordedRow
 
 def problems_of_losses(record: RunRecord, split: RecordedSplit, answered) -> list[str]:
     """Losses in the results that are not those of the model now, of splits of which only the loss is evaluated."""
-    result = answered.report.results.get(split.name)
-    if result is None or result.method != "loss":
-        return []
+    metrics = answered.losses.get(split.name, {})
     problems = []
     for name, reported in record.results["tasks"].get(split.name, {}).items():
-        value = result.metrics.get(name)
+        value = metrics.get(name)
         if value is not None and not is_same(value, reported, LOSS_TOLERANCE):
             problems.append(f"{split.name}: {name} is {value:.6f} by the model, and {reported:.6f} in results.json")
     return problems
@@ -205,8 +203,20 @@ def differing_rows(record: RunRecord, split: RecordedSplit, rows: RecordedRows, 
             continue
         apart = answered.apart.get((split.name, position))
         is_near = apart is not None and abs(apart) <= bound
-        differing.append(DifferingRow(split.name, line["row"], row_key(line), line["prediction"], now, apart, is_near))
+        differing.append(
+            DifferingRow(split.name, line["row"], key_of_line(line), line["prediction"], now, apart, is_near)
+        )
     return differing
+
+
+def key_of_line(line: Mapping) -> str:
+    """What names the row of a recorded answer in the data.
+
+    >>> key_of_line({"row": 2, "idx": 3}), key_of_line({"row": 2, "place": "reviews.csv:4"})
+    ('idx 3', 'reviews.csv:4')
+    """
+    key = row_key(line)
+    return key if line.get("idx") is None else f"idx {key}"
 
 
 def near_tie(record: RunRecord, now: Mapping) -> float:
@@ -223,6 +233,8 @@ def environment_differences(record: RunRecord, now: Mapping) -> list[tuple[str, 
     here = {**versions(), "code": code_sha256()[:12]}
     then |= {f"answering: {name}": value for name, value in record.answering.items()}
     here |= {f"answering: {name}": value for name, value in now.items()}
+    then["answered by"] = "the run's model"
+    here.setdefault("answered by", here.pop("answering: answered by", then["answered by"]))
     hardware = record.manifest.get("hardware") or {}
     for name, value in hardware_now().items():
         if hardware.get(name) is not None:

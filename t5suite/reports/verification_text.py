@@ -1,6 +1,6 @@
 """A verification in words, and as JSON.
 
->>> print("\\n".join(text_lines(verification)))
+>>> print("\\n".join(verification_lines(verification)))
 equal: 400 of 400 answers
 sentiment: 400 of 400 answers equal, accuracy 91.50, invalid_rate 0.00
 """
@@ -12,7 +12,7 @@ LONGEST_ANSWER = 60
 MOST_PROBLEMS = 30
 
 
-def text_lines(verification: Verification, max_rows: int = 20) -> list[str]:
+def verification_lines(verification: Verification, max_rows: int = 20) -> list[str]:
     """What was compared, and what differs; at most `max_rows` rows."""
     lines = [verdict(verification)]
     lines += [split_line(split) for split in verification.splits]
@@ -94,7 +94,9 @@ def row_line(row: DifferingRow) -> str:
     """A row that differs, and by how much."""
     recorded = shortened(row.recorded, LONGEST_ANSWER)
     now = shortened(row.now, LONGEST_ANSWER)
-    name = f"row {row.row}" if row.key in (f"row {row.row}", str(row.row)) else f"row {row.row} ({row.key})"
+    name = f"row {row.row}"
+    if row.key not in (name, f"idx {row.row}"):
+        name += f" ({row.key})"
     return f"  {row.split} {name}: {recorded!r} recorded, {now!r} now; {distance_text(row)}"
 
 
@@ -108,7 +110,7 @@ def distance_text(row: DifferingRow) -> str:
     return f"{text}: no near tie, rounding does not explain it"
 
 
-def json_lines(verification: Verification) -> list[dict]:
+def verification_json(verification: Verification) -> list[dict]:
     """The verification as lines of JSON: the verdict, each split, each problem, each row, each difference around."""
     lines = [
         {
