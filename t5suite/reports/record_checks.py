@@ -218,12 +218,14 @@ def problems_of_card(record: RunRecord) -> list[str]:
 def reported_score(results: Mapping, name: str, metric: str) -> float | None:
     """A score by its name and metric on a card; NaN where it is not defined, None where there is none."""
     if metric == "average":
-        scores = {metric: average for suite, average in results["averages"].items() if average_title(suite) == name}
+        scores = {average_title(suite): average for suite, average in results["averages"].items()}
+        key = name
     else:
         scores = results["tasks"].get(name, {})
-    if metric not in scores:
+        key = metric
+    if key not in scores:
         return None
-    return math.nan if scores[metric] is None else scores[metric]
+    return math.nan if scores[key] is None else scores[key]
 
 
 def scores_in_header(path: Path) -> Iterator[tuple[str, str, float]]:

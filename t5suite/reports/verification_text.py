@@ -107,7 +107,7 @@ def distance_text(row: DifferingRow) -> str:
     text = f"{abs(row.apart):.3g} nats apart"
     if row.is_near_tie:
         return f"{text}: a near tie, which rounding may turn"
-    return f"{text}: no near tie, rounding does not explain it"
+    return f"{text}: no near tie"
 
 
 def verification_json(verification: Verification) -> list[dict]:
