@@ -576,15 +576,21 @@ class HonestDifferencesTest(parameterized.TestCase):
         with exits_with(65, "best/entailment is missing"):
             run_cli("verify", folder)
 
-    def test_an_evaluation_of_another_model(self):
-        folder = Path(tempfile.mkdtemp()) / "scored"
+    def test_an_evaluation_of_another_model_that_a_relative_path_names(self):
+        place = Path(tempfile.mkdtemp())
+        shutil.copytree(copy_of_run(), place / "trained")
         flags = ["--benchmark", "mini", "--dataset_name", "sentiment", "--max_eval_samples", "30", "--use_cpu"]
-        command = [sys.executable, "-m", "t5suite", "evaluate", "--model_name_or_path", str(finished_run()), *flags]
-        done = subprocess.run([*command, "--output_dir", str(folder)], cwd=ROOT, capture_output=True, text=True)
+        words = ["evaluate", "--model_name_or_path", "trained", "--output_dir", "scored", *flags]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "t5suite", *words]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        code, output = verified(folder)
+        code, output = verified(place / "scored")
         self.assertEqual(code, 0, output)
         self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        shutil.rmtree(place / "trained")
+        with exits_with(65, "the model that answered, trained, is missing"):
+            run_cli("verify", place / "scored")
 
     @parameterized.parameters("generate", "score")
     def test_an_export_answers_in_place_of_the_model(self, method):

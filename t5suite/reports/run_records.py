@@ -87,7 +87,11 @@ class RunRecord:
         """The folder or hub name of the model that answered."""
         if has_weights(self.folder) or "training" in self.manifest:
             return str(self.folder)
-        return self.settings.get("model_name_or_path") or str(self.folder)
+        name = self.settings.get("model_name_or_path") or str(self.folder)
+        beside_start = Path(self.manifest.get("working_directory") or ".", name)
+        if not Path(name).is_dir() and beside_start.is_dir():
+            return str(beside_start)
+        return name
 
     @property
     def model_revision(self) -> str | None:
@@ -133,6 +137,18 @@ def as_data_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise DataError(str(error)) from None
+
+
+def check_has_model(record: RunRecord) -> None:
+    """Refuses an evaluation whose model was a folder that is not here.
+
+    Raises:
+      DataError: names the folder.
+    """
+    name = record.model
+    of_the_hub = (record.manifest.get("hub") or {}).get("models", {})
+    if not Path(name).is_dir() and name not in of_the_hub:
+        raise DataError(f"{record.folder}: the model that answered, {name}, is missing: no such folder here")
 
 
 def check_needs_no_code(folder: Path, manifest: Mapping) -> None:
