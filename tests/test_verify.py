@@ -460,10 +460,14 @@ class RefusalTest(parameterized.TestCase):
         with exits_with(65, message):
             run_cli("verify", folder)
 
+
+class FlagsTest(parameterized.TestCase):
+    """What needs neither torch nor a run to be refused."""
+
     @parameterized.parameters(*WRONG_FLAGS)
     def test_flags_without_effect_or_sense_end_with_78(self, flags, message):
         with exits_with(78, message):
-            run_cli("verify", finished_run(), *flags)
+            run_cli("verify", tempfile.mkdtemp(), *flags)
 
     @parameterized.parameters(
         ("nowhere/at/all", "no such folder, nor OWNER/MODEL"),
@@ -473,6 +477,10 @@ class RefusalTest(parameterized.TestCase):
     def test_a_run_that_is_nowhere_ends_with_78(self, run, message):
         with exits_with(78, message):
             run_cli("verify", run)
+
+    def test_an_empty_folder_ends_with_65_and_names_the_first_missing_file(self):
+        with exits_with(65, "manifest.json is missing: .*give a finished run"):
+            run_cli("verify", tempfile.mkdtemp())
 
 
 @pytest.mark.slow

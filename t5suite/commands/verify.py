@@ -104,12 +104,12 @@ def place_of_run(arguments) -> tuple[Path, str | None]:
 
 def verification_of(record, arguments, off: frozenset[str]):
     """The verification as the flags ask for it."""
-    from t5suite.reports.run_records import check_has_model
+    from t5suite.reports.run_records import check_model_is_here
     from t5suite.reports.verification import verify_record
 
     if arguments.scores_only:
         return verify_record(record, arguments.data_dir, expected=arguments.record_sha256)
-    check_has_model(record)
+    check_model_is_here(record)
     from t5suite.reports.answering_again import answer_again, tokenizer_problems
     from t5suite.training.process_setup import start_logging
 

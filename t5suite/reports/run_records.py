@@ -139,7 +139,7 @@ def as_data_errors() -> Iterator[None]:
         raise DataError(str(error)) from None
 
 
-def check_has_model(record: RunRecord) -> None:
+def check_model_is_here(record: RunRecord) -> None:
     """Refuses an evaluation whose model was a folder that is not here.
 
     Raises:
