@@ -4,8 +4,8 @@
 >>> answered.answers["sentiment"][:2], answered.now["device"]
 (['negative', 'positive'], 'cpu')
 
-Of an answer that differs, `apart` is by how many nats the model now prefers it to the recorded one: at the first token
-at which they differ (greedy decoding chose there), or as a whole (label scores, beams).
+Of an answer that differs, `distances` has by how many nats the model now prefers it to the recorded one: at the first
+token at which they differ (greedy decoding chose there), or as a whole (label scores, beams).
 """
 
 import contextlib
@@ -163,13 +163,13 @@ class Answered:
       answers: by split, in the examples' order.
       losses: by split, the metrics of those of which only the loss is evaluated.
       now: as `Evaluator.described`.
-      apart: by split and position of an example, nats between the answer now and the recorded one; None: not measured.
+      distances: by split and position of an example, nats between its two answers; None: not measured.
     """
 
     now: dict
     answers: dict[str, list[str]] = field(default_factory=dict)
     losses: dict[str, dict] = field(default_factory=dict)
-    apart: dict[tuple[str, int], float | None] = field(default_factory=dict)
+    distances: dict[tuple[str, int], float | None] = field(default_factory=dict)
 
 
 def tokenizer_problems(record: RunRecord) -> list[str]:
@@ -229,7 +229,7 @@ def answer_again(
         else:
             answers = other_answers.answer(eval_set)
         answered.answers[split.name] = answers
-        answered.apart.update(distances(evaluator, model, eval_set, split.answers, answers))
+        answered.distances.update(distances(evaluator, model, eval_set, split.answers, answers))
     return answered
 
 
@@ -343,13 +343,13 @@ def distances(
     answerer = recognize_family(model).make_answerer(
         model, evaluator.tokenizer, settings, evaluator.collator, evaluator.accelerator.device
     )
-    apart = {}
+    nats_of_examples = {}
     is_greedy = eval_set.method == "generate" and evaluator.settings.num_beams == 1
     model.eval()
     with torch.no_grad(), in_float32(model):
         for position, pair in list(pairs.items())[:MOST_MEASURED]:
-            apart[(eval_set.name, position)] = distance(answerer, eval_set, position, pair, is_greedy)
-    return apart
+            nats_of_examples[(eval_set.name, position)] = distance(answerer, eval_set, position, pair, is_greedy)
+    return nats_of_examples
 
 
 @contextlib.contextmanager

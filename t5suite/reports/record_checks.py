@@ -9,7 +9,7 @@ Each problem is one sentence; a record without any is consistent, which does not
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from t5suite.base.errors import UserError
@@ -86,19 +86,19 @@ def problems_of_tasks(record: RunRecord) -> list[str]:
     return problems
 
 
-def differing_fields(entry: Mapping, other: Mapping, name: str, place: str) -> list[str]:
+def differing_fields(entry: Mapping, second_entry: Mapping, name: str, place: str) -> list[str]:
     """The fields in which two entries of a task differ.
 
     >>> differing_fields({"prefix": "a: "}, {"prefix": "b: "}, "own/x", "task.json")
     ["own/x: prefix is 'a: ' in the manifest, and 'b: ' in task.json"]
     """
     problems = []
-    for field in sorted({*entry, *other}):
+    for field in sorted({*entry, *second_entry}):
         value = as_json_has_it(entry.get(field))
-        other_value = as_json_has_it(other.get(field))
+        second_value = as_json_has_it(second_entry.get(field))
         # The card of a saved model leaves metrics of `evaluate` out; such runs are refused anyway.
-        if value != other_value:
-            problems.append(f"{name}: {field} is {value!r:.60} in the manifest, and {other_value!r:.60} in {place}")
+        if value != second_value:
+            problems.append(f"{name}: {field} is {value!r:.60} in the manifest, and {second_value!r:.60} in {place}")
     return problems
 
 
@@ -186,19 +186,26 @@ def means_of_tasks(record: RunRecord, answered: Mapping[str, RecordedSplit]) -> 
     benchmark, dataset_name = tasks_named(record.manifest)
     mixture = MIXTURES.get(benchmark, {}).get(dataset_name)
     scores_of_task: dict[str, list[float]] = {}
-    has_validation = any(not name.endswith(".test") for name in record.results["tasks"])
-    for name, metrics in record.results["tasks"].items():
-        is_counted = name in answered and not (has_validation and name.endswith(".test"))
-        if not is_counted:
-            continue
-        task = answered[name].scored.task
-        values = [metrics[metric] for metric in optimised_metrics(task.entry) if metric in metrics]
-        if values:
-            numbers = [math.nan if value is None else value for value in values]
-            scores_of_task.setdefault(task.name, []).append(sum(numbers) / len(numbers))
-    for task_name, scores in scores_of_task.items():
-        if mixture is None or task_name in mixture["average"]:
-            yield sum(scores) / len(scores)
+    for name in counted_names(record.results["tasks"]):
+        task = answered[name].scored.task if name in answered else None
+        if task is not None and (mixture is None or task.name in mixture["average"]):
+            values = optimised_values(record.results["tasks"][name], optimised_metrics(task.entry))
+            if values:
+                scores_of_task.setdefault(task.name, []).append(sum(values) / len(values))
+    for scores in scores_of_task.values():
+        yield sum(scores) / len(scores)
+
+
+def counted_names(names: Iterable[str]) -> list[str]:
+    """The results that averages count: test splits only if nothing else was scored."""
+    names = list(names)
+    return [name for name in names if not name.endswith(".test")] or names
+
+
+def optimised_values(scores: Mapping, metrics: Iterable[str]) -> list[float]:
+    """The scores of some metrics, NaN for those that are not defined."""
+    values = [scores[metric] for metric in metrics if metric in scores]
+    return [math.nan if value is None else value for value in values]
 
 
 def problems_of_card(record: RunRecord) -> list[str]:
@@ -210,8 +217,8 @@ def problems_of_card(record: RunRecord) -> list[str]:
     for name, metric, value in [*scores_in_header(path), *scores_in_table(path)]:
         reported = reported_score(record.results, name, metric)
         if reported is None or not is_same(value, reported, CARD_TOLERANCE):
-            shown = points(reported, "none")
-            problems.append(f"{CARD}: {name}: {metric} is {value:.2f} on the card, and {shown} in {RESULTS}")
+            score = points(reported, "none")
+            problems.append(f"{CARD}: {name}: {metric} is {value:.2f} on the card, and {score} in {RESULTS}")
     return list(dict.fromkeys(problems))
 
 

@@ -42,7 +42,7 @@ class DifferingRow:
 
     Attributes:
       row: its number in the run; key: what names it in the data.
-      apart: nats by which the model now prefers its answer to the recorded one; None: not measured.
+      nats: by which the model now prefers its answer to the recorded one; None: not measured.
       is_near_tie: rounding may explain it.
     """
 
@@ -51,7 +51,7 @@ class DifferingRow:
     key: str
     recorded: str
     now: str
-    apart: float | None
+    nats: float | None
     is_near_tie: bool
 
 
@@ -134,22 +134,23 @@ def verify_record(
     for split in record.splits:
         problems += problems_of_split(record, split, rows[split.name])
     problems += problems_of_averages(record)
-    not_answered = "--scores_only" if answer is None else ""
-    if answer is not None and check_tokenizer is not None:
+    not_answered = ""
+    if answer is None:
+        not_answered = "--scores_only"
+    elif check_tokenizer is not None:
         tokenizer_problems = check_tokenizer(record)
         problems += tokenizer_problems
         if tokenizer_problems:
             not_answered = "its tokenizer is another one"
     answered = None
-    if not not_answered:
-        answered = answer(record, rows)
     differing = []
     environment = []
-    if answered is not None:
-        for split in record.splits:
-            differing += differing_rows(record, split, rows[split.name], answered)
-            problems += problems_of_losses(record, split, answered)
+    if not not_answered:
+        answered = answer(record, rows)
         environment = environment_differences(record, answered.now)
+        for split in record.splits:
+            differing += differing_rows(record, split, answered)
+            problems += problems_of_losses(record, split, answered)
     return Verification(
         splits=[verified_split(record, split, answered) for split in record.splits],
         problems=problems,
@@ -191,7 +192,7 @@ def problems_of_losses(record: RunRecord, split: RecordedSplit, answered) -> lis
     return problems
 
 
-def differing_rows(record: RunRecord, split: RecordedSplit, rows: RecordedRows, answered) -> list[DifferingRow]:
+def differing_rows(record: RunRecord, split: RecordedSplit, answered) -> list[DifferingRow]:
     """The examples that are answered in another way now."""
     answers = answered.answers.get(split.name, [])
     if answers and len(answers) != len(split.lines):
@@ -201,10 +202,10 @@ def differing_rows(record: RunRecord, split: RecordedSplit, rows: RecordedRows, 
     for position, (line, now) in enumerate(zip(split.lines, answers)):
         if line["prediction"] == now:
             continue
-        apart = answered.apart.get((split.name, position))
-        is_near = apart is not None and abs(apart) <= bound
+        nats = answered.distances.get((split.name, position))
+        is_near = nats is not None and abs(nats) <= bound
         differing.append(
-            DifferingRow(split.name, line["row"], key_of_line(line), line["prediction"], now, apart, is_near)
+            DifferingRow(split.name, line["row"], key_of_line(line), line["prediction"], now, nats, is_near)
         )
     return differing
 
@@ -229,21 +230,21 @@ def near_tie(record: RunRecord, now: Mapping) -> float:
 
 def environment_differences(record: RunRecord, now: Mapping) -> list[tuple[str, str, str]]:
     """`(what, then, now)` of versions, code, device and decoding, where they differ."""
-    then = {**record.manifest.get("versions", {}), "code": record.manifest.get("code_sha256", "")[:12]}
-    here = {**versions(), "code": code_sha256()[:12]}
-    then |= {f"answering: {name}": value for name, value in record.answering.items()}
-    here |= {f"answering: {name}": value for name, value in now.items()}
-    then["answered by"] = "the run's model"
-    here.setdefault("answered by", here.pop("answering: answered by", then["answered by"]))
+    past = {**record.manifest.get("versions", {}), "code": record.manifest.get("code_sha256", "")[:12]}
+    present = {**versions(), "code": code_sha256()[:12]}
+    past |= {f"answering: {name}": value for name, value in record.answering.items()}
+    present |= {f"answering: {name}": value for name, value in now.items()}
+    past["answered by"] = "the run's model"
+    present.setdefault("answered by", present.pop("answering: answered by", past["answered by"]))
     hardware = record.manifest.get("hardware") or {}
     for name, value in hardware_now().items():
         if hardware.get(name) is not None:
-            then[name] = hardware[name]
-            here[name] = value
+            past[name] = hardware[name]
+            present[name] = value
     differences = []
-    for name, value in here.items():
-        if name in then and then[name] != value:
-            differences.append((name.removeprefix("answering: "), shown(then[name]), shown(value)))
+    for name, value in present.items():
+        if name in past and past[name] != value:
+            differences.append((name.removeprefix("answering: "), shown(past[name]), shown(value)))
     return differences
 
 

@@ -83,7 +83,7 @@ def split_line(split: SplitVerification) -> str:
 
 def row_lines(rows: list[DifferingRow], max_rows: int) -> list[str]:
     """The rows that differ; the farthest first, since near ties matter least."""
-    ordered = sorted(rows, key=lambda row: (row.is_near_tie, -abs(row.apart or 0.0), row.row))
+    ordered = sorted(rows, key=lambda row: (row.is_near_tie, -abs(row.nats or 0.0), row.row))
     lines = [row_line(row) for row in ordered[:max_rows]]
     if len(rows) > max_rows:
         lines.append(f"  and {len(rows) - max_rows} more rows (--max_rows)")
@@ -102,9 +102,9 @@ def row_line(row: DifferingRow) -> str:
 
 def distance_text(row: DifferingRow) -> str:
     """By how much the two best answers lie apart."""
-    if row.apart is None:
+    if row.nats is None:
         return "not measured how far apart"
-    text = f"{abs(row.apart):.3g} nats apart"
+    text = f"{abs(row.nats):.3g} nats apart"
     if row.is_near_tie:
         return f"{text}: a near tie, which rounding may turn"
     return f"{text}: no near tie"

@@ -218,8 +218,8 @@ def may_be_shared(path: Path, manifest: dict) -> bool:
 def log_files(repository: str, folder: Path) -> None:
     """Shows which files are about to be uploaded, with their sizes."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    shown = [f"{path.relative_to(folder).as_posix()} ({path.stat().st_size:,})" for path in files]
-    logger.info("--push_to_hub: to %s (bytes): %s", repository, ", ".join(shown))
+    sizes = [f"{path.relative_to(folder).as_posix()} ({path.stat().st_size:,})" for path in files]
+    logger.info("--push_to_hub: to %s (bytes): %s", repository, ", ".join(sizes))
 
 
 def link(source: str, target: str) -> None:
