@@ -341,6 +341,7 @@ class HubTest(parameterized.TestCase):
         folder = copy_of_run()
         with HubServer() as hub:
             sent = uploaded_files(folder)
+            self.assertIn("\n`t5suite verify .` fetches these rows", sent["README.md"].decode())
             commit = hub.commit("model", "ada/reviews", sent)
             done = self.verified_there(hub)
             self.assertEqual(done.returncode, 0, done.stderr)
