@@ -37,6 +37,7 @@ from t5suite.commands import (
     sweep,
     tasks,
     tokenizer,
+    verify,
 )
 from t5suite.commands.startup import run_script
 from t5suite.launch.command_line import check_is_text
@@ -319,6 +320,9 @@ COMMANDS = {
     "compare": Command(compare.compare_flags, compare.compare,
         "compare two runs on the same rows: differences with p-values, examples that flipped",
         "t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base"),
+    "verify": Command(verify.verify_flags, verify.verify,
+        "check a run's scores: fetch its rows, answer every one again with its model, compare",
+        "t5suite verify runs/mini-sentiment"),
     "sweep": Command(sweep.sweep_flags, sweep.run_sweep,
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",
         "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2"),

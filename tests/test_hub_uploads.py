@@ -74,9 +74,14 @@ class PushTest(parameterized.TestCase):
             self.assertIn("last-checkpoint/optimizer.pt", files)
             hidden = [name for name in files if name.startswith(".") and name != ".gitattributes"]
             self.assertEqual(hidden, [SCORES])
-            private = ("manifest.json", "training_args.bin", "logs/", "predictions/", "diff.patch", ".lock", "samples")
+            private = ("training_args.bin", "logs/", "diff.patch", ".lock", "samples")
             self.assertEmpty([name for name in files if name.startswith(private)])
             self.assertEmpty([name for name, content in files.items() if TOKEN.encode() in content])
+            self.assertIn("predictions/sentiment.validation.jsonl", files)  # answers to rows that everybody has
+            self.assertNotIn(str(folder.parent), files["manifest.json"].decode())
+            self.assertEmpty({"command", "working_directory", "packages"} & json.loads(files["manifest.json"]).keys())
+            self.assertIn("to ada/mini (bytes): ", done.stderr)
+            self.assertIn("manifest.json (", done.stderr)
             self.assertLen(hub.checked, 1)
             self.assertEqual(set(hub.tokens), {f"Bearer {TOKEN}"})
         self.assertFalse((folder / ".uploading").exists())

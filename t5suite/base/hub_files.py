@@ -77,19 +77,19 @@ def fetch_model(name: str, commit: str, with_weights: bool) -> None:
 
 
 def _fetch(name: str, commit: str, with_weights: bool) -> None:
-    files = _list(name, commit)
+    files = list_files(name, commit)
     if ADAPTER in files and CONFIG not in files:
         raise ConfigError(
             f"{name} is an adapter, which is read from a folder: hf download {name} --local-dir DIR, and give DIR"
         )
     for file in _small_files(files):
-        _download(name, commit, file)
+        download_file(name, commit, file)
     if with_weights:
         for file in weight_files(name, commit, files):
-            _download(name, commit, file)
+            download_file(name, commit, file)
 
 
-def _list(name: str, commit: str) -> list[str]:
+def list_files(name: str, commit: str) -> list[str]:
     """The paths of all files of a commit."""
     from huggingface_hub import HfApi
 
@@ -100,7 +100,7 @@ def _list(name: str, commit: str) -> list[str]:
     return read_from_hub(Reading("model", name, commit, "its list of files"), ask)
 
 
-def _download(name: str, commit: str, file: str) -> Path:
+def download_file(name: str, commit: str, file: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     reading = Reading("model", name, commit, file)
@@ -143,7 +143,7 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
         )
     if not chosen.endswith(".index.json"):
         return [chosen]
-    index = table_or_empty(_download(name, commit, chosen))
+    index = table_or_empty(download_file(name, commit, chosen))
     shards = sorted(set(index.get("weight_map", {}).values()))
     for shard in shards:
         if shard not in files:
@@ -155,7 +155,7 @@ def _preferred_weights(name: str, commit: str, files: list[str]) -> str | None:
     """The file that transformers takes, of weights or of their index; None if there is none."""
     candidates = list(WEIGHTS)
     if CONFIG in files:
-        settings = table_or_empty(_download(name, commit, CONFIG))
+        settings = table_or_empty(download_file(name, commit, CONFIG))
         candidates.insert(0, settings.get("transformers_weights"))
     for candidate in candidates:
         if candidate in files:

@@ -30,6 +30,17 @@ SHAPES = re.compile(
 )
 # Control characters except tab and line feed, Unicode's line separators and direction marks, lone surrogates.
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A path from the root or from a home; the two slashes of a URL do not count.
+PATHS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
+
+
+def without_folders(text: str) -> str:
+    """The text with every absolute path reduced to its last name.
+
+    >>> without_folders("--train_file /home/ada/reviews.csv")
+    '--train_file …/reviews.csv'
+    """
+    return PATHS.sub(lambda path: f"…/{path[0].rstrip('/').rpartition('/')[2]}", str(text))
 
 
 def redacted(text: str) -> str:

@@ -33,7 +33,7 @@ def check_input_file(flag: str, path: str, or_folder: bool = False) -> None:
     if os.path.isdir(path) and not or_folder:
         raise DataError(f"{path}: {flag} takes a file, and this is a folder")
     if not os.path.exists(path):
-        raise DataError(f"{path}: no such file{' or folder' if or_folder else ''}{_missing_path_hint(path)}")
+        raise DataError(f"{path}: no such file{' or folder' if or_folder else ''}{missing_path_hint(path)}")
 
 
 def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
@@ -98,7 +98,7 @@ def check_model(flag: str, name: str, of_run: bool = False) -> None:
         check_has_model(flag, name, of_run)
         check_model_files(flag, name)
     elif not may_be_of_the_hub(name):
-        raise ConfigError(f"{flag} {name}: no such folder{_missing_path_hint(name)}")
+        raise ConfigError(f"{flag} {name}: no such folder{missing_path_hint(name)}")
 
 
 def may_be_of_the_hub(name: str) -> bool:
@@ -113,7 +113,7 @@ def may_be_of_the_hub(name: str) -> bool:
     return not owner or not any(Path(owner).glob("*/manifest.json"))
 
 
-def _missing_path_hint(path: str) -> str:
+def missing_path_hint(path: str) -> str:
     """What may have been meant: the files there with nearly that name, a broken link, a missing folder."""
     folder = Path(path).parent
     if os.path.islink(path):

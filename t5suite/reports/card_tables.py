@@ -5,16 +5,14 @@
 """
 
 import re
-from pathlib import Path
 
+from t5suite.base.redaction import without_folders
 from t5suite.base.script_flags import flags_marked
 from t5suite.reports.card_facts import CardFacts, ScoredResult, metric_unit
 from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
 
-# A path from the root or from a home; the two slashes of a URL do not count.
-FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
 METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
 # Characters of an example's inputs and targets.
 LONGEST_EXAMPLE = 160
@@ -24,11 +22,6 @@ LONG_HASH = re.compile(r"([0-9a-f]{16})[0-9a-f]+$")
 OUR_FLAGS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 IN_THE_SUMMARY = ("model_name_or_path", "config_name")
 NOT_SET = (None, False, "", -1, [])
-
-
-def without_folders(text: str) -> str:
-    """The text with every absolute path reduced to its last name."""
-    return FOLDERS.sub(lambda path: f"…/{Path(path[0]).name}", str(text))
 
 
 def score_rows(facts: CardFacts) -> list[list[str]]:

@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 from t5suite.base.files import whole_file
 from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
-from t5suite.base.redaction import printable, redacted
+from t5suite.base.redaction import printable, redacted, without_folders
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.reports.card_facts import CardFacts, ScoredResult, data_set_of_rows, hub_commit
@@ -29,7 +29,6 @@ from t5suite.reports.card_tables import (
     score_notes,
     score_rows,
     setting_rows,
-    without_folders,
 )
 from t5suite.reports.card_usage import (
     fine_tune_lines,
@@ -42,6 +41,7 @@ from t5suite.reports.card_usage import (
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
+from t5suite.reports.run_records import code_of_flags
 from t5suite.tasks.targets import has_free_numbers, has_label_sets
 from t5suite.tracking.tables import markdown_table
 
@@ -188,6 +188,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         separator=answer_separator(manifest),
         scores=score_rows(facts),
         notes=score_notes(facts),
+        verify=verify_line(facts),
         data=data_rows(manifest),
         settings=setting_rows(facts),
         hub=hub_rows(manifest),
@@ -202,6 +203,19 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         table=markdown_table,
     )
     return printable(redacted(f"{card.content.rstrip()}\n"))
+
+
+def verify_line(facts: CardFacts) -> str:
+    """How to check the scores; empty where nothing was answered."""
+    scored = facts.manifest.get("scored")
+    needs_code = next(code_of_flags(facts.settings), None)
+    if not scored or needs_code:
+        return ""
+    line = "`t5suite verify .` fetches these rows, answers every one again and compares"
+    has_own_rows = any(split.get("own_rows") for split in scored.values())
+    if has_own_rows and not facts.settings.get("share_rows"):
+        return f"{line}; some of the rows are the author's own and not shared (`--data_dir DIR` if you have them)."
+    return f"{line} (elsewhere: its path, or its name on the hub, in place of `.`)."
 
 
 def answer_separator(manifest: dict) -> str:

@@ -14,13 +14,16 @@ from pathlib import Path
 from t5suite.base.files import write_json
 from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import without_nan, write_jsonl
+from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.models.families import recognize_family
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.finished_runs import RATES
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
+from t5suite.reports.shared_files import PREDICTIONS, ROWS, has_own_rows, hashes_of_run
 from t5suite.reports.tables import print_results
-from t5suite.runs.directory import RESULTS
+from t5suite.runs.directory import RESULTS, read_manifest
+from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, Result
 
@@ -157,13 +160,16 @@ def finish_run(
     Args:
       choices: the evaluations that have chosen the weights (`fine_tuning_evaluation.choices_of_weights`).
     """
-    keeps_texts = not rows_stay(run.manifest["settings"])
+    settings = run.manifest["settings"]
+    keeps_texts = not rows_stay(settings)
     scored = {}
     for eval_set in data.scored:
         result = report.results[eval_set.name]
-        path = Path(run.directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
+        path = Path(run.directory) / PREDICTIONS / file_of_answers(eval_set)
         write_jsonl(path, prediction_lines(eval_set, result.predictions, keeps_texts))
-        scored[eval_set.name] = _facts_of_split(eval_set.split, result)
+        scored[eval_set.name] = _facts_of_split(eval_set, result, settings)
+        if settings.get("share_rows") and scored[eval_set.name]["own_rows"]:
+            write_jsonl(Path(run.directory) / ROWS / path.name, eval_set.rows)
     run.update(
         title=title,
         best_per_task=without_nan(best),
@@ -175,6 +181,8 @@ def finish_run(
         write_learning_curves(run.directory, title)
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
+    run.update(files=hashes_of_run(run.directory))
+    run.update(**{RECORD_HASH: record_sha256(read_manifest(run.directory))})
     run.finish()
     print_results(run.directory, run.manifest, results)
     give_hints(report, data.scored, run)
@@ -182,18 +190,27 @@ def finish_run(
         print_next_commands(run.directory, run.manifest)
 
 
-def _facts_of_split(split: str, result: Result) -> dict:
-    """What the manifest records of a split that was scored: rows, method, percent cut off, seconds."""
+def file_of_answers(eval_set: EvalSet) -> str:
+    """The name of the file of a split's answers, and of its rows."""
+    return f"{eval_set.task.name}.{eval_set.split}.jsonl"
+
+
+def _facts_of_split(eval_set: EvalSet, result: Result, settings: dict) -> dict:
+    """What the manifest records of a split that was scored, besides its scores: what `t5suite verify` needs."""
     cut_off = None
     if result.method == "generate":
         cut_off = 100 * result.truncated / max(1, len(result.predictions))
     return {
-        "split": split,
+        "split": eval_set.split,
         "n": result.num_rows,
         "method": result.method,
         "labelled": result.labelled,
         "cut_off": cut_off,
         "seconds": round(result.seconds, 3),
+        "max_answer_tokens": eval_set.max_target_tokens,
+        "file": file_of_answers(eval_set),
+        "rows_sha256": rows_fingerprint(eval_set.rows),
+        "own_rows": has_own_rows(eval_set.task, eval_set.role, settings),
     }
 
 

@@ -103,6 +103,23 @@ class Evaluator:
         self.accelerator = accelerator
         self.progress = progress
 
+    def described(self, model) -> dict:
+        """What an answer depends on besides the model and the row: batches, beams, number formats, device, ranks.
+
+        >>> evaluator.described(model)
+        {'batch_tokens': 2048, 'batch_rows': 64, 'num_beams': 1, 'max_length': None, 'dtype': 'float32', ...}
+        """
+        return {
+            "batch_tokens": self.settings.batch_tokens,
+            "batch_rows": self.batch_size,
+            "num_beams": self.settings.num_beams,
+            "max_length": self.settings.max_length,
+            "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+            "autocast": self.accelerator.mixed_precision,
+            "device": self.accelerator.device.type,
+            "ranks": self.accelerator.num_processes,
+        }
+
     def evaluate(
         self,
         model,

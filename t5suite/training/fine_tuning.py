@@ -176,6 +176,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
         encoding=encoding.described,
         trained_on=[plan.benchmark, plan.dataset_name],
         hub=hub_reads().described(),
+        answering=trainer.evaluator.described(trainer.model),
     )
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)

@@ -4,13 +4,13 @@
     >>> uploads.push_checkpoint("ada/x", Path("runs/x/checkpoint-400"), 400, announce)
 
 Names and strategies are those of transformers' trainer, which also creates the repository. What differs from
-transformers 5.23: the card is the run's own and is uploaded last, with the results; training arguments (which may hold
-a token), logs, manifest and predictions are not uploaded.
+transformers 5.23: the card is the run's own and is uploaded last, with the results and what `t5suite verify` needs; the
+manifest goes without folders and machine (`runs.public_record`), and training arguments (which may hold a token) and
+logs not at all.
 """
 
 import contextlib
 import fnmatch
-import glob
 import logging
 import os
 import shutil
@@ -22,8 +22,11 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from t5suite.base.errors import EXIT_IO, ConfigError, UserError
+from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
+from t5suite.runs.directory import MANIFEST, read_manifest
+from t5suite.runs.public_record import public_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ UPLOADING = ".uploading"
 # only the one that the hub's leaderboards read is. From a checkpoint: what is not the model.
 NOT_OF_THE_RUN = ("_*", ".*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl")
 FOLDERS_OF_THE_RUN = [".eval_results/*.yaml"]
+# Answers, and rows that `--share_rows` keeps.
+FOLDERS_OF_ANSWERS = ("predictions", "rows")
+HINT_AT_SHARING = " (answers to rows of your own, and these rows: --share_rows)"
 NOT_OF_THE_MODEL = [
     *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
     *("progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
@@ -111,7 +117,9 @@ class HubUploads:
         return jobs
 
     def push_run(self, repository: str, message: str | None, *, blocking: bool = True, **options):
-        """Uploads the run's directory: the saved model, its card and its results.
+        """Uploads the finished run: model, card, results, and what others need to verify them.
+
+        The files are shown first. They are taken from a folder beside the run's files, which stays if the upload fails.
 
         Args:
           options: `token` and `revision`, which override the flags.
@@ -120,17 +128,22 @@ class HubUploads:
           UploadError: the upload failed.
         """
         self._log_failures()
-        folder = self.args.output_dir
-        shutil.rmtree(Path(folder) / UPLOADING, ignore_errors=True)
+        place = Path(self.args.output_dir) / UPLOADING
+        shutil.rmtree(place, ignore_errors=True)
+        folder = staged_run(self.args.output_dir, place / "run")
         options = {name: value for name, value in options.items() if value}
-        options |= {"allow_patterns": files_of_run(folder), "run_as_future": not blocking}
+        options["run_as_future"] = not blocking
+        log_files(repository, folder)
         try:
-            return self._upload(repository, folder, message, **options)
+            upload = self._upload(repository, folder, message, **options)
         except Exception as error:
             raise UploadError(
                 f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
                 f"and then: hf upload {repository} {folder}"
             ) from None
+        if blocking:
+            shutil.rmtree(place, ignore_errors=True)
+        return upload
 
     def _upload(self, repository: str, folder, message: str | None, **options):
         settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
@@ -147,14 +160,75 @@ class HubUploads:
                 logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
 
 
-def files_of_run(folder) -> list[str]:
-    """Patterns, as the hub's client takes them, of what is uploaded of a run's directory."""
-    patterns = list(FOLDERS_OF_THE_RUN)
-    for path in sorted(Path(folder).iterdir()):
+def staged_run(directory, folder: Path) -> Path:
+    """The files of a run that are uploaded, linked into a folder, with a manifest for others.
+
+    Answers to rows of the author's own, and these rows, are left out unless the run has `--share_rows`.
+    """
+    directory = Path(directory)
+    manifest = manifest_of_scores(directory)
+    paths = files_of_run(directory)
+    if manifest:
+        paths += [path for path in paths_of_answers(directory) if may_be_shared(path, manifest)]
+    for path in paths:
+        place = folder / path.relative_to(directory)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        link(str(path), str(place))
+    if manifest:
+        names = {path.relative_to(directory).as_posix() for path in paths}
+        withheld = set(manifest.get("files", ())) - names
+        if withheld:
+            logger.info("--push_to_hub: not uploaded: %s%s", ", ".join(sorted(withheld)), HINT_AT_SHARING)
+        write_json(folder / MANIFEST, public_manifest(manifest, withheld))
+    return folder
+
+
+def manifest_of_scores(directory: Path) -> dict:
+    """The manifest of a run whose scores can be verified; empty for another one (pre-training's)."""
+    if not (directory / MANIFEST).is_file():
+        return {}
+    manifest = read_manifest(directory)
+    return manifest if manifest.get("scored") else {}
+
+
+def files_of_run(directory: Path) -> list[Path]:
+    """What is uploaded of every run: the files at its root that are not private, and the scores for leaderboards."""
+    paths = []
+    for path in sorted(directory.iterdir()):
         is_private = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in NOT_OF_THE_RUN)
         if path.is_file() and not is_private:
-            patterns.append(glob.escape(path.name))
-    return patterns
+            paths.append(path)
+    for pattern in FOLDERS_OF_THE_RUN:
+        paths += sorted(directory.glob(pattern))
+    return paths
+
+
+def paths_of_answers(directory: Path) -> list[Path]:
+    """The files of answers and of rows."""
+    return [path for name in FOLDERS_OF_ANSWERS for path in sorted(directory.glob(f"{name}/*.jsonl"))]
+
+
+def may_be_shared(path: Path, manifest: dict) -> bool:
+    """Whether a file of answers or rows may be uploaded: rows of the author's own need `--share_rows`."""
+    if manifest["settings"].get("share_rows"):
+        return True
+    public_names = [facts.get("file") for facts in manifest["scored"].values() if facts.get("own_rows") is False]
+    return path.name in public_names
+
+
+def log_files(repository: str, folder: Path) -> None:
+    """Shows which files are about to be uploaded, with their sizes."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    sizes = [f"{path.relative_to(folder).as_posix()} ({path.stat().st_size:,})" for path in files]
+    logger.info("--push_to_hub: to %s (bytes): %s", repository, ", ".join(sizes))
+
+
+def link(source: str, target: str) -> None:
+    """Makes a hard link, or a copy on a file system without links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def hard_linked_copy(checkpoint: Path, folder: Path, keep_earlier: bool = False) -> Path:
@@ -164,13 +238,6 @@ def hard_linked_copy(checkpoint: Path, folder: Path, keep_earlier: bool = False)
       folder: the copy is made in it.
       keep_earlier: keep the copies of earlier checkpoints, which are still being uploaded.
     """
-
-    def link(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:  # a file system without links
-            shutil.copy2(source, target)
-
     if not keep_earlier:
         shutil.rmtree(folder, ignore_errors=True)
     return Path(shutil.copytree(checkpoint, folder / checkpoint.name, copy_function=link, dirs_exist_ok=True))

@@ -111,6 +111,12 @@ class EvaluationArguments(ModeArguments):
         "none", "all: a table of every checkpoint's scores.", "apart fresh", change="nothing", python="a FineTuner each"
     )
     dry_run: bool = flag(False, "Show settings and steps.", "common fresh", change="nothing", python="tuner.summary()")
+    share_rows: bool = flag(
+        False,
+        "Keep the scored rows of your own in rows/; --push_to_hub uploads them, with their answers.",
+        theme="output",
+        change="nothing",
+    )
 
 
 @dataclass

@@ -1,0 +1,47 @@
+"""The files by which others can check a run: their hashes, and which of them hold the author's own rows.
+
+>>> hashes_of_run("runs/mini-sentiment")["results.json"]
+'5e0c1f...'
+>>> has_own_rows(load_task("glue", "rte"), "validation", {"data_dir": "data"})
+False
+
+`README.md` is left out of the hashes: people add to it. `t5suite verify` compares its scores instead.
+"""
+
+from pathlib import Path
+
+from t5suite.base.hub_statements import CARD
+from t5suite.constants import DATASET_VALS
+from t5suite.data.rows.jsonl import file_sha256
+from t5suite.runs.directory import MANIFEST, RESULTS
+from t5suite.tasks.registry import Task
+from t5suite.tasks.task_card import TASK_CARD
+
+PREDICTIONS = "predictions"
+ROWS = "rows"
+# What a run's answers come from: weights, configuration, tokenizer, tasks; and what is said of them.
+HASHED = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "config.json", "generation_config.json",
+    "adapter_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt",
+    "*.model", TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
+)  # fmt: skip
+# What verification reads of a run on the hub, besides what it can do without.
+SHARED = (MANIFEST, *HASHED, CARD)
+
+
+def hashes_of_run(directory) -> dict[str, str]:
+    """The SHA-256 of each file that verification reads, by its path in the run's directory."""
+    directory = Path(directory)
+    paths = {path for pattern in HASHED for path in directory.glob(pattern) if path.is_file()}
+    return {path.relative_to(directory).as_posix(): file_sha256(path) for path in sorted(paths)}
+
+
+def has_own_rows(task: Task, role: str, settings: dict) -> bool:
+    """Whether a split's rows are the author's own: all but those of the benchmarks that come with the suite.
+
+    Args:
+      role: 'validation' or 'test'.
+      settings: the run's flags by name.
+    """
+    is_shipped = task.name in DATASET_VALS.get(task.benchmark, {})
+    return not is_shipped or bool(settings.get(f"{role}_file"))

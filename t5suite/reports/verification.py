@@ -1,0 +1,285 @@
+"""Whether a finished run's scores can be had again: its record checked, and its rows answered again by its model.
+
+>>> verification = verify_record(read_record("runs/mini-sentiment"))
+>>> verification.is_equal, verification.num_equal, verification.num_answers
+(True, 400, 400)
+
+A verification is complete when every recorded answer was compared, or says what it left out. What differs between then
+and now (versions, device, number format) explains small differences, and is none itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from t5suite.base.provenance import code_sha256, versions
+from t5suite.reports.evaluations import row_key
+from t5suite.reports.record_checks import (
+    is_same,
+    problems_of_averages,
+    problems_of_card,
+    problems_of_files,
+    problems_of_lines,
+    problems_of_manifest,
+    problems_of_scores,
+    problems_of_tasks,
+    scores_by_answers,
+)
+from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
+from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.runs.public_record import record_sha256
+
+# Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
+# are 0.06 apart, and errors of a few layers add up; of float32 with 24 bits sums in another order differ by 1e-5.
+NEAR_TIES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
+FORMATS = {"fp16": "float16", "bf16": "bfloat16"}
+# Losses that are summed in another order: the share by which they may differ.
+LOSS_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class DifferingRow:
+    """An example whose answer now is not the recorded one.
+
+    Attributes:
+      row: its number in the run; key: what names it in the data.
+      nats: by which the model now prefers its answer to the recorded one; None: not measured.
+      is_near_tie: rounding may explain it.
+    """
+
+    split: str
+    row: int
+    key: str
+    recorded: str
+    now: str
+    nats: float | None
+    is_near_tie: bool
+
+
+@dataclass(frozen=True)
+class SplitVerification:
+    """A split's answers and scores.
+
+    Attributes:
+      num_equal: recorded answers that are equal to those now; None: the model was not run.
+      scores: as reported.
+    """
+
+    name: str
+    num_rows: int
+    num_answers: int
+    num_equal: int | None
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared, and what differs.
+
+    Attributes:
+      splits: those of the run.
+      problems: sentences; none if the record agrees with itself and the answers are the same.
+      rows: the examples whose answers differ.
+      environment: `(what, then, now)` of what differs around the run.
+      answered: whether the model was run; if not, `not_answered` says why.
+      record_sha256, commit: what to compare with a hash from elsewhere; the commit is the hub's.
+    """
+
+    splits: list[SplitVerification]
+    problems: list[str]
+    rows: list[DifferingRow]
+    environment: list[tuple[str, str, str]]
+    answered: bool
+    not_answered: str
+    record_sha256: str
+    unverified: list[str] = field(default_factory=list)
+    commit: str | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.problems and not self.rows
+
+    @property
+    def num_answers(self) -> int:
+        """Recorded answers."""
+        return sum(split.num_answers for split in self.splits)
+
+    @property
+    def num_equal(self) -> int:
+        """Recorded answers that the model gives again."""
+        return sum(split.num_equal or 0 for split in self.splits)
+
+
+def verify_record(
+    record: RunRecord,
+    data_dir: str | None = None,
+    answer: Callable[[RunRecord, Mapping[str, RecordedRows]], object] | None = None,
+    check_tokenizer: Callable[[RunRecord], list[str]] | None = None,
+    expected: str | None = None,
+) -> Verification:
+    """Checks a record, and compares its answers with those that `answer` gives.
+
+    Args:
+      data_dir: where to look for rows first.
+      answer: `(record, rows by split)` -> `answering_again.Answered`; None: the model is not run.
+      check_tokenizer: how the tokenizer differs from the recorded one.
+      expected: the hash of the record, from elsewhere.
+
+    Raises:
+      DataError: rows are missing.
+    """
+    problems = [*problems_of_manifest(record, expected), *problems_of_files(record)]
+    problems += [*problems_of_tasks(record), *problems_of_card(record)]
+    rows = {split.name: rows_of_split(record, split, data_dir) for split in record.splits}
+    for split in record.splits:
+        problems += problems_of_split(record, split, rows[split.name])
+    problems += problems_of_averages(record)
+    not_answered = ""
+    if answer is None:
+        not_answered = "--scores_only"
+    elif check_tokenizer is not None:
+        tokenizer_problems = check_tokenizer(record)
+        problems += tokenizer_problems
+        if tokenizer_problems:
+            not_answered = "its tokenizer is another one"
+    answered = None
+    differing = []
+    environment = []
+    if not not_answered:
+        answered = answer(record, rows)
+        environment = environment_differences(record, answered.now)
+        for split in record.splits:
+            differing += differing_rows(record, split, answered)
+            problems += problems_of_losses(record, split, answered)
+    return Verification(
+        splits=[verified_split(record, split, answered) for split in record.splits],
+        problems=problems,
+        rows=differing,
+        environment=environment,
+        answered=answered is not None,
+        not_answered=not_answered,
+        record_sha256=record_sha256(record.manifest),
+        unverified=unverified_parts(record),
+        commit=record.commit,
+    )
+
+
+def problems_of_split(record: RunRecord, split: RecordedSplit, rows: RecordedRows) -> list[str]:
+    """What does not fit in rows, answers and scores of a split."""
+    problems = []
+    if rows.problem:
+        problems.append(rows.problem)
+    if not rows.rows:
+        return problems
+    task = split.scored.task
+    example_set = task.example_set(rows.rows, split.scored.role)
+    line_problems = problems_of_lines(split, example_set)
+    problems += line_problems
+    if len(example_set) != len(split.lines):
+        return problems
+    scores = scores_by_answers(split, example_set, split.answers)
+    return problems + problems_of_scores(split, scores, record.results)
+
+
+def problems_of_losses(record: RunRecord, split: RecordedSplit, answered) -> list[str]:
+    """Losses in the results that are not those of the model now, of splits of which only the loss is evaluated."""
+    metrics = answered.losses.get(split.name, {})
+    problems = []
+    for name, reported in record.results["tasks"].get(split.name, {}).items():
+        value = metrics.get(name)
+        if value is not None and not is_same(value, reported, LOSS_TOLERANCE):
+            problems.append(f"{split.name}: {name} is {value:.6f} by the model, and {reported:.6f} in results.json")
+    return problems
+
+
+def differing_rows(record: RunRecord, split: RecordedSplit, answered) -> list[DifferingRow]:
+    """The examples that are answered in another way now."""
+    answers = answered.answers.get(split.name, [])
+    if answers and len(answers) != len(split.lines):
+        return []  # `problems_of_lines` has said so
+    bound = near_tie(record, answered.now)
+    differing = []
+    for position, (line, now) in enumerate(zip(split.lines, answers)):
+        if line["prediction"] == now:
+            continue
+        nats = answered.distances.get((split.name, position))
+        is_near = nats is not None and abs(nats) <= bound
+        differing.append(
+            DifferingRow(split.name, line["row"], key_of_line(line), line["prediction"], now, nats, is_near)
+        )
+    return differing
+
+
+def key_of_line(line: Mapping) -> str:
+    """What names the row of a recorded answer in the data.
+
+    >>> key_of_line({"row": 2, "idx": 3}), key_of_line({"row": 2, "place": "reviews.csv:4"})
+    ('idx 3', 'reviews.csv:4')
+    """
+    key = row_key(line)
+    return key if line.get("idx") is None else f"idx {key}"
+
+
+def near_tie(record: RunRecord, now: Mapping) -> float:
+    """Nats within which answers are near ties: by the coarsest number format, then or now."""
+    formats = []
+    for answering in (record.answering, now):
+        formats += [answering.get("dtype"), FORMATS.get(answering.get("autocast"))]
+    return max(NEAR_TIES.get(name, NEAR_TIES["float32"]) for name in formats)
+
+
+def environment_differences(record: RunRecord, now: Mapping) -> list[tuple[str, str, str]]:
+    """`(what, then, now)` of versions, code, device and decoding, where they differ."""
+    past = {**record.manifest.get("versions", {}), "code": record.manifest.get("code_sha256", "")[:12]}
+    present = {**versions(), "code": code_sha256()[:12]}
+    past |= {f"answering: {name}": value for name, value in record.answering.items()}
+    present |= {f"answering: {name}": value for name, value in now.items()}
+    past["answered by"] = "the run's model"
+    present.setdefault("answered by", present.pop("answering: answered by", past["answered by"]))
+    hardware = record.manifest.get("hardware") or {}
+    for name, value in hardware_now().items():
+        if hardware.get(name) is not None:
+            past[name] = hardware[name]
+            present[name] = value
+    differences = []
+    for name, value in present.items():
+        if name in past and past[name] != value:
+            differences.append((name.removeprefix("answering: "), shown(past[name]), shown(value)))
+    return differences
+
+
+def hardware_now() -> dict:
+    """The processor and the accelerators of this machine."""
+    from t5suite.base.provenance import hardware
+
+    described = hardware()
+    return {name: described[name] for name in ("processor", "gpus")}
+
+
+def shown(value) -> str:
+    """A value of the manifest in a table."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def verified_split(record: RunRecord, split: RecordedSplit, answered) -> SplitVerification:
+    """What was compared of a split."""
+    num_equal = None
+    if answered is not None:
+        answers = answered.answers.get(split.name, [])
+        num_equal = sum(recorded == now for recorded, now in zip(split.answers, answers))
+    scores = record.results["tasks"].get(split.name, {})
+    return SplitVerification(split.name, split.facts.get("n", 0), len(split.lines), num_equal, scores)
+
+
+def unverified_parts(record: RunRecord) -> list[str]:
+    """What a verification does not show of this run."""
+    parts = []
+    if record.settings.get("teacher") or "training" in record.manifest:
+        parts.append("how the weights were trained")
+    callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())
+    parts += [f"what the callback {callback['name']} did (it was not run)" for callback in callbacks]
+    return parts

@@ -1,0 +1,614 @@
+"""`t5suite verify`: an untouched run is equal; what was tampered with is found, or only a hash from elsewhere shows it."""
+
+import functools
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from absl.testing import parameterized
+from hub_server import HubServer
+from huggingface_hub import HfApi
+from safetensors.torch import load_file, save_file
+
+from t5suite.testing import exits_with, read_rows, run_cli, tiny_run, tiny_trainer, write_rows
+
+ROOT = Path(__file__).parent.parent
+WORDS = {"good": ("lovely", "pleasant", "wonderful"), "bad": ("dull", "awful", "unpleasant")}
+NOUNS = ("garden", "play", "film", "hotel", "bed", "stage", "meal", "singer")
+BERT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
+GPT2 = "n_embd=32,n_layer=1,n_head=2,n_positions=128"
+BART = (
+    "d_model=32,encoder_layers=1,decoder_layers=1,encoder_ffn_dim=48,decoder_ffn_dim=48,"
+    "encoder_attention_heads=2,decoder_attention_heads=2"
+)
+ANSWERS = "predictions/reviews.validation.jsonl"
+ROWS = "rows/reviews.validation.jsonl"
+SPLIT = "reviews"
+
+
+def reviews(count: int, seed: int) -> list[dict]:
+    """Texts whose first adjective is their label; the second one misleads."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label, other = draw.choice(["good", "bad"]), draw.choice(["good", "bad"])
+        first, second = draw.choice(WORDS[label]), draw.choice(WORDS[other])
+        text = f"The {draw.choice(NOUNS)} was {first}, and the {draw.choice(NOUNS)} was {second}."
+        rows.append({"text": text, "label": label})
+    return rows
+
+
+def difference_of_answers(output: str) -> list[str]:
+    """The lines of rows that differ."""
+    return [line for line in output.splitlines() if line.startswith("  reviews row")]
+
+
+@functools.cache
+def finished_run() -> Path:
+    """A run on rows of one's own, with some right and some wrong answers; its rows are shared."""
+    folder = Path(tempfile.mkdtemp())
+    write_rows(folder / "train.jsonl", reviews(200, seed=1))
+    write_rows(folder / "validation.jsonl", reviews(40, seed=2))
+    run = tiny_run(
+        data_format="jsonl",
+        train_file=str(folder / "train.jsonl"),
+        validation_file=str(folder / "validation.jsonl"),
+        dataset_name=SPLIT,
+        text_column="text",
+        target_column="label",
+        labels="bad,good",
+        config_overrides=None,
+        max_steps=50,
+        max_eval_samples=None,
+        per_device_train_batch_size=16,
+        eval_strategy="steps",
+        eval_steps=50,
+        learning_rate=1e-2,
+        optimizer="adafactor",
+        output_dir=str(folder / "run"),
+        share_rows=True,
+    )
+    return run.directory
+
+
+def copy_of_run() -> Path:
+    """A copy of the finished run, without its checkpoints."""
+    place = Path(tempfile.mkdtemp()) / "run"
+    shutil.copytree(finished_run(), place, ignore=shutil.ignore_patterns("checkpoint-*"))
+    return place
+
+
+def verified(folder, *flags) -> tuple[int, str]:
+    """Exit code and output."""
+    output = io.StringIO()
+    code = 0
+    try:
+        with redirect_stdout(output):
+            run_cli("verify", folder, *flags)
+    except SystemExit as stop:
+        code = stop.code
+    return code, output.getvalue()
+
+
+def change_json(path: Path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content, indent=2))
+
+
+def swap_answer(folder: Path) -> None:
+    """Turns the first recorded answer into the other label."""
+    lines = read_rows(folder / ANSWERS)
+    lines[0]["prediction"] = "good" if lines[0]["prediction"] == "bad" else "bad"
+    write_rows(folder / ANSWERS, lines)
+
+
+def score_of_answers(folder: Path) -> float:
+    lines = read_rows(folder / ANSWERS)
+    return 100 * sum(line["prediction"] == line["target"] for line in lines) / len(lines)
+
+
+def set_score(folder: Path, score: float) -> None:
+    """Writes an accuracy into the results, and onto the card where it had the other one."""
+    before = json.loads((folder / "results.json").read_text())["tasks"][SPLIT]["accuracy"]
+    change_json(folder / "results.json", lambda results: results["tasks"][SPLIT].update(accuracy=score))
+    card = (folder / "README.md").read_text()
+    card = card.replace(f"accuracy | {before:.2f} |", f"accuracy | {score:.2f} |")
+    (folder / "README.md").write_text(card.replace(f"value: {before}\n", f"value: {score}\n"))
+
+
+def swap_answer_and_score(folder: Path) -> None:
+    swap_answer(folder)
+    set_score(folder, score_of_answers(folder))
+
+
+def raise_score(folder: Path) -> None:
+    set_score(folder, score_of_answers(folder) + 5)
+
+
+def raise_score_on_card(folder: Path) -> None:
+    card = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(re.sub(r"accuracy \| [\d.]+ \|", "accuracy | 99.00 |", card))
+
+
+def change_row_text(folder: Path) -> None:
+    """Gives the first row the words of the other label."""
+    rows = read_rows(folder / ROWS)
+    is_good = rows[0]["label"] == "good"
+    word, other = ("lovely", "awful") if not is_good else ("awful", "lovely")
+    rows[0]["text"] = f"The film was {word}, and the bed was {word}."
+    write_rows(folder / ROWS, rows)
+    assert other not in rows[0]["text"]
+
+
+def change_row_label(folder: Path) -> None:
+    rows = read_rows(folder / ROWS)
+    rows[0]["label"] = "good" if rows[0]["label"] == "bad" else "bad"
+    write_rows(folder / ROWS, rows)
+
+
+def drop_row(folder: Path) -> None:
+    """Leaves out the first row, its answer, and one from every count."""
+    write_rows(folder / ROWS, read_rows(folder / ROWS)[1:])
+    lines = read_rows(folder / ANSWERS)[1:]
+    write_rows(folder / ANSWERS, [{**line, "row": line["row"] - 1} for line in lines])
+    set_score(folder, score_of_answers(folder))
+
+
+def change_weights(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.block.0.layer.0.SelfAttention.q.weight"] *= -3
+    tensors["shared.weight"] = tensors["shared.weight"].roll(1, 0)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_idle_weight(folder: Path) -> None:
+    """Changes one number of the weights by a hundred-millionth."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["shared.weight"][600, 0] += 1e-8 + tensors["shared.weight"][600, 0].abs() * 1e-6
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_length(folder: Path) -> None:
+    """The manifest says that texts were cut after three tokens."""
+    change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(max_source_length=3))
+
+
+def change_learning_rate(folder: Path) -> None:
+    change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(learning_rate=3e-4))
+
+
+def change_tokenizer(folder: Path) -> None:
+    """Exchanges two pieces."""
+
+    def exchange(content):
+        vocabulary = content["model"]["vocab"]
+        places = [place for place, (piece, _) in enumerate(vocabulary) if piece in ("▁lovely", "▁the", "▁was", "▁and")]
+        first, second = places[0], places[1]
+        vocabulary[first][0], vocabulary[second][0] = vocabulary[second][0], vocabulary[first][0]
+
+    change_json(folder / "tokenizer.json", exchange)
+
+
+def change_prefix(folder: Path) -> None:
+    """Manifest and task.json say that texts began with other words."""
+    for name in ("manifest.json", "task.json"):
+        change_json(folder / name, lambda content: content["tasks"][SPLIT].update(prefix="dull awful unpleasant: "))
+
+
+def change_metric(folder: Path) -> None:
+    """Manifest and task.json name another metric, under the name of the one that was reported."""
+    for name in ("manifest.json", "task.json"):
+        change_json(folder / name, lambda content: content["tasks"][SPLIT].update(metric_names=["precision_macro"]))
+        change_json(folder / name, lambda content: content["tasks"][SPLIT].update(metric_to_optimize="precision_macro"))
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+PRIVATE = ("command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended")
+NOT_HASHED = ("record_sha256", "withheld", "status", "finished")
+PLACES = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
+
+
+def without_places(value):
+    if isinstance(value, str):
+        return PLACES.sub(lambda path: f"…/{path[0].rstrip('/').split('/')[-1]}", value)
+    if isinstance(value, dict):
+        return {without_places(key): without_places(part) for key, part in value.items()}
+    return [without_places(part) for part in value] if isinstance(value, list) else value
+
+
+def hash_of_record(manifest: dict) -> str:
+    """What `record_sha256` is, written once more from its description."""
+    record = {key: value for key, value in manifest.items() if key not in PRIVATE + NOT_HASHED}
+    for key in ("settings", "data", "title", "hub", "model"):
+        record[key] = without_places(record[key])
+    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_hashes_anew(folder: Path) -> None:
+    """What somebody does who hides a change: every hash in the manifest fits the files as they are now."""
+
+    def renew(manifest):
+        manifest.pop("tokenizer", None)  # a description of the tokenizer, which has hashes, too
+        names = [name for name in manifest["files"] if (folder / name).exists()]
+        manifest["files"] = {name: sha256(folder / name) for name in names}
+        if not (folder / ROWS).exists():
+            manifest["record_sha256"] = hash_of_record(manifest)
+            return
+        rows = read_rows(folder / ROWS)
+        text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
+        facts = manifest["scored"][SPLIT]
+        facts["rows_sha256"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        facts["n"] = len(rows)
+        manifest["record_sha256"] = hash_of_record(manifest)
+
+    change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
+    change_json(folder / "manifest.json", renew)
+
+
+# What is tampered with, what verification says, and what it says after every hash was made anew; None: nothing, since
+# the record is then that of another run, which only a hash from elsewhere can show.
+CASES = {
+    "an answer": (swap_answer, "predictions/reviews.*SHA-256", "row 0.* recorded"),
+    "an answer and its score": (swap_answer_and_score, "results.json is not the file", "row 0.*no near tie"),
+    "a score": (raise_score, "accuracy is .* by the recorded answers", "accuracy is .* by the recorded answers"),
+    "the card": (raise_score_on_card, "accuracy is 99.00 on the card", "accuracy is 99.00 on the card"),
+    "a row's text": (change_row_text, "rows/reviews.* has changed", "row 0.* recorded"),
+    "a row's label": (change_row_label, "rows/reviews.* has changed", "targets are not those of the rows: row 0"),
+    "a row left out": (drop_row, "40 rows then, 39 now", None),
+    "weights": (change_weights, "model.safetensors is not the file", "no near tie"),
+    "a weight that alters no answer": (change_idle_weight, "model.safetensors is not the file", None),
+    "a setting of the answers": (change_length, "manifest.json does not say", "row .* recorded"),
+    "a setting of the training": (change_learning_rate, "manifest.json does not say", None),
+    "the tokenizer": (change_tokenizer, "the tokenizer is another one: its 621 pieces", "row .* recorded"),
+    "the text's form": (change_prefix, "manifest.json does not say", "row .* recorded"),
+    "the metric": (change_metric, "manifest.json does not say", "accuracy, which is no metric of the task"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+class TamperingTest(parameterized.TestCase):
+    def test_an_untouched_run_is_equal_wherever_it_lies(self):
+        code, output = verified(copy_of_run())
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 40 of 40 answers, accuracy ")
+
+    @parameterized.named_parameters((name.replace(" ", "_"), name) for name in CASES)
+    def test_tampering_is_found(self, name):
+        tamper, expected, _ = CASES[name]
+        folder = copy_of_run()
+        tamper(folder)
+        code, output = verified(folder)
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, expected)
+        self.assertStartsWith(output, "different: ")
+
+    @parameterized.named_parameters((name.replace(" ", "_"), name) for name in CASES)
+    def test_tampering_with_new_hashes_is_found_or_needs_a_hash_from_elsewhere(self, name):
+        tamper, _, expected = CASES[name]
+        folder = copy_of_run()
+        hash_before = json.loads((folder / "manifest.json").read_text())["record_sha256"]
+        tamper(folder)
+        make_hashes_anew(folder)
+        code, output = verified(folder)
+        if expected is None:
+            self.assertEqual(code, 0, output)
+            code, output = verified(folder, "--record_sha256", hash_before)
+            expected = "the record is another one: its SHA-256 is"
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, expected)
+
+
+def uploaded_files(folder: Path) -> dict[str, bytes]:
+    """What `--push_to_hub` sends of a run's directory."""
+    sent = {}
+
+    def take(_, *, folder_path, **options):
+        for path in sorted(Path(folder_path).rglob("*")):
+            if path.is_file():
+                sent[path.relative_to(folder_path).as_posix()] = path.read_bytes()
+
+    trainer = tiny_trainer(output_dir=str(folder))
+    trainer.hub_model_id = "ada/reviews"
+    with mock.patch.object(HfApi, "upload_folder", take):
+        trainer.push_to_hub("a message")
+    return sent
+
+
+@pytest.mark.slow
+class HubTest(parameterized.TestCase):
+    def verified_there(self, hub, *flags) -> subprocess.CompletedProcess:
+        environment = {**os.environ, **hub.environment(tempfile.mkdtemp()), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "t5suite", "verify", "ada/reviews", *flags]
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    def test_a_run_that_was_pushed_with_its_rows_verifies_from_the_hub(self):
+        folder = copy_of_run()
+        with HubServer() as hub:
+            sent = uploaded_files(folder)
+            self.assertIn("\n`t5suite verify .` fetches these rows", sent["README.md"].decode())
+            commit = hub.commit("model", "ada/reviews", sent)
+            done = self.verified_there(hub)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertStartsWith(done.stdout, "equal: 40 of 40 answers, accuracy ")
+            self.assertIn(commit, done.stdout)
+            there = re.search("record: ([0-9a-f]{64})", done.stdout)[1]
+            here = re.search("record: ([0-9a-f]{64})", verified(folder, "--scores_only")[1])[1]
+            self.assertEqual(there, here)
+
+            # A weight that alters no answer, with new hashes: the commit is another one, and the old one is untouched.
+            change_idle_weight(folder)
+            make_hashes_anew(folder)
+            second_commit = hub.commit("model", "ada/reviews", uploaded_files(folder))
+            self.assertNotEqual(commit, second_commit)
+            done = self.verified_there(hub, "--scores_only", "--model_revision", commit, "--record_sha256", here)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            done = self.verified_there(hub, "--scores_only", "--record_sha256", here)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+
+    def test_rows_and_answers_of_ones_own_stay_without_the_flag(self):
+        folder = copy_of_run()
+        change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(share_rows=False))
+        sent = uploaded_files(folder)
+        self.assertEmpty([name for name in sent if name.startswith(("rows/", "predictions/"))])
+        texts = [row["text"] for row in read_rows(folder / ROWS)]
+        manifest = sent["manifest.json"].decode()
+        self.assertEmpty([text for text in texts if text in manifest])
+        self.assertNotIn(str(folder.parent), manifest)
+        self.assertNotIn(str(finished_run().parent), manifest)
+        with HubServer() as hub:
+            hub.commit("model", "ada/reviews", sent)
+            done = self.verified_there(hub)
+            self.assertEqual(done.returncode, 65, done.stdout + done.stderr)
+            self.assertIn("predictions/reviews.validation.jsonl is missing", done.stderr)
+            self.assertIn("--share_rows", done.stderr)
+
+    def test_code_of_a_repository_is_neither_downloaded_nor_run(self):
+        folder = copy_of_run()
+        trap = Path(tempfile.mkdtemp()) / "ran"
+        code = f"open({str(trap)!r}, 'w')\n"
+        for name in ("modeling_x.py", "tasks.py", "generation.py", "custom_generate/generate.py"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(code)
+        auto_map = {"AutoModelForSeq2SeqLM": "modeling_x.T5ForConditionalGeneration", "AutoConfig": "modeling_x.Config"}
+        change_json(folder / "config.json", lambda config: config.update(auto_map=auto_map))
+        make_hashes_anew(folder)
+        code_of_exit, output = verified(folder)
+        self.assertEqual(code_of_exit, 0, output)  # a T5's own class needs none of it
+        self.assertFalse(trap.exists())
+        change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(trust_remote_code=True))
+        make_hashes_anew(folder)
+        with exits_with(65, "--trust_remote_code, config.json: .*modeling_x.py"):
+            run_cli("verify", folder)
+        self.assertFalse(trap.exists())
+
+
+def set_flag(**settings):
+    return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(settings))
+
+
+def set_kernel(folder: Path) -> None:
+    change_json(folder / "config.json", lambda config: config.update(attn_implementation="ada/kernel"))
+
+
+def remove(name: str):
+    def change(folder: Path) -> None:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return change
+
+
+def remove_both_rows(folder: Path) -> None:
+    """Neither the shared rows nor the author's file are there."""
+    (folder / ROWS).unlink()
+    set_flag(validation_file="/nowhere/validation.jsonl")(folder)
+
+
+def write_text(name: str, text: str):
+    return lambda folder: (folder / name).write_text(text)
+
+
+REFUSALS = (
+    (remove("manifest.json"), "manifest.json is missing"),
+    (remove("results.json"), "results.json is missing"),
+    (remove(ANSWERS), "predictions/reviews.validation.jsonl is missing"),
+    (remove_both_rows, "the rows of reviews .* cannot be fetched.*rows/reviews.validation.jsonl is missing"),
+    (remove("model.safetensors"), "the model cannot be loaded: .*model.safetensors"),
+    (write_text("manifest.json", "{"), "manifest.json"),
+    (write_text("results.json", "[]"), "results.json: not a run's results"),
+    (write_text(ANSWERS, '{"row": 0}\n'), "jsonl:1: not a line of predictions"),
+    (write_text("model.safetensors", "x"), "the model cannot be loaded: .*model.safetensors"),
+    (set_flag(task_file="my_tasks.py"), "code, which is never run: --task_file my_tasks.py"),
+    (set_flag(metrics="accuracy,os.path:exists"), r"never run: --metrics os.path:exists \(os/path.py\)"),
+    (set_flag(attn_implementation="ada/kernel"), r"never run: --attn_implementation ada/kernel \(a kernel of the hub"),
+    (set_kernel, "never run: config.json: attn_implementation ada/kernel"),
+    (set_flag(model_class="mine.models:Slow"), r"never run: --model_class mine.models:Slow \(mine/models.py\)"),
+)
+WRONG_FLAGS = (
+    (("--batch_size", "0"), "--batch_size 0: must be at least 1"),
+    (("--max_rows", "-1"), "--max_rows -1: must be at least 0"),
+    (("--scores_only", "--batch_size", "4"), "--batch_size has no effect with --scores_only"),
+    (("--scores_only", "--dtype", "bfloat16"), "--dtype has no effect with --scores_only"),
+    (("--model_revision", "main"), "--model_revision main has no effect: .* is a folder"),
+    (("--record_sha256", "abc"), "--record_sha256 abc: a SHA-256 has 64 hexadecimal digits"),
+    (("--dtype", "int8"), "--dtype.*int8"),
+)
+
+
+@pytest.mark.slow
+class RefusalTest(parameterized.TestCase):
+    @parameterized.parameters(*range(len(REFUSALS)))
+    def test_a_run_that_cannot_be_verified_ends_with_65_and_names_the_file(self, number):
+        spoil, message = REFUSALS[number]
+        folder = copy_of_run()
+        spoil(folder)
+        with exits_with(65, message):
+            run_cli("verify", folder)
+
+
+class FlagsTest(parameterized.TestCase):
+    """What needs neither torch nor a run to be refused."""
+
+    @parameterized.parameters(*WRONG_FLAGS)
+    def test_flags_without_effect_or_sense_end_with_78(self, flags, message):
+        with exits_with(78, message):
+            run_cli("verify", tempfile.mkdtemp(), *flags)
+
+    @parameterized.parameters(
+        ("nowhere/at/all", "no such folder, nor OWNER/MODEL"),
+        ("no_such_run", "no such folder, nor OWNER/MODEL"),
+        (__file__, "a file; give the run's directory"),
+    )
+    def test_a_run_that_is_nowhere_ends_with_78(self, run, message):
+        with exits_with(78, message):
+            run_cli("verify", run)
+
+    def test_an_empty_folder_ends_with_65_and_names_the_first_missing_file(self):
+        with exits_with(65, "manifest.json is missing: .*give a finished run"):
+            run_cli("verify", tempfile.mkdtemp())
+
+
+@pytest.mark.slow
+class HonestDifferencesTest(parameterized.TestCase):
+    """What differs between then and now is named; answers that stay the same are equal all the same."""
+
+    def test_the_size_of_batches(self):
+        code, output = verified(finished_run(), "--batch_size", "3")
+        self.assertEqual(code, 0, output)
+        self.assertIn("  batch_rows: 64 then, 3 now\n", output)
+
+    def test_the_number_format(self):
+        code, output = verified(finished_run(), "--dtype", "bfloat16")
+        self.assertIn("  dtype: float32 then, bfloat16 now\n", output)
+        for line in difference_of_answers(output):
+            distance = float(re.search("now; (.*) nats apart", line)[1])
+            self.assertEqual(distance <= 0.25, "near tie, which rounding may turn" in line, line)
+        self.assertEqual(code, bool(difference_of_answers(output)))
+
+    def test_versions_ranks_and_machine(self):
+        folder = copy_of_run()
+
+        def change(manifest):
+            manifest["versions"]["torch"] = "2.11.0"
+            manifest["answering"]["ranks"] = 2
+            manifest["hardware"]["processor"] = "AMD EPYC 9R14"
+            manifest["hardware"]["gpus"] = ["NVIDIA H100"]
+            manifest["answering"]["device"] = "cuda"
+
+        change_json(folder / "manifest.json", change)
+        make_hashes_anew(folder)
+        code, output = verified(folder, "--use_cpu")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"\n  torch: 2.11.0 then, \S+ now\n")
+        for line in ("ranks: 2 then, 1 now", "device: cuda then, cpu now", "gpus: NVIDIA H100 then, none now"):
+            self.assertIn(f"  {line}\n", output)
+        self.assertRegex(output, r"\n  processor: AMD EPYC 9R14 then, .+ now\n")
+
+    def test_rows_are_found_where_they_are_now(self):
+        folder = copy_of_run()
+        (folder / ROWS).unlink()
+        set_flag(validation_file="/nowhere/validation.jsonl", train_file="/nowhere/train.jsonl")(folder)
+        moved = Path(tempfile.mkdtemp())
+        for name in ("train", "validation"):
+            shutil.copy(finished_run().parent / f"{name}.jsonl", moved)
+        make_hashes_anew(folder)
+        code, output = verified(folder, "--data_dir", moved)
+        self.assertEqual(code, 0, output)
+        rows = reviews(40, seed=2)
+        rows[3]["label"] = "good" if rows[3]["label"] == "bad" else "bad"
+        write_rows(moved / "validation.jsonl", rows)
+        code, output = verified(folder, "--data_dir", moved)
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, "validation.jsonl has changed")
+        self.assertIn("1 targets are not those of the rows: row 3", output)
+
+    def test_many_rows_are_counted_and_json_has_all(self):
+        folder = copy_of_run()
+        change_weights(folder)
+        code, output = verified(folder, "--max_rows", "2")
+        self.assertEqual(code, 1)
+        self.assertRegex(output, r"\n  and \d\d more rows \(--max_rows\)\n")
+        self.assertLen(difference_of_answers(output), 2)
+        code, output = verified(folder, "--json")
+        self.assertEqual(code, 1)
+        first, *others = [json.loads(line) for line in output.splitlines()]
+        num_different = sum("recorded" in line for line in others)
+        self.assertEqual((first["verdict"], first["answers"], first["equal"]), ("different", 40, 40 - num_different))
+        self.assertGreater(num_different, 2)
+
+    def test_labels_that_are_chosen_by_their_scores(self):
+        folder = tiny_run(eval_method="score", max_eval_samples=30).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: the record of 30 answers; the model was not run (--scores_only)\n")
+
+    @parameterized.parameters(
+        {"model_family": "encoder", "dataset_name": "sentiment"},
+        {"config_name": "bert", "config_overrides": BERT, "dataset_name": "entailment"},
+        {"config_name": "bert", "config_overrides": BERT, "dataset_name": "similarity"},
+        {"config_name": "gpt2", "config_overrides": GPT2, "dataset_name": "sentiment,entailment"},
+        {"config_name": "bart", "config_overrides": BART, "dataset_name": "sentiment", "generation_num_beams": 2},
+        {"bf16": True, "dataset_name": "sentiment,similarity", "per_device_eval_batch_size": 7},
+        {"adapter": "lora", "dataset_name": "sentiment"},
+    )
+    def test_every_family_and_way_of_answering_is_repeated(self, **flags):
+        folder = tiny_run(max_eval_samples=30, **flags).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"^equal: (30 of 30|60 of 60) answers")
+
+    def test_each_task_with_the_weights_of_its_best_step(self):
+        flags = {"select": "per_task", "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1}
+        folder = tiny_run(max_eval_samples=30, dataset_name="sentiment,entailment", max_steps=3, **flags).directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        shutil.rmtree(folder / "best" / "entailment")
+        with exits_with(65, "best/entailment is missing"):
+            run_cli("verify", folder)
+
+    def test_an_evaluation_of_another_model_that_a_relative_path_names(self):
+        place = Path(tempfile.mkdtemp())
+        shutil.copytree(copy_of_run(), place / "trained")
+        flags = ["--benchmark", "mini", "--dataset_name", "sentiment", "--max_eval_samples", "30", "--use_cpu"]
+        words = ["evaluate", "--model_name_or_path", "trained", "--output_dir", "scored", *flags]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "t5suite", *words]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        code, output = verified(place / "scored")
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        shutil.rmtree(place / "trained")
+        with exits_with(65, "the model that answered, trained, is missing"):
+            run_cli("verify", place / "scored")
+
+    @parameterized.parameters("generate", "score")
+    def test_an_export_answers_in_place_of_the_model(self, method):
+        pytest.importorskip("onnxruntime")
+        source = finished_run() if method == "generate" else tiny_run(eval_method="score").directory
+        exported = Path(tempfile.mkdtemp()) / "onnx"
+        run_cli("export", "--model_name_or_path", source, "--output_dir", exported, "--format", "onnx")
+        code, output = verified(source, "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"\n  answered by: the run's model then, ONNX files in .* now\n")
+        with exits_with(78, "--exported .*: no folder of t5suite export"):
+            run_cli("verify", source, "--exported", source)
