@@ -13,7 +13,7 @@ from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
 from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
-from t5suite.data.corpora.sharded_array import ShardedArray
+from t5suite.data.corpora.sharded_array import OPEN_FILES, FilePart, ShardedArray
 from t5suite.testing import exits_with
 
 
@@ -35,7 +35,7 @@ class ShardedArrayTest(parameterized.TestCase):
         for number, count in enumerate(counts):
             numbers = random.integers(0, 90, count).astype(dtype)
             numbers.tofile(place / f"{number}.bin")
-            parts.append((str(place / f"{number}.bin"), count))
+            parts.append(FilePart(str(place / f"{number}.bin"), count))
             expected.append(numbers.astype(np.int64) + (100 * number if adds else 0))
         array, whole = ShardedArray(parts, dtype, starts, out_dtype="int64"), np.concatenate(expected)
         self.assertLen(array, len(whole))

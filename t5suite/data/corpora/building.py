@@ -14,6 +14,7 @@ each source's SHA-256. `t5suite.data.corpora.store` describes the finished folde
 
 import concurrent.futures
 import fcntl
+import functools
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
-from t5suite.data.corpora.units import finished_unit
+from t5suite.data.corpora.units import build_unit, finished_unit
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
 
@@ -81,12 +82,12 @@ def build_corpus(
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory / LOCK):
+    with locked(directory / LOCK):
         _claim_folder(directory, plan)
     encoder = make_text_encoder(tokenizer, tokenizer_engine)
     started = time.perf_counter()
     _build_units(directory, plan, encoder, num_workers, shard or (0, 1), progress)
-    with _locked(directory / LOCK):
+    with locked(directory / LOCK):
         if not (directory / MANIFEST).is_file():
             shards = _finished_shards(directory, plan)
             if shards is None:
@@ -112,7 +113,7 @@ def check_work(num_workers: int, shard) -> None:
 
 
 @contextmanager
-def _locked(path: Path):
+def locked(path: Path):
     """Only one process at a time is inside; a killed one leaves no lock behind."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -219,7 +220,7 @@ def _build_units(
             if number % num_shards == shard_number
         ]
         report()
-        for unit, facts in run_jobs(missing_jobs, encoder, num_workers):
+        for unit, facts in run_jobs(missing_jobs, functools.partial(build_unit, encoder=encoder), num_workers):
             facts_by_unit[unit] = facts
             report()
         for future in hashed:
@@ -271,7 +272,7 @@ def _manifest(directory: Path, plan: CorpusPlan, shards: list[dict], encoder: Te
         "tokenizer": {**plan.tokenizer, "vocabulary_size": encoder.vocabulary_size, "engine": engine},
         "dtype": token_dtype(encoder.vocabulary_size).name,
         "settings": plan_facts["settings"],
-        "splits": {split: _summed([facts["splits"][split] for facts in shards]) for split in SPLITS},
+        "splits": {split: summed([facts["splits"][split] for facts in shards]) for split in SPLITS},
         "sources": sources,
         "shards": [
             {"name": plan.shard_name(unit), "splits": facts["splits"], "files": facts["files"]}
@@ -297,6 +298,6 @@ def _source_facts(source: Source, checksum: str | None, tally: Tally, num_tokens
     return facts
 
 
-def _summed(counts: list[dict]) -> dict:
+def summed(counts: list[dict]) -> dict:
     """Counts of shards, by name -> their sums."""
     return {name: sum(shard_counts[name] for shard_counts in counts) for name in counts[0]}

@@ -28,8 +28,6 @@ from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
 
-# Shards are mapped files, each of which costs a file descriptor; a process has 1024 by default.
-MAX_UNITS = 256
 UNPACKED_PER_PACKED = 3
 
 
@@ -142,8 +140,7 @@ def _source(name: str) -> Source:
 
 def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[SourcePart, ...], ...]:
     """The pieces of all sources in order, neighbours together until they hold about `unit_megabytes`."""
-    total_bytes = sum(_unpacked_size(source) for source in sources)
-    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total_bytes / MAX_UNITS), 1)
+    unit_bytes = max(int(settings.unit_megabytes * 10**6), 1)
     units = [[]]
     bytes_in_unit = 0
     for number, source in enumerate(sources):
