@@ -22,9 +22,10 @@ from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigErro
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.adopted_parts import DTYPES, PartJob, TokenRules, adopt_part
 from t5suite.data.corpora.building import LOCK, BuildProgress, check_work, locked, summed
+from t5suite.data.corpora.corpus_plan import tokenizer_facts
 from t5suite.data.corpora.encoding import control_tokens
 from t5suite.data.corpora.held_out import held_out_below
-from t5suite.data.corpora.store import CHECKED, FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, tokenizer_fingerprint
+from t5suite.data.corpora.store import CHECKED, FORMAT, MANIFEST, SPLITS, VERSION, TokenStore
 from t5suite.data.corpora.token_files import TokenFile, list_token_files
 from t5suite.data.corpora.unit_workers import run_jobs
 from t5suite.data.corpora.units import finished_unit
@@ -84,8 +85,9 @@ class _Adoption(NamedTuple):
         """The job of every part, in order."""
         parts = []
         for file, state in zip(self.files, self.states, strict=True):
-            content = json.dumps([self.described(), file.name, state], sort_keys=True)
+            decisive = [VERSION, self.tokenizer["fingerprint"], self.settings.validation_fraction, file.name, state]
             for first, last in _cuts(file, self.settings.unit_megabytes * 10**6):
+                content = json.dumps([*decisive, first, last])
                 parts.append((file, first, last, hashlib.sha256(content.encode()).hexdigest()))
         jobs = []
         for number, (file, first, last, plan) in enumerate(parts):
@@ -139,12 +141,7 @@ def _adoption(folder: Path, tokenizer, settings: AdoptionSettings) -> _Adoption:
     """What there is to adopt, by sizes and headers alone."""
     form, files = list_token_files(folder)
     states = [_state_of(file) for file in files]
-    tokenizer_facts = {
-        "name": tokenizer.name_or_path,
-        "class": type(tokenizer).__name__,
-        "fingerprint": tokenizer_fingerprint(tokenizer),
-    }
-    return _Adoption(folder, form, files, states, tokenizer_facts, _rules_of(tokenizer), settings)
+    return _Adoption(folder, form, files, states, tokenizer_facts(tokenizer), _rules_of(tokenizer), settings)
 
 
 def _state_of(file: TokenFile) -> _FileState:

@@ -16,7 +16,7 @@ import concurrent.futures
 import fcntl
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan
+from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan, plan_of_streams
 from t5suite.data.corpora.documents import refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.held_out import fitting_fraction
@@ -32,7 +32,7 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
-from t5suite.data.corpora.units import build_unit, finished_unit
+from t5suite.data.corpora.units import build_unit, build_unit_of, finished_unit
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
 
@@ -87,6 +87,52 @@ def build_corpus(
     encoder = make_text_encoder(tokenizer, tokenizer_engine)
     started = time.perf_counter()
     _build_units(directory, plan, encoder, num_workers, shard or (0, 1), progress)
+    return _finish(directory, plan, encoder, {"seconds": time.perf_counter() - started, "num_workers": num_workers})
+
+
+def build_shard(
+    texts: Iterable[str],
+    output_dir,
+    tokenizer,
+    shard: tuple[int, int],
+    settings: CorpusSettings | None = None,
+    name="texts",
+) -> TokenStore | None:
+    """Writes one shard of a corpus from texts of any origin, such as the end of a pipeline of another library.
+
+    >>> build_shard((document.text for document in data), "corpus", tokenizer, shard=(rank, world_size))
+
+    Each of n processes writes its own; the one that finds all of them finished writes the manifest and gets the corpus.
+    A shard that is there already is written anew, until the corpus is finished.
+
+    Args:
+      texts: one a document, read once.
+      shard: `(i, n)`: this is the i-th of n.
+      name: what the manifest calls the texts.
+
+    Raises:
+      ConfigError: impossible settings; the folder holds a finished corpus, or one of other settings.
+    """
+    check_work(1, shard)
+    number, num_shards = shard
+    names = [f"{name} {i}/{num_shards}" for i in range(num_shards)]
+    plan = plan_of_streams(names, settings or CorpusSettings(TextOptions()), tokenizer)
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / LOCK):
+        if (directory / MANIFEST).is_file():
+            raise ConfigError(
+                f"{directory}: holds a finished corpus; delete it to write it again, or name a new folder"
+            )
+        _claim_folder(directory, plan)
+    encoder = make_text_encoder(tokenizer, "tokenizers")
+    started = time.perf_counter()
+    build_unit_of(texts, plan.jobs(directory)[number], encoder)
+    return _finish(directory, plan, encoder, {"seconds": time.perf_counter() - started, "num_workers": num_shards})
+
+
+def _finish(directory: Path, plan: CorpusPlan, encoder: TextEncoder, work: dict) -> TokenStore | None:
+    """Writes the manifest if all units are finished, and opens the corpus; None if some are missing."""
     with locked(directory / LOCK):
         if not (directory / MANIFEST).is_file():
             shards = _finished_shards(directory, plan)
@@ -94,8 +140,8 @@ def build_corpus(
                 return None
             manifest = _manifest(directory, plan, shards, encoder)
             manifest["build"] = {
-                "seconds": round(time.perf_counter() - started, 3),
-                "num_workers": num_workers,
+                "seconds": round(work["seconds"], 3),
+                "num_workers": work["num_workers"],
                 "versions": versions(),
                 "mtimes": {source.name: source.mtime_ns for source in plan.sources},
             }
