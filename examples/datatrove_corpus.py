@@ -6,8 +6,8 @@
     t5suite pre_train --train_corpus work/corpus ...
 
 Five stages, each of which begins when the one before it has ended: filter, signatures, buckets, clusters (MinHash,
-which finds near duplicates), and the corpus. With `--slurm_partition` each is an array of jobs. The same command goes on
-after the tasks that have ended. The filters below are Gopher's (arXiv:2112.11446); put your own in their place.
+which finds near duplicates), and the corpus. With `--slurm_partition` each is an array of jobs. The same command goes
+on after the tasks that have ended. The filters below are Gopher's (arXiv:2112.11446); put your own in their place.
 """
 
 import argparse
