@@ -58,8 +58,8 @@ def adopt(path, *flags):
 
 def pre_train_words(**flags):
     defaults = {"config_overrides": TINY_T5, "max_steps": 4, "inputs_length": 24, "per_device_train_batch_size": 4}
-    words = ["--use_cpu", "--disable_tqdm", "True", "--output_dir", str(folder() / "run")]
-    for name, value in (defaults | flags).items():
+    words = ["--use_cpu", "--disable_tqdm", "True"]
+    for name, value in (defaults | {"output_dir": folder() / "run"} | flags).items():
         words += [f"--{name}", str(value)]
     return words
 

@@ -132,7 +132,7 @@ def _mapped(path: str, length: int, dtype: np.dtype, reader: int) -> np.ndarray:
         mapped.base.madvise(mmap.MADV_RANDOM)
     if mapped.size != length:
         raise DataError(f"{path}: holds {mapped.size} numbers, but the corpus says {length}")
-    return mapped
+    return mapped.view(np.ndarray)  # a view of memmap's own class costs 4 us more for every slice
 
 
 class TokenSequence(ShardedArray):
