@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.adopted_parts import DTYPES, PartJob, TokenRules, adopt_part
-from t5suite.data.corpora.building import LOCK, BuildProgress, check_work, locked, summed
+from t5suite.data.corpora.building import LOCK, BuildProgress, check_work, corpus_lock, summed
 from t5suite.data.corpora.corpus_plan import tokenizer_facts
 from t5suite.data.corpora.encoding import control_tokens
 from t5suite.data.corpora.held_out import held_out_below
@@ -124,7 +124,7 @@ def adopt_corpus(
     if (directory / MANIFEST).is_file():
         return _reopen(directory, adoption)
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory / LOCK):
+    with corpus_lock(directory / LOCK):
         if not (directory / MANIFEST).is_file():
             started = time.perf_counter()
             jobs = adoption.jobs(directory)
@@ -194,12 +194,15 @@ def _adopt_parts(jobs: list[PartJob], num_workers: int, progress) -> list[dict]:
     for number, facts in run_jobs(missing_jobs, adopt_part, num_workers):
         facts_by_part[number] = facts
         if progress is not None:
-            counts = [split for part in facts_by_part.values() for split in part["splits"].values()]
-            documents = sum(count["documents"] for count in counts)
-            tokens = sum(count["tokens"] for count in counts)
-            seconds = time.perf_counter() - started
-            progress(BuildProgress(len(facts_by_part), len(jobs), documents, tokens, seconds))
+            progress(_progress(facts_by_part.values(), len(jobs), time.perf_counter() - started))
     return [facts_by_part[number] for number in range(len(jobs))]
+
+
+def _progress(finished_parts: Collection[dict], num_parts: int, seconds: float) -> BuildProgress:
+    counts = [split for facts in finished_parts for split in facts["splits"].values()]
+    documents = sum(count["documents"] for count in counts)
+    tokens = sum(count["tokens"] for count in counts)
+    return BuildProgress(len(finished_parts), num_parts, documents, tokens, seconds)
 
 
 def _manifest(directory: Path, adoption: _Adoption, jobs: list[PartJob], shards: list[dict]) -> dict:

@@ -82,7 +82,7 @@ def build_corpus(
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory / LOCK):
+    with corpus_lock(directory / LOCK):
         _claim_folder(directory, plan)
     encoder = make_text_encoder(tokenizer, tokenizer_engine)
     started = time.perf_counter()
@@ -119,7 +119,7 @@ def build_shard(
     plan = plan_of_streams(names, settings or CorpusSettings(TextOptions()), tokenizer)
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory / LOCK):
+    with corpus_lock(directory / LOCK):
         if (directory / MANIFEST).is_file():
             raise ConfigError(
                 f"{directory}: holds a finished corpus; delete it to write it again, or name a new folder"
@@ -133,7 +133,7 @@ def build_shard(
 
 def _finish(directory: Path, plan: CorpusPlan, encoder: TextEncoder, work: dict) -> TokenStore | None:
     """Writes the manifest if all units are finished, and opens the corpus; None if some are missing."""
-    with locked(directory / LOCK):
+    with corpus_lock(directory / LOCK):
         if not (directory / MANIFEST).is_file():
             shards = _finished_shards(directory, plan)
             if shards is None:
@@ -159,7 +159,7 @@ def check_work(num_workers: int, shard) -> None:
 
 
 @contextmanager
-def locked(path: Path):
+def corpus_lock(path: Path):
     """Only one process at a time is inside; a killed one leaves no lock behind."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -53,8 +53,8 @@ def open_datatrove_file(path: Path, name: str) -> DatatroveFile:
     check_is_file(path)
     index = path.with_name(f"{path.name}.index")
     num_bytes = path.stat().st_size
-    num_documents, rest = divmod(index.stat().st_size, END_BYTES)
-    if rest:
+    num_documents, surplus_bytes = divmod(index.stat().st_size, END_BYTES)
+    if surplus_bytes:
         raise DataError(f"{index}: {index.stat().st_size} bytes, no whole number of 8-byte ends; it is cut off")
     num_tokens = 0
     if num_documents:

@@ -26,6 +26,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -97,10 +98,11 @@ class TokenStore:
         """
         directory = Path(directory)
         store = cls(directory, _read_manifest(directory))
-        for file in store.files().values():
+        files = store.files().values()
+        for file in files:
             _check_size(file)
-            for piece in file.pieces if check_hashes else ():
-                _check_hash(file, piece)
+        if check_hashes:
+            _check_hashes(files)
         return store
 
     def check_once(self) -> "TokenStore":
@@ -119,10 +121,7 @@ class TokenStore:
         logger.info(
             "%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked_files), gigabytes
         )
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            checks = [pool.submit(_check_hash, file, piece) for file in unchecked_files for piece in file.pieces]
-        for check in checks:
-            check.result()
+        _check_hashes(unchecked_files)
         try:
             write_json(note, changed_at)
         except OSError as error:
@@ -212,13 +211,7 @@ class TokenStore:
 def _read_manifest(directory: Path) -> dict:
     path = directory / MANIFEST
     if not path.is_file():
-        has_shards = directory.is_dir() and any(directory.glob("shard-*"))
-        hint = "`t5suite corpus build` makes one"
-        if has_shards:
-            hint = "its build is not finished: run it again to resume"
-        elif any(directory.glob("*.idx")) or any(directory.glob("*.ds.index")):
-            hint = "`t5suite corpus adopt` makes one of its files of tokens"
-        raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
+        raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {_how_to_make_one(directory)}")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         version = manifest.get("version") if isinstance(manifest, dict) else None
@@ -230,24 +223,38 @@ def _read_manifest(directory: Path) -> dict:
     return manifest
 
 
+def _how_to_make_one(directory: Path) -> str:
+    if any(directory.glob("shard-*")):
+        return "its build is not finished: run it again to resume"
+    if any(directory.glob("*.idx")) or any(directory.glob("*.ds.index")):
+        return "`t5suite corpus adopt` makes one of its files of tokens"
+    return "`t5suite corpus build` makes one"
+
+
 def _check_manifest(manifest: dict, path: Path) -> None:
     """Checks what reading a split needs: counts and sizes are numbers, shards and files are names inside the corpus."""
-    counts_of_splits = list(manifest["splits"].values())
-    numbers = []
     for shard in manifest["shards"]:
         for name in (shard["name"], *shard["files"]):
             check_name(name, "file", str(path), DataError)
-        numbers += [facts["size"] for facts in shard["files"].values()]
-        counts_of_splits += [shard["splits"][split] for split in manifest["splits"]]
-    for counts in counts_of_splits:
-        numbers += [counts["tokens"], counts["documents"]]
-    for number in numbers + _numbers_of_adopted(manifest):
+    for number in [*_numbers_of_shards(manifest), *_numbers_of_adopted(manifest)]:
         if type(number) is not int or number < 0:
             raise TypeError(f"a count is {number!r:.60}")
     if manifest["dtype"] not in ("uint16", "uint32"):
         raise TypeError(f"the dtype is {manifest['dtype']!r:.60}")
     if "split_sentences" not in manifest["settings"]:
         raise KeyError("split_sentences")
+
+
+def _numbers_of_shards(manifest: dict) -> list:
+    """The counts of all splits, of the whole and of each shard, and the sizes of files."""
+    numbers = []
+    counts_of_splits = list(manifest["splits"].values())
+    for shard in manifest["shards"]:
+        numbers += [facts["size"] for facts in shard["files"].values()]
+        counts_of_splits += [shard["splits"][split] for split in manifest["splits"]]
+    for counts in counts_of_splits:
+        numbers += [counts["tokens"], counts["documents"]]
+    return numbers
 
 
 def _numbers_of_adopted(manifest: dict) -> list:
@@ -272,6 +279,14 @@ def _check_size(file: StoredFile) -> None:
     size = file.path.stat().st_size
     if size != file.size:
         raise DataError(f"{file.path}: the file has {size} bytes instead of {file.size}; {file.cure}")
+
+
+def _check_hashes(files: Iterable[StoredFile]) -> None:
+    """Compares the SHA-256 of files, several pieces at a time; raises DataError for the first that differs."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        checks = [pool.submit(_check_hash, file, piece) for file in files for piece in file.pieces]
+    for check in checks:
+        check.result()
 
 
 def _check_hash(file: StoredFile, piece: FilePiece) -> None:
