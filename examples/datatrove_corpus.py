@@ -1,6 +1,6 @@
 """From a crawl to a corpus: datatrove filters and deduplicates, and the last step of its pipeline writes the tokens.
 
-    pip install t5suite 'datatrove[processing]' spacy
+    pip install 'datatrove[processing]' spacy
     python examples/datatrove_corpus.py --input crawl/ --output_dir work --tokenizer_name google/t5-v1_1-base --tasks 8
     python examples/datatrove_corpus.py ... --tasks 500 --slurm_partition cpu --slurm_time 08:00:00
     t5suite pre_train --train_corpus work/corpus ...
