@@ -102,7 +102,7 @@ class TokensTest(parameterized.TestCase):
 
     def test_a_corpus_without_held_out_documents_needs_a_validation_file(self):
         corpus = build(write_lines(texts()), validation_fraction=0)
-        with exits_with(65, "no document is held out at --validation_fraction 0.05; raise it"):
+        with exits_with(65, "no document is held out at --validation_fraction 0.0; raise it where the text"):
             pre_train(train_corpus=corpus.directory)
         held_out_alone = build(write_lines(texts()), validation_fraction=1)
         with exits_with(65, "no train documents; it has validation"):
