@@ -4,6 +4,7 @@ changed or another build's are named; text never becomes a control token."""
 import json
 import os
 import random
+import resource
 import shutil
 import threading
 import time
@@ -129,6 +130,24 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual([block["block"] for block in blocks], list(range(num_blocks)))
         expected = [TOKENIZER.decode(row[70 * number : 70 * number + 70]) for number in range(num_blocks)]
         self.assertEqual([block["tokens"] for block in blocks], expected)
+
+    @pytest.mark.slow
+    def test_a_corpus_may_have_more_shards_than_files_may_be_open(self):
+        lines = [f"the king saw a boat {number}" for number in range(700)]
+        corpus = build(write_lines(lines), unit_megabytes="1e-6", validation_fraction=0)
+        self.assertLen(corpus.shards, 700)
+        self.assertEqual(corpus.documents("train"), encode_as_text(lines))
+        num_blocks = len(corpus.tokens("train")) // 70
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, limits[1]))
+        try:
+            flags = ["--inputs_length", 64, "--num_examples", num_blocks, "--json"]
+            shown = cli_output("corpus", "show", corpus.directory, *flags).splitlines()[1:]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        row = corpus.tokens("train")
+        expected = [TOKENIZER.decode(row[70 * number : 70 * number + 70]) for number in range(num_blocks)]
+        self.assertEqual([json.loads(line)["tokens"] for line in shown], expected)
 
     def test_a_separator_ends_every_document(self):
         source = write_lines(texts())
