@@ -382,6 +382,12 @@ for i in range(300):
   cp book.txt books/a.txt
   python -c "import json; [print(json.dumps({'text': t.strip()})) for t in open('book.txt')]" | gzip > articles.jsonl.gz
   gzip -c book.txt > articles.txt.gz; }
+make_tokens() { mkdir -p tokenized; python -c "
+import numpy
+ids = numpy.random.default_rng(0).integers(3, 100, 120000).astype('<u2')
+ids[39::40] = 1
+ids.tofile('tokenized/a.ds')
+numpy.arange(40, 120001, 40, dtype='<u8').tofile('tokenized/a.ds.index')"; }
 make_crawl() { mkdir -p crawl; cp -r books articles; python -c "
 import zstandard
 with zstandard.open('crawl/a.jsonl.zst', 'wt') as lines:

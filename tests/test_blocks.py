@@ -1,5 +1,7 @@
 """Blocks of a long row of tokens: every token once an epoch, in an order that (seed, index) alone decide."""
 
+import os
+import pickle
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -13,7 +15,7 @@ from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
 from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
-from t5suite.data.corpora.sharded_array import ShardedArray
+from t5suite.data.corpora.sharded_array import OPEN_FILES, FilePart, RunsPart, ShardedArray
 from t5suite.testing import exits_with
 
 
@@ -35,7 +37,7 @@ class ShardedArrayTest(parameterized.TestCase):
         for number, count in enumerate(counts):
             numbers = random.integers(0, 90, count).astype(dtype)
             numbers.tofile(place / f"{number}.bin")
-            parts.append((str(place / f"{number}.bin"), count))
+            parts.append(FilePart(str(place / f"{number}.bin"), count))
             expected.append(numbers.astype(np.int64) + (100 * number if adds else 0))
         array, whole = ShardedArray(parts, dtype, starts, out_dtype="int64"), np.concatenate(expected)
         self.assertLen(array, len(whole))
@@ -44,6 +46,47 @@ class ShardedArrayTest(parameterized.TestCase):
             for end in range(begin, len(whole) + 1):
                 np.testing.assert_array_equal(array[begin:end], whole[begin:end])
             self.assertEqual(array[begin], whole[begin])
+
+    @parameterized.parameters(1, 2, 3)
+    def test_runs_of_files_read_as_one_row(self, seed):
+        """Against numpy, for every slice; the runs of a part lie anywhere in its file."""
+        place, random = Path(tempfile.mkdtemp()), np.random.default_rng(seed)
+        parts, expected = [], []
+        for number in range(3):
+            numbers = random.integers(0, 2**16, 40).astype("<u2")
+            numbers.tofile(place / f"{number}.bin")
+            borders = np.sort(random.choice(41, 8, replace=False)).reshape(4, 2)
+            runs = [numbers[start:end] for start, end in borders]
+            starts = np.cumsum([0, *map(len, runs)])
+            np.save(place / f"{number}.npy", np.stack([starts[:-1], borders[:, 0]]))
+            parts.append(RunsPart(str(place / f"{number}.bin"), int(starts[-1]), 40, str(place / f"{number}.npy"), 4))
+            expected += runs
+        array, whole = ShardedArray(parts, "<u2", out_dtype="int32"), np.concatenate(expected)
+        self.assertLen(array, len(whole))
+        for begin in range(len(whole)):
+            for end in range(begin, len(whole) + 1):
+                np.testing.assert_array_equal(array[begin:end], whole[begin:end])
+
+    def test_files_beyond_the_bound_are_read_with_no_more_of_them_open(self):
+        place, count = Path(tempfile.mkdtemp()), 3 * OPEN_FILES
+        for number in range(count):
+            np.array([number, number + 1], "<u2").tofile(place / f"{number}.bin")
+        array = ShardedArray([FilePart(str(place / f"{number}.bin"), 2) for number in range(count)], "<u2")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            whole = np.asarray(array)
+        np.testing.assert_array_equal(whole, np.stack([np.arange(count), np.arange(count) + 1], axis=1).ravel())
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + OPEN_FILES)
+        self.assertLess(len(pickle.dumps(array)), 200 * count)
+        np.testing.assert_array_equal(np.asarray(pickle.loads(pickle.dumps(array))), whole)
+
+    def test_a_file_that_was_written_anew_under_its_name_is_read_anew_by_a_new_row(self):
+        path = Path(tempfile.mkdtemp()) / "a.bin"
+        for numbers in ([1, 2, 3], [4, 5]):
+            path.unlink(missing_ok=True)
+            np.array(numbers, "<u2").tofile(path)
+            array = ShardedArray([FilePart(str(path), len(numbers))], "<u2")
+            np.testing.assert_array_equal(np.asarray(array), numbers)
 
 
 class LayoutTest(parameterized.TestCase):

@@ -24,6 +24,7 @@ import transformers
 import yaml
 from absl.testing import parameterized
 from tiny_predictor import model_folder
+from token_folders import write_datatrove
 
 import fine_tune_t5
 import pre_train_t5
@@ -490,6 +491,7 @@ def working_folder() -> str:
         (place / folder).mkdir(parents=True)
         write_rows(place / folder / f"{name}.test.jsonl", answers[:count])
     (place / "text.txt").write_text("".join(f"The {n}th word is not the {n + 1}th one.\n" for n in range(200)))
+    write_datatrove(place / "tokens", "a", [[5, 1]])
     corpus = ["--input", place / "text.txt", "--output_dir", place / "corpus", "--validation_fraction", 0.1]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         run_cli("corpus", "build", "--tokenizer_name", place / "tiny", *corpus)

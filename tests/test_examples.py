@@ -81,7 +81,7 @@ def without_figures(text: str) -> str:
 
 class ExamplesTest(parameterized.TestCase):
     def test_there_is_a_table_entry_for_every_example(self):
-        self.assertEqual({path.stem for path in EXAMPLES.glob("*.py")}, {*PRINTED, "fine_tune"})
+        self.assertEqual({path.stem for path in EXAMPLES.glob("*.py")}, {*PRINTED, "fine_tune", "datatrove_corpus"})
 
     @parameterized.parameters(*PRINTED)
     def test_its_cells_stand_in_the_readme_with_what_they_print(self, name):

@@ -4,6 +4,7 @@ changed or another build's are named; text never becomes a control token."""
 import json
 import os
 import random
+import resource
 import shutil
 import threading
 import time
@@ -102,7 +103,7 @@ class TokensTest(parameterized.TestCase):
 
     def test_a_corpus_without_held_out_documents_needs_a_validation_file(self):
         corpus = build(write_lines(texts()), validation_fraction=0)
-        with exits_with(65, "no document is held out at --validation_fraction 0.05; raise it"):
+        with exits_with(65, "no document is held out at --validation_fraction 0.0; raise it where the text"):
             pre_train(train_corpus=corpus.directory)
         held_out_alone = build(write_lines(texts()), validation_fraction=1)
         with exits_with(65, "no train documents; it has validation"):
@@ -129,6 +130,24 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual([block["block"] for block in blocks], list(range(num_blocks)))
         expected = [TOKENIZER.decode(row[70 * number : 70 * number + 70]) for number in range(num_blocks)]
         self.assertEqual([block["tokens"] for block in blocks], expected)
+
+    @pytest.mark.slow
+    def test_a_corpus_may_have_more_shards_than_files_may_be_open(self):
+        lines = [f"the king saw a boat {number}" for number in range(700)]
+        corpus = build(write_lines(lines), unit_megabytes="1e-6", validation_fraction=0)
+        self.assertLen(corpus.shards, 700)
+        self.assertEqual(corpus.documents("train"), encode_as_text(lines))
+        num_blocks = len(corpus.tokens("train")) // 70
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, limits[1]))
+        try:
+            flags = ["--inputs_length", 64, "--num_examples", num_blocks, "--json"]
+            shown = cli_output("corpus", "show", corpus.directory, *flags).splitlines()[1:]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        row = corpus.tokens("train")
+        expected = [TOKENIZER.decode(row[70 * number : 70 * number + 70]) for number in range(num_blocks)]
+        self.assertEqual([json.loads(line)["tokens"] for line in shown], expected)
 
     def test_a_separator_ends_every_document(self):
         source = write_lines(texts())

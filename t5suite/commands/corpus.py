@@ -1,6 +1,7 @@
-"""`t5suite corpus`: text -> tokens on disk, what they hold, and their collocations.
+"""`t5suite corpus`: text -> tokens on disk, what they hold, and their collocations; tokens of other tools as a corpus.
 
 t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 16
+t5suite corpus adopt tokenized --tokenizer_name google/t5-v1_1-base
 t5suite corpus show corpus --objective prefix_lm
 """
 
@@ -15,6 +16,7 @@ from t5suite.commands.shared import add_json_flag, check_at_least, note, print_j
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
 BUILD_HELP = "tokenize text once, into files that training maps into memory"
+ADOPT_HELP = "make token files of datatrove or Megatron a corpus, without copying tokens"
 SHOW_HELP = "show what a corpus holds, and what training makes of it"
 COLLOCATIONS_HELP = "find the collocations of a built corpus, for --mask_units pmi"
 BUILD_EXAMPLES = """examples:
@@ -23,6 +25,11 @@ BUILD_EXAMPLES = """examples:
       --num_workers 8 --shard $SLURM_ARRAY_TASK_ID/64       # the job that ends last writes corpus.json
 
 A build that was killed resumes when the same command runs again."""
+ADOPT_EXAMPLES = """examples:
+  t5suite corpus adopt tokenized --tokenizer_name google/t5-v1_1-base --num_workers 8
+  t5suite corpus adopt /shared/megatron --tokenizer_name google/mt5-base --output_dir corpus
+
+Every document must end with the tokenizer's end token. Then: t5suite pre_train --train_corpus tokenized ..."""
 SHOW_EXAMPLE = "example:\n  t5suite corpus show corpus --objective prefix_lm --json"
 COLLOCATIONS_EXAMPLE = "example:\n  t5suite corpus collocations corpus --output_file collocations.jsonl"
 # The paper's table of collocations has 800,000 for 16 GB of text (arXiv:2010.01825); a small corpus has fewer
@@ -33,9 +40,10 @@ SHOWN_COLLOCATIONS = 10
 
 
 def corpus_flags(parser) -> None:
-    """Flags of `t5suite corpus build`, `show` and `collocations`."""
+    """Flags of `t5suite corpus build`, `adopt`, `show` and `collocations`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _build_flags(actions)
+    _adopt_flags(actions)
     _show_flags(actions)
     _collocations_flags(actions)
 
@@ -70,6 +78,18 @@ def _build_flags(actions) -> None:
     add_json_flag(build)
 
 
+def _adopt_flags(actions) -> None:
+    adopt = actions.add_parser("adopt", help=ADOPT_HELP, description=ADOPT_HELP, epilog=ADOPT_EXAMPLES)
+    add = adopt.add_argument
+    add("folder", help="where datatrove's .ds and .ds.index, or Megatron's .bin and .idx files are")
+    add("--tokenizer_name", required=True, help="hub name or folder of the tokenizer that wrote them")
+    add("--output_dir", help="where the corpus's own files go (default: into the folder)")
+    add("--validation_fraction", type=float, default=0.01, help="share of documents that are held out (default: 0.01)")
+    add("--num_workers", type=int, default=1, help="processes (default: 1)")
+    add("--unit_megabytes", type=float, default=1000.0, help="tokens of a unit of work (default: 1000)")
+    add_json_flag(adopt)
+
+
 def _show_flags(actions) -> None:
     show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLE)
     add = show.add_argument
@@ -98,8 +118,8 @@ def _collocations_flags(actions) -> None:
 
 
 def run_corpus(arguments) -> None:
-    """Builds or shows a corpus, or finds its collocations."""
-    actions = {"build": _build, "show": _show, "collocations": _find_collocations}
+    """Builds, adopts or shows a corpus, or finds its collocations."""
+    actions = {"build": _build, "adopt": _adopt, "show": _show, "collocations": _find_collocations}
     actions[arguments.action](arguments)
 
 
@@ -136,6 +156,29 @@ def _build(arguments) -> None:
         note(f"shard {arguments.shard} is finished; {arguments.output_dir}/corpus.json is written when all others are")
     else:
         _print_corpus(store, arguments.json)
+
+
+def _adopt(arguments) -> None:
+    """Makes a folder of token files a corpus."""
+    from t5suite.data.corpora.adopting import AdoptionSettings, adopt_corpus
+    from t5suite.data.corpora.token_files import list_token_files
+
+    settings = AdoptionSettings(arguments.validation_fraction, arguments.unit_megabytes, arguments.num_workers)
+    check_output_folder("--output_dir", arguments.output_dir or arguments.folder)
+    list_token_files(Path(arguments.folder))
+    from t5suite.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(arguments.tokenizer_name)
+    store = adopt_corpus(arguments.folder, tokenizer, settings, arguments.output_dir, progress=_print_progress)
+    for source in store.manifest["sources"]:
+        if source["control_tokens"]:
+            document, token_id = source["first_control_token"]
+            token = tokenizer.convert_ids_to_tokens(token_id)
+            note(
+                f"{source['name']}: {source['control_tokens']} special tokens inside documents, which training reads "
+                f"as such; the first is {token} in document {document} (from 0)"
+            )
+    _print_corpus(store, arguments.json)
 
 
 def _shard_by_flag(shard: str | None) -> tuple[int, int] | None:
@@ -225,9 +268,10 @@ def _print_corpus(store, as_json: bool, blocks_by_objective: dict | None = None)
     if as_json:
         print_json(description)
         return
+    origin = f"adopted from {description['form']} in" if description["form"] else "built in"
     print(
         f"corpus      {description['directory']}, from {description['sources']} sources, "
-        f"built in {description['seconds']:.1f} s"
+        f"{origin} {description['seconds']:.1f} s"
     )
     tokenizer = description["tokenizer"]
     print(
@@ -250,9 +294,10 @@ def _counts_text(counts: dict) -> str:
         return "no documents"
     sentences = f" in {counts['sentences']} sentences" if "sentences" in counts else ""
     percentiles = ", ".join(f"{part}% {length}" for part, length in counts["length_percentiles"].items())
+    bytes_per_token = f"{counts['bytes_per_token']:.2f} bytes a token, " if "bytes_per_token" in counts else ""
     return (
-        f"{counts['documents']} documents{sentences}, {counts['tokens']} tokens, "
-        f"{counts['bytes_per_token']:.2f} bytes a token, {100 * counts['unk_rate']:.3f}% unknown\n"
+        f"{counts['documents']} documents{sentences}, {counts['tokens']} tokens, {bytes_per_token}"
+        f"{100 * counts['unk_rate']:.3f}% unknown\n"
         f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {percentiles}"
     )
 

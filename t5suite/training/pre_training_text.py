@@ -113,7 +113,7 @@ def tokenized_text(
         stores["validation"] = settings.build(settings.validation_files, directory / "validation", tokenizer, 1.0)
         held_out = [stores["validation"]]
     for store in held_out:
-        check_held_out(store, settings.held_out_fraction)
+        check_held_out(store)
     described = {name: describe_store(store) for name, store in stores.items()}
     return Text(train, [store.split("validation") for store in held_out], described)
 
@@ -127,12 +127,13 @@ def names_of_corpora(count: int) -> list[str]:
     return ["train"] if count == 1 else [f"train-{number}" for number in range(count)]
 
 
-def check_held_out(store: TokenStore, fraction: float) -> None:
+def check_held_out(store: TokenStore) -> None:
     """Refuses a corpus of which nothing can be scored."""
     if not store.manifest["splits"]["validation"]["tokens"]:
+        fraction = store.manifest["settings"]["validation_fraction"]
         raise DataError(
-            f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
-            "--validation_file"
+            f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it where "
+            "the text is tokenized, or give a --validation_file"
         )
 
 

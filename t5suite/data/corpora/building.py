@@ -14,8 +14,9 @@ each source's SHA-256. `t5suite.data.corpora.store` describes the finished folde
 
 import concurrent.futures
 import fcntl
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.files import read_json, write_json
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan
+from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan, plan_of_streams
 from t5suite.data.corpora.documents import refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.held_out import fitting_fraction
@@ -32,7 +33,7 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
-from t5suite.data.corpora.units import finished_unit
+from t5suite.data.corpora.units import build_unit, build_unit_of, finished_unit
 from t5suite.data.rows.jsonl import file_sha256
 
 BUILD = "build.json"
@@ -81,20 +82,66 @@ def build_corpus(
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory / LOCK):
+    with corpus_lock(directory / LOCK):
         _claim_folder(directory, plan)
     encoder = make_text_encoder(tokenizer, tokenizer_engine)
     started = time.perf_counter()
     _build_units(directory, plan, encoder, num_workers, shard or (0, 1), progress)
-    with _locked(directory / LOCK):
+    return _finish(directory, plan, encoder, {"seconds": time.perf_counter() - started, "num_workers": num_workers})
+
+
+def build_shard(
+    texts: Iterable[str],
+    output_dir,
+    tokenizer,
+    shard: tuple[int, int],
+    settings: CorpusSettings | None = None,
+    name="texts",
+) -> TokenStore | None:
+    """Writes one shard of a corpus from texts of any origin, such as the end of a pipeline of another library.
+
+    >>> build_shard((document.text for document in data), "corpus", tokenizer, shard=(rank, world_size))
+
+    Each of n processes writes its own; the one that finds all of them finished writes the manifest and gets the corpus.
+    A shard that is there already is written anew, until the corpus is finished.
+
+    Args:
+      texts: one a document, read once.
+      shard: `(i, n)`: this is the i-th of n.
+      name: what the manifest calls the texts.
+
+    Raises:
+      ConfigError: impossible settings; the folder holds a finished corpus, or one of other settings.
+    """
+    check_work(1, shard)
+    number, num_shards = shard
+    names = [f"{name} {i}/{num_shards}" for i in range(num_shards)]
+    plan = plan_of_streams(names, settings or CorpusSettings(TextOptions()), tokenizer)
+    directory = Path(output_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with corpus_lock(directory / LOCK):
+        if (directory / MANIFEST).is_file():
+            raise ConfigError(
+                f"{directory}: holds a finished corpus; delete it to write it again, or name a new folder"
+            )
+        _claim_folder(directory, plan)
+    encoder = make_text_encoder(tokenizer, "tokenizers")
+    started = time.perf_counter()
+    build_unit_of(texts, plan.jobs(directory)[number], encoder)
+    return _finish(directory, plan, encoder, {"seconds": time.perf_counter() - started, "num_workers": num_shards})
+
+
+def _finish(directory: Path, plan: CorpusPlan, encoder: TextEncoder, work: dict) -> TokenStore | None:
+    """Writes the manifest if all units are finished, and opens the corpus; None if some are missing."""
+    with corpus_lock(directory / LOCK):
         if not (directory / MANIFEST).is_file():
             shards = _finished_shards(directory, plan)
             if shards is None:
                 return None
             manifest = _manifest(directory, plan, shards, encoder)
             manifest["build"] = {
-                "seconds": round(time.perf_counter() - started, 3),
-                "num_workers": num_workers,
+                "seconds": round(work["seconds"], 3),
+                "num_workers": work["num_workers"],
                 "versions": versions(),
                 "mtimes": {source.name: source.mtime_ns for source in plan.sources},
             }
@@ -112,7 +159,7 @@ def check_work(num_workers: int, shard) -> None:
 
 
 @contextmanager
-def _locked(path: Path):
+def corpus_lock(path: Path):
     """Only one process at a time is inside; a killed one leaves no lock behind."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -219,7 +266,7 @@ def _build_units(
             if number % num_shards == shard_number
         ]
         report()
-        for unit, facts in run_jobs(missing_jobs, encoder, num_workers):
+        for unit, facts in run_jobs(missing_jobs, functools.partial(build_unit, encoder=encoder), num_workers):
             facts_by_unit[unit] = facts
             report()
         for future in hashed:
@@ -271,7 +318,7 @@ def _manifest(directory: Path, plan: CorpusPlan, shards: list[dict], encoder: Te
         "tokenizer": {**plan.tokenizer, "vocabulary_size": encoder.vocabulary_size, "engine": engine},
         "dtype": token_dtype(encoder.vocabulary_size).name,
         "settings": plan_facts["settings"],
-        "splits": {split: _summed([facts["splits"][split] for facts in shards]) for split in SPLITS},
+        "splits": {split: summed([facts["splits"][split] for facts in shards]) for split in SPLITS},
         "sources": sources,
         "shards": [
             {"name": plan.shard_name(unit), "splits": facts["splits"], "files": facts["files"]}
@@ -297,6 +344,6 @@ def _source_facts(source: Source, checksum: str | None, tally: Tally, num_tokens
     return facts
 
 
-def _summed(counts: list[dict]) -> dict:
+def summed(counts: list[dict]) -> dict:
     """Counts of shards, by name -> their sums."""
     return {name: sum(shard_counts[name] for shard_counts in counts) for name in counts[0]}

@@ -31,6 +31,7 @@ def describe_corpus(store: TokenStore) -> dict:
         **{name: manifest[name] for name in ("tokenizer", "dtype", "settings")},
         "splits": splits,
         "sources": len(manifest["sources"]),
+        "form": manifest.get("adopted", {}).get("form"),
         "sources_without_documents": [source["name"] for source in manifest["sources"] if not source["documents"]],
         "left_out": tally.summary(),
         "seconds": manifest["build"]["seconds"],
@@ -41,8 +42,10 @@ def _figures_of_split(tokens, counts: dict) -> dict:
     """Bytes a token, the share of unknown tokens, and the lengths of documents."""
     length_D = np.diff(np.asarray(tokens.documents), append=len(tokens))
     lengths = np.percentile(length_D, PERCENTILES, method="nearest").astype(int).tolist()
-    return {
-        "bytes_per_token": round(counts["bytes"] / counts["tokens"], 4),
+    figures = {}
+    if "bytes" in counts:  # of the text, which an adopted corpus does not have
+        figures["bytes_per_token"] = round(counts["bytes"] / counts["tokens"], 4)
+    return figures | {
         "unk_rate": round(counts["unk"] / counts["tokens"], 6),
         "mean_length": round(counts["tokens"] / counts["documents"], 2),
         "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),

@@ -28,8 +28,6 @@ from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
 
-# Shards are mapped files, each of which costs a file descriptor; a process has 1024 by default.
-MAX_UNITS = 256
 UNPACKED_PER_PACKED = 3
 
 
@@ -123,14 +121,28 @@ class CorpusPlan:
 def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
     """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
     sources = tuple(_source(name) for name in list_sources(inputs))
-    units = _units(sources, settings)
-    tokenizer_facts = {
+    return _plan(sources, _units(sources, settings), settings, tokenizer)
+
+
+def plan_of_streams(names: Sequence[str], settings: CorpusSettings, tokenizer) -> CorpusPlan:
+    """A unit for each stream of texts that other programs deliver, by name."""
+    sources = tuple(Source(name, None, None) for name in names)
+    units = tuple((SourcePart(number, 0, None),) for number in range(len(names)))
+    return _plan(sources, units, settings, tokenizer)
+
+
+def _plan(sources, units, settings: CorpusSettings, tokenizer) -> CorpusPlan:
+    separator_id = _separator_id(settings.document_separator, tokenizer)
+    return CorpusPlan(sources, units, settings, tokenizer_facts(tokenizer), separator_id)
+
+
+def tokenizer_facts(tokenizer) -> dict:
+    """What a manifest says of a tokenizer."""
+    return {
         "name": tokenizer.name_or_path,
         "class": type(tokenizer).__name__,
         "fingerprint": tokenizer_fingerprint(tokenizer),
     }
-    separator_id = _separator_id(settings.document_separator, tokenizer)
-    return CorpusPlan(sources, units, settings, tokenizer_facts, separator_id)
 
 
 def _source(name: str) -> Source:
@@ -142,8 +154,7 @@ def _source(name: str) -> Source:
 
 def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[SourcePart, ...], ...]:
     """The pieces of all sources in order, neighbours together until they hold about `unit_megabytes`."""
-    total_bytes = sum(_unpacked_size(source) for source in sources)
-    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total_bytes / MAX_UNITS), 1)
+    unit_bytes = max(int(settings.unit_megabytes * 10**6), 1)
     units = [[]]
     bytes_in_unit = 0
     for number, source in enumerate(sources):

@@ -1,4 +1,4 @@
-"""A corpus on disk as tokens, memory-mapped: what `t5suite corpus build` writes and training reads.
+"""A corpus on disk as tokens, memory-mapped: what `t5suite corpus build` and `adopt` make and training reads.
 
     >>> store = TokenStore.open("corpus")
     >>> tokens = store.split("train")
@@ -17,23 +17,27 @@ The folder:
                          shard.json              counts, and the files' sizes and SHA-256
 
 There is nothing between documents without a separator; a separator belongs to the document before it.
+
+An adopted corpus has its tokens in other tools' files (`adopting`), and in place of `train.tokens.bin` there is
+`train.runs.npy`, which says where the split's documents are in such a file (`RunsPart`).
 """
 
 import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError, os_error_text
 from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import check_name
-from t5suite.data.corpora.sharded_array import ShardedArray, TokenSequence
-from t5suite.data.rows.jsonl import file_sha256
+from t5suite.data.corpora.sharded_array import FilePart, RunsPart, ShardedArray, TokenSequence
 
 logger = logging.getLogger(__name__)
 MANIFEST = "corpus.json"
@@ -61,6 +65,23 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype("<u2" if vocabulary_size <= 2**16 else "<u4")
 
 
+class FilePiece(NamedTuple):
+    """Bytes of a file and their SHA-256."""
+
+    start: int
+    size: int
+    sha256: str
+
+
+class StoredFile(NamedTuple):
+    """A file of a corpus, its size in bytes, the hashes of all its bytes, and what to do if it is damaged."""
+
+    path: Path
+    size: int
+    pieces: tuple[FilePiece, ...]
+    cure: str
+
+
 @dataclass
 class TokenStore:
     """An opened corpus; its manifest describes its contents."""
@@ -77,8 +98,11 @@ class TokenStore:
         """
         directory = Path(directory)
         store = cls(directory, _read_manifest(directory))
-        for name, facts in store._files():
-            _check_file(directory / name, facts, check_hashes)
+        files = store.files().values()
+        for file in files:
+            _check_size(file)
+        if check_hashes:
+            _check_hashes(files)
         return store
 
     def check_once(self) -> "TokenStore":
@@ -86,24 +110,18 @@ class TokenStore:
 
         A core without SHA instructions hashes 0.4 GB/s (measured), and up to 8 share the files.
         """
+        files = self.files()
+        changed_at = {name: file.path.stat().st_ctime_ns for name, file in files.items()}  # time of any write or copy
         note = self.directory / CHECKED
-        files = dict(self._files())
-        changed_at = {name: (self.directory / name).stat().st_ctime_ns for name in files}  # time of any write or copy
         checked_at = read_json(note) if note.is_file() else {}
-        unchecked_names = [name for name in files if checked_at.get(name) != changed_at[name]]
-        if not unchecked_names:
+        unchecked_files = [file for name, file in files.items() if checked_at.get(name) != changed_at[name]]
+        if not unchecked_files:
             return self
-        gigabytes = sum(files[name]["size"] for name in unchecked_names) / 1e9
+        gigabytes = sum(file.size for file in unchecked_files) / 1e9
         logger.info(
-            "%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked_names), gigabytes
+            "%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked_files), gigabytes
         )
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            checks = [
-                pool.submit(_check_file, self.directory / name, files[name], check_hashes=True)
-                for name in unchecked_names
-            ]
-        for check in checks:
-            check.result()
+        _check_hashes(unchecked_files)
         try:
             write_json(note, changed_at)
         except OSError as error:
@@ -118,18 +136,35 @@ class TokenStore:
             raise DataError(f"{self.directory}: the corpus has no {name} documents; it has {sides}")
         token_counts = [shard["splits"][name]["tokens"] for shard in self.manifest["shards"]]
         starts = np.cumsum([0, *token_counts])[:-1]
-        documents = ShardedArray(self._parts(name, "documents.npy", "documents"), "<i8", starts)
+        documents = ShardedArray(self._parts(name, "documents"), "<i8", starts)
         sentences = None
         if self.manifest["settings"]["split_sentences"]:
-            sentences = ShardedArray(self._parts(name, "sentences.npy", "sentences"), "<i8", starts)
-        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], documents, sentences)
+            sentences = ShardedArray(self._parts(name, "sentences"), "<i8", starts)
+        return TokenSequence(self._token_parts(name), self.manifest["dtype"], documents, sentences)
 
-    def _parts(self, split: str, ending: str, unit: str) -> list[tuple[str, int]]:
-        """`(file, units in it)` of each shard; the unit is 'tokens', 'documents' or 'sentences'."""
+    def _parts(self, split: str, unit: str) -> list[FilePart]:
+        """Where each shard's documents or sentences start; the unit is 'documents' or 'sentences'."""
         parts = []
         for shard in self.manifest["shards"]:
-            path = self.directory / shard["name"] / f"{split}.{ending}"
-            parts.append((str(path), shard["splits"][split].get(unit, 0)))
+            path = self.directory / shard["name"] / f"{split}.{unit}.npy"
+            parts.append(FilePart(str(path), shard["splits"][split].get(unit, 0)))
+        return parts
+
+    def _token_parts(self, split: str) -> list[FilePart | RunsPart]:
+        """Each shard's tokens: a file of its own, or runs of an adopted one."""
+        adopted_files = self._adopted_files()
+        id_bytes = np.dtype(self.manifest["dtype"]).itemsize
+        parts = []
+        for shard in self.manifest["shards"]:
+            counts = shard["splits"][split]
+            folder = self.directory / shard["name"]
+            if "token_file" in shard:
+                file = adopted_files[shard["token_file"]]
+                runs_path = str(folder / f"{split}.runs.npy")
+                length = file.size // id_bytes
+                parts.append(RunsPart(str(file.path), counts["tokens"], length, runs_path, counts["runs"]))
+            else:
+                parts.append(FilePart(str(folder / f"{split}.tokens.bin"), counts["tokens"]))
         return parts
 
     def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
@@ -141,20 +176,42 @@ class TokenStore:
                 f"({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
             )
 
-    def _files(self):
+    def files(self) -> dict[str, StoredFile]:
+        """Every file of the corpus by its name, adopted ones included."""
+        files = {}
         for shard in self.manifest["shards"]:
             for name, facts in shard["files"].items():
-                yield f"{shard['name']}/{name}", facts
+                pieces = (FilePiece(0, facts["size"], facts["sha256"]),)
+                path = self.directory / shard["name"] / name
+                files[f"{shard['name']}/{name}"] = StoredFile(path, facts["size"], pieces, self._cure)
+        return files | self._adopted_files()
+
+    def _adopted_files(self) -> dict[str, StoredFile]:
+        """The files of tokens of an adopted corpus by their names in its folder; none if it was built."""
+        adopted = self.manifest.get("adopted")
+        if adopted is None:
+            return {}
+        id_bytes = np.dtype(self.manifest["dtype"]).itemsize
+        pieces = {name: [] for name in adopted["files"]}
+        for shard in self.manifest["shards"]:
+            piece = FilePiece(id_bytes * shard["start"], id_bytes * shard["tokens"], shard["sha256"])
+            pieces[shard["token_file"]].append(piece)
+        folder = self.directory / adopted["folder"]
+        cure = f"restore it, or delete {self.directory / MANIFEST} and adopt again"
+        return {
+            name: StoredFile(folder / name, size, tuple(pieces[name]), cure) for name, size in adopted["files"].items()
+        }
+
+    @property
+    def _cure(self) -> str:
+        """What repairs a damaged file of a shard."""
+        return f"delete its folder and {MANIFEST}, and {'adopt' if 'adopted' in self.manifest else 'build'} again"
 
 
 def _read_manifest(directory: Path) -> dict:
     path = directory / MANIFEST
     if not path.is_file():
-        has_shards = directory.is_dir() and any(directory.glob("shard-*"))
-        hint = "`t5suite corpus build` makes one"
-        if has_shards:
-            hint = "its build is not finished: run it again to resume"
-        raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
+        raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {_how_to_make_one(directory)}")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         version = manifest.get("version") if isinstance(manifest, dict) else None
@@ -166,18 +223,20 @@ def _read_manifest(directory: Path) -> dict:
     return manifest
 
 
+def _how_to_make_one(directory: Path) -> str:
+    if any(directory.glob("shard-*")):
+        return "its build is not finished: run it again to resume"
+    if any(directory.glob("*.idx")) or any(directory.glob("*.ds.index")):
+        return "`t5suite corpus adopt` makes one of its files of tokens"
+    return "`t5suite corpus build` makes one"
+
+
 def _check_manifest(manifest: dict, path: Path) -> None:
     """Checks what reading a split needs: counts and sizes are numbers, shards and files are names inside the corpus."""
-    counts_of_splits = list(manifest["splits"].values())
-    numbers = []
     for shard in manifest["shards"]:
         for name in (shard["name"], *shard["files"]):
             check_name(name, "file", str(path), DataError)
-        numbers += [facts["size"] for facts in shard["files"].values()]
-        counts_of_splits += [shard["splits"][split] for split in manifest["splits"]]
-    for counts in counts_of_splits:
-        numbers += [counts["tokens"], counts["documents"]]
-    for number in numbers:
+    for number in [*_numbers_of_shards(manifest), *_numbers_of_adopted(manifest)]:
         if type(number) is not int or number < 0:
             raise TypeError(f"a count is {number!r:.60}")
     if manifest["dtype"] not in ("uint16", "uint32"):
@@ -186,14 +245,57 @@ def _check_manifest(manifest: dict, path: Path) -> None:
         raise KeyError("split_sentences")
 
 
-def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
-    if not path.is_file():
-        raise DataError(f"{path}: the file is missing; delete its folder and {MANIFEST}, and build again")
-    size = path.stat().st_size
-    if size != facts["size"]:
-        raise DataError(
-            f"{path}: the file has {size} bytes instead of {facts['size']}; delete its folder and {MANIFEST}, and "
-            "build again"
-        )
-    if check_hashes and file_sha256(path) != facts["sha256"]:
-        raise DataError(f"{path}: the file has changed (SHA-256); delete its folder and {MANIFEST}, and build again")
+def _numbers_of_shards(manifest: dict) -> list:
+    """The counts of all splits, of the whole and of each shard, and the sizes of files."""
+    numbers = []
+    counts_of_splits = list(manifest["splits"].values())
+    for shard in manifest["shards"]:
+        numbers += [facts["size"] for facts in shard["files"].values()]
+        counts_of_splits += [shard["splits"][split] for split in manifest["splits"]]
+    for counts in counts_of_splits:
+        numbers += [counts["tokens"], counts["documents"]]
+    return numbers
+
+
+def _numbers_of_adopted(manifest: dict) -> list:
+    """What must be numbers in the manifest of an adopted corpus; its files are below its folder of tokens."""
+    if "adopted" not in manifest:
+        return []
+    sizes = manifest["adopted"]["files"]
+    for name in sizes:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise TypeError(f"an adopted file is {name!r:.60}")
+    numbers = list(sizes.values())
+    for shard in manifest["shards"]:
+        if shard["token_file"] not in sizes:
+            raise KeyError(shard["token_file"])
+        numbers += [shard["start"], shard["tokens"], *(counts["runs"] for counts in shard["splits"].values())]
+    return numbers
+
+
+def _check_size(file: StoredFile) -> None:
+    if not file.path.is_file():
+        raise DataError(f"{file.path}: the file is missing; {file.cure}")
+    size = file.path.stat().st_size
+    if size != file.size:
+        raise DataError(f"{file.path}: the file has {size} bytes instead of {file.size}; {file.cure}")
+
+
+def _check_hashes(files: Iterable[StoredFile]) -> None:
+    """Compares the SHA-256 of files, several pieces at a time; raises DataError for the first that differs."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        checks = [pool.submit(_check_hash, file, piece) for file in files for piece in file.pieces]
+    for check in checks:
+        check.result()
+
+
+def _check_hash(file: StoredFile, piece: FilePiece) -> None:
+    digest = hashlib.sha256()
+    remaining = piece.size
+    with file.path.open("rb") as opened:
+        opened.seek(piece.start)
+        while remaining and (block := opened.read(min(remaining, 1 << 20))):
+            digest.update(block)
+            remaining -= len(block)
+    if digest.hexdigest() != piece.sha256:
+        raise DataError(f"{file.path}: the file has changed (SHA-256); {file.cure}")

@@ -1,7 +1,11 @@
-"""Units of a corpus build, done in this process or by several others.
+"""Units of a corpus, built or adopted in this process or by several others.
+
+    >>> for unit, facts in run_jobs(jobs, functools.partial(build_unit, encoder=encoder), num_workers=8):
+    ...     print(unit, facts["splits"]["train"]["documents"])
+    0 2310
 
 Workers are spawned: a process with threads, as tokenizers and torch have, cannot be forked safely. They load neither
-torch nor transformers, because the encoder is plain data.
+torch nor transformers, because jobs and the encoder are plain data.
 """
 
 import concurrent.futures
@@ -9,28 +13,34 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 
 from t5suite.base.errors import DataError
-from t5suite.data.corpora.corpus_plan import UnitJob
-from t5suite.data.corpora.encoding import TextEncoder
-from t5suite.data.corpora.units import build_unit
 
-_encoder = None
+Work = Callable[[object], dict]
+
+_work: Work | None = None
 
 
-def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
-    """`(unit, facts)` of each job as it finishes; after an error, units in progress are finished first."""
+def run_jobs(jobs: dict[int, object], work: Work, num_workers: int) -> Iterator[tuple[int, dict]]:
+    """`(unit, facts)` of each job as it finishes; after an error, units in progress are finished first.
+
+    Args:
+      work: job -> facts; it pickles, as the jobs do.
+
+    Raises:
+      DataError: a worker was killed; or what `work` raises.
+    """
     if num_workers == 1 or len(jobs) <= 1:
         for unit, job in jobs.items():
-            yield unit, build_unit(job, encoder)
+            yield unit, work(job)
         return
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (encoder,)
+        min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (work,)
     )
     try:
-        futures = {pool.submit(_work, job): unit for unit, job in jobs.items()}
+        futures = {pool.submit(_done, job): unit for unit, job in jobs.items()}
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool:
@@ -42,10 +52,10 @@ def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_worker(encoder: TextEncoder) -> None:
-    global _encoder
+def _start_worker(work: Work) -> None:
+    global _work
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder = encoder
+    _work = work
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
@@ -55,5 +65,5 @@ def _end_with_the_parent() -> None:
     os._exit(1)
 
 
-def _work(job: UnitJob) -> dict:
-    return build_unit(job, _encoder)
+def _done(job) -> dict:
+    return _work(job)

@@ -8,22 +8,24 @@ Shape suffixes: D documents, S sentences (documents, where they are not split), 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import read_json, whole_file, write_json
-from t5suite.data.corpora.corpus_plan import SourcePart, UnitJob
+from t5suite.data.corpora.corpus_plan import UnitJob
 from t5suite.data.corpora.documents import documents_with_text, place_of
 from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.corpora.held_out import is_held_out
 from t5suite.data.corpora.readers import Document
 from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.store import SPLITS, token_dtype
-from t5suite.data.corpora.tally import Tally
+from t5suite.data.corpora.tally import EMPTY, Tally
 from t5suite.data.rows.jsonl import file_sha256
 
 FACTS = "shard.json"
@@ -43,9 +45,43 @@ def build_unit(job: UnitJob, encoder: TextEncoder) -> dict:
     If the fast encoder differs from the tokenizer on a document, the tokenizer encodes the whole unit.
     """
     try:
-        return _build(job, encoder)
+        return _build(job, encoder, _inputs_of(job))
     except _EnginesDiffer:
-        return _build(job, encoder.by_reference())
+        return _build(job, encoder.by_reference(), _inputs_of(job))
+
+
+def build_unit_of(texts: Iterable[str], job: UnitJob, encoder: TextEncoder) -> dict:
+    """As `build_unit`, of texts that can be read only once: the tokenizer itself encodes them."""
+    ((source, name),) = job.sources.items()
+    (Path(job.folder) / FACTS).unlink(missing_ok=True)  # of an earlier attempt: the shard is not finished now
+    return _build(job, encoder.by_reference(), [_Input(source, name, 0, functools.partial(_numbered, texts, name))])
+
+
+class _Input(NamedTuple):
+    """What a unit reads of one source: its number and name, and its documents, which are counted as they are read."""
+
+    source: int
+    name: str
+    start: int
+    documents: Callable[[Tally], Iterator[Document]]
+
+
+def _inputs_of(job: UnitJob) -> Iterator[_Input]:
+    """The pieces of files and data sets that the job names."""
+    for piece in job.pieces:
+        name = job.sources[piece.source]
+        documents = functools.partial(documents_with_text, name, job.settings.text, start=piece.start, end=piece.end)
+        yield _Input(piece.source, name, piece.start, documents)
+
+
+def _numbered(texts: Iterable[str], name: str, tally: Tally) -> Iterator[Document]:
+    """The documents that have text, numbered from 1 as lines are; others are counted."""
+    for number, text in enumerate(texts, start=1):
+        if not text or text.isspace():
+            tally.count(EMPTY, place_of(name, number))
+        else:
+            tally.documents += 1
+            yield Document(text, number)
 
 
 def finished_unit(job: UnitJob) -> dict | None:
@@ -66,7 +102,7 @@ def finished_unit(job: UnitJob) -> dict | None:
     return facts
 
 
-def _build(job: UnitJob, encoder: TextEncoder) -> dict:
+def _build(job: UnitJob, encoder: TextEncoder, inputs: Iterable[_Input]) -> dict:
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     encoding = _Encoding(job, encoder)
@@ -77,9 +113,9 @@ def _build(job: UnitJob, encoder: TextEncoder) -> dict:
         for split, path in zip(SPLITS, paths, strict=True):
             file = stack.enter_context(_writing(path))
             splits[split] = _Split(file, encoder, with_sentences=bool(job.settings.split_sentences))
-        for piece in job.pieces:
-            counts = counts_by_source.setdefault(str(piece.source), _SourceCounts())
-            _write_piece(job, piece, encoding, splits, counts)
+        for read_input in inputs:
+            counts = counts_by_source.setdefault(str(read_input.source), _SourceCounts())
+            _write_input(job, read_input, encoding, splits, counts)
     for split, written_split in splits.items():
         for name, parts in written_split.starts.items():
             path = folder / f"{split}.{name}.npy"
@@ -135,16 +171,14 @@ class _Split:
             self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id))
 
 
-def _write_piece(job: UnitJob, piece: SourcePart, encoding: "_Encoding", splits: dict, counts: _SourceCounts) -> None:
-    """Encodes the documents of a piece and counts them; one without tokens counts as skipped."""
-    source = job.sources[piece.source]
-    documents = documents_with_text(source, job.settings.text, counts.tally, piece.start, piece.end)
-    for batch in _batched(documents):
+def _write_input(job: UnitJob, read_input: _Input, encoding: "_Encoding", splits: dict, counts: _SourceCounts) -> None:
+    """Encodes the documents of an input and counts them; one without tokens counts as skipped."""
+    for batch in _batched(read_input.documents(counts.tally)):
         num_tokens, empty_documents = _write(job, batch, encoding, splits)
         counts.tokens += num_tokens
         for number in empty_documents:
             counts.tally.documents -= 1
-            counts.tally.count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
+            counts.tally.count(NO_TOKENS, place_of(read_input.name, batch[number].line, read_input.start))
 
 
 def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: dict) -> tuple[int, list[int]]:

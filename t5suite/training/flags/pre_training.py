@@ -41,7 +41,9 @@ class TextArguments:
     validation_file: list[str] | None = flag(
         None, "Text to evaluate on. Default: --validation_fraction of the documents.", "common"
     )
-    train_corpus: list[str] | None = flag(None, "Folders of t5suite corpus build, in place of --train_file.", "common")
+    train_corpus: list[str] | None = flag(
+        None, "Folders of t5suite corpus build or adopt, in place of --train_file.", "common"
+    )
     corpus_weights: list[float] | None = flag(
         None, "How often each corpus or file is drawn from. Default: by size.", bounds="(0, inf) a weight"
     )
