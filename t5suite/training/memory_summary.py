@@ -21,6 +21,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
+from t5suite.models.untrained_parts import untrained_parameters
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.model_setup import tokenizer_and_model
@@ -52,7 +53,7 @@ class Load:
 def summarize(
     model, load: Load, optimizer: str = "adamw", gpu: bool = True, sharding: str | None = None, num_gpus: int = 1
 ) -> dict:
-    """`{"class", "parameters", "trainable", "frozen", "modules", "memory", "load", ...}`, plain data.
+    """`{"class", "parameters", "trainable", "frozen", "untrained", "modules", "memory", "load", ...}`, plain data.
 
     Args:
       model: on the meta device; else it loses its weights.
@@ -81,6 +82,7 @@ def summarize(
         "parameters": total,
         "trainable": trained,
         "frozen": total - trained,
+        "untrained": sum(parameter.numel() for parameter in untrained_parameters(inner)),
         "modules": rows,
         "load": asdict(load),
         "optimizer": optimizer,
@@ -192,7 +194,7 @@ def print_summary(summary: dict, file=None) -> None:
     file = file or sys.stdout
     print(
         f"{summary['class']}: {summary['parameters']:,} parameters, {summary['trainable']:,} trained, "
-        f"{summary['frozen']:,} frozen\n",
+        f"{summary['frozen']:,} frozen{_untrained_note(summary)}\n",
         file=file,
     )
     width = 2 + max(2 * row["depth"] + len(row["name"]) for row in summary["modules"])
@@ -203,6 +205,13 @@ def print_summary(summary: dict, file=None) -> None:
     for name, num_bytes in summary["memory"].items():
         if num_bytes or name != "host":
             print(f"{name:<12}{num_bytes / GIB:>10.3f} GiB", file=file)
+
+
+def _untrained_note(summary: dict) -> str:
+    """How many of the frozen ones nothing has trained (`models.untrained_parts`)."""
+    if not summary["untrained"]:
+        return ""
+    return f", {summary['untrained']:,} of them untrained: a vision tower that takes no part"
 
 
 def _state_of(row: dict) -> str:
