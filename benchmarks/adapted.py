@@ -1,6 +1,6 @@
 """Does adapting help? A tiny Gemma 3 is trained as a decoder; what it becomes is compared at equal cost, by seeds.
 
-    python -m benchmarks.adapted --text ../shared/data/text --output_dir runs/adapted        # some 15 processor minutes
+    python -m benchmarks.adapted --text ../shared/data/text --output_dir runs/adapted        # some 8 processor minutes
 
 Arms, each with the tokenizer, the layers, the batches and the rates of all others:
 
@@ -46,9 +46,9 @@ VOCABULARY = 640
 BLOCK = 64
 HALF = BLOCK // 2
 ROWS = 16
-DECODER_STEPS = 1200
-CONTINUATION_STEPS = 400
-FINE_TUNING_STEPS = 300
+DECODER_STEPS = 750
+CONTINUATION_STEPS = 250
+FINE_TUNING_STEPS = 200
 PRE_TRAINING_RATE = 3e-3
 FINE_TUNING_RATE = 2e-3
 WARMUP_STEPS = 20
