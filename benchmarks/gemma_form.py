@@ -1,18 +1,24 @@
 """A tiny Gemma made here: a tokenizer and decoders of the published form, and none of the published weights.
 
+    python -m benchmarks.gemma_form --output_dir gemma-tiny
+
 >>> tokenizer = gemma_tokenizer(["The cat sat on the mat."] * 9, vocab_size=300)
 >>> tokenizer.convert_ids_to_tokens(tokenizer("The cat.").input_ids)
-['<bos>', 'The▁', 'cat', '.']
+['<bos>', 'The', '▁cat', '.']
 
 Google's tokenizers and weights are behind terms that a reader accepts himself. What is measured here holds for the
 form: byte pairs with byte fallback, spaces as U+2581, <pad> 0, <eos> 1, <bos> 2, <unk> 3, <mask> 4.
 """
 
+import argparse
 import json
+import sys
 from collections.abc import Iterable
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaTokenizer, set_seed
+
+from tools.mini_benchmark.documents import documents
 
 SPECIAL_TOKENS = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
 BYTES = [f"<0x{number:02X}>" for number in range(256)]
@@ -44,3 +50,20 @@ def gemma_decoder(model_type: str = "gemma3_text", seed: int = 0, **settings):
     """A decoder with random weights: SIZES, changed by settings."""
     set_seed(seed)
     return AutoModelForCausalLM.from_config(CONFIGS[model_type](**{**SIZES, **settings}))
+
+
+def main(argv=None) -> int:
+    """Writes a decoder with random weights and its tokenizer, trained on the bundled text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", required=True)
+    parser.add_argument("--model_type", default="gemma3_text", choices=sorted(CONFIGS))
+    parser.add_argument("--vocab_size", type=int, default=1000)
+    options = parser.parse_args(argv)
+    tokenizer = gemma_tokenizer(documents("train"), options.vocab_size)
+    gemma_decoder(options.model_type, vocab_size=len(tokenizer)).save_pretrained(options.output_dir)
+    tokenizer.save_pretrained(options.output_dir)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
