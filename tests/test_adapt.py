@@ -193,6 +193,14 @@ class CheckTest(TestCase):
             with exits_with(74, rf"{stack}\.{name} \({setting}, not"):
                 check_again("gemma2", folder)
 
+    def test_weights_that_are_not_whole_are_named(self):
+        folder = self.copied(adapted_folder("gemma3_text"), "incomplete")
+        tensors = load_file(folder / "model.safetensors")
+        del tensors["model.decoder.layers.1.mlp.up_proj.weight"]
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        with exits_with(65, "--output_dir .*missing.*model.decoder.layers.1.mlp.up_proj"):
+            check_again("gemma3_text", folder)
+
     def test_layers_in_another_order_fail(self):
         folder = self.copied(adapted_folder("gemma3_text"), "swapped")
         tensors = load_file(folder / "model.safetensors")

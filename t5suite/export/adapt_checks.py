@@ -26,6 +26,9 @@ from t5suite.base.lookup import listed
 from t5suite.export.gemma_configs import ADAPTATIONS, stack_settings, stacks
 from t5suite.export.gemma_in_numpy import NumpyGemma
 from t5suite.models.configs import load_config
+from t5suite.models.pretrained import trained_weights
+from t5suite.models.t5.output_layer import random_model
+from t5suite.models.weights import load_weights
 
 # The largest difference, as a share of the largest number, that counts as rounding (float32).
 TOLERANCE = 1e-4
@@ -57,6 +60,7 @@ def check_adapted(decoder_name, adapted_folder, revision: str | None = None) -> 
 
     Raises:
       CheckpointError: they exceed rounding, or a setting differs.
+      DataError: weights that are damaged or incomplete.
     """
     decoder_config = load_config(str(decoder_name), revision=revision)
     adapted_config = load_config(str(adapted_folder))
@@ -66,8 +70,10 @@ def check_adapted(decoder_name, adapted_folder, revision: str | None = None) -> 
     for config in (decoder_config, *stacks(adapted_config).values()):
         config.sliding_window = WINDOW
     options = {"dtype": torch.float32, "attn_implementation": "eager"}
-    decoder = AutoModelForCausalLM.from_pretrained(decoder_name, config=decoder_config, revision=revision, **options)
-    adapted = AutoModelForSeq2SeqLM.from_pretrained(adapted_folder, config=adapted_config, **options)
+    loading_options = {**options, "revision": revision}
+    decoder = trained_weights(AutoModelForCausalLM, decoder_name, decoder_config, loading_options)
+    adapted = random_model(AutoModelForSeq2SeqLM, adapted_config, **options)
+    load_weights(adapted, adapted_folder, "--output_dir")
     models = CheckedModels(decoder.eval(), adapted.eval(), decoder_config.vocab_size)
     differences = largest_differences(models)
     too_large = [f"{name} {value:.3g}" for name, value in differences.items() if not value <= TOLERANCE]
