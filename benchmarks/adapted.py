@@ -131,7 +131,7 @@ def _sentences(paragraphs: list[str], tokenizer) -> list[tuple[str, str]]:
 
 
 def _ids_of_pair(pair: tuple[str, str], tokenizer) -> tuple[list[int], list[int]]:
-    source, target = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in pair)
+    source, target = tokenizer(list(pair), add_special_tokens=False)["input_ids"]
     return source, [*target, tokenizer.eos_token_id]
 
 
@@ -150,7 +150,8 @@ def cost_of_step(model) -> int:
 
 def loss_of_pairs(model, sources: list[list[int]], targets: list[list[int]]) -> tuple[torch.Tensor, int]:
     """`(nats over the targets, their tokens)`: in one row for a decoder, in two sequences for an encoder-decoder."""
-    bos, pad = model.config.bos_token_id, model.config.pad_token_id
+    bos = model.config.bos_token_id
+    pad = model.config.pad_token_id
     if model.config.is_encoder_decoder:
         inputs = _padded([[bos, *source] for source in sources], pad)
         outputs = _padded([[bos, *target[:-1]] for target in targets], pad)
@@ -223,7 +224,8 @@ def pre_train(model, texts: Texts, steps: int, seed: int) -> None:
 
 def nats_of_pairs(model, pairs: list) -> float:
     """Nats a target token over pairs."""
-    total_loss, total_tokens = 0.0, 0
+    total_loss = 0.0
+    total_tokens = 0
     with torch.no_grad():
         for start in range(0, len(pairs), 64):
             sources, targets = zip(*pairs[start : start + 64], strict=True)
@@ -235,7 +237,8 @@ def nats_of_pairs(model, pairs: list) -> float:
 
 def answers(model, texts: Texts) -> list[str]:
     """Greedy answers for the held-out sentences, a row at a time for a decoder, whose rows would need padding."""
-    config, tokenizer = model.config, texts.tokenizer
+    config = model.config
+    tokenizer = texts.tokenizer
     sources = [[config.bos_token_id, *source] for source, _ in texts.held_out_pairs]
     settings = {"max_new_tokens": LONGEST_SENTENCE, "do_sample": False, "eos_token_id": tokenizer.eos_token_id}
     if config.is_encoder_decoder:
@@ -285,7 +288,8 @@ def run_seed(texts: Texts, folder: Path, seed: int) -> dict:
     """`{arm: {measure: number}}`, and processor seconds and costs, of one seed."""
     decoder = gemma_decoder(seed=seed, vocab_size=len(texts.tokenizer), **SIZES)
     pre_train(decoder, texts, DECODER_STEPS, seed=10 * seed)
-    source, adapted_folder = folder / f"decoder-{seed}", folder / f"adapted-{seed}"
+    source = folder / f"decoder-{seed}"
+    adapted_folder = folder / f"adapted-{seed}"
     decoder.save_pretrained(source)
     texts.tokenizer.save_pretrained(source)
     with contextlib.redirect_stdout(io.StringIO()):

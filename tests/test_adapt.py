@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks.gemma_form import CONFIGS, gemma_decoder, gemma_tokenizer
-from t5suite.testing import cli_output, exits_with, run_cli, tiny_rows, tiny_run
+from t5suite import load_task
+from t5suite.testing import cli_output, encode_rows, exits_with, run_cli, tiny_rows, tiny_run
 
 KINDS = tuple(CONFIGS)
 MINI = "mini/sentiment"
@@ -124,6 +125,13 @@ class OriginsTest(TestCase):
         model = AutoModelForSeq2SeqLM.from_pretrained(self.output)
         for matrix in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
             self.assertTrue(torch.allclose(matrix[320:], mean.expand(64, -1), atol=1e-6))
+
+    def test_texts_end_and_begin_as_t5s_do(self):
+        self.assertEqual(tokenizer()("a").input_ids[0], 2)  # the decoder's begin with <bos>
+        rows = [{"sentence": "Fine.", "label": 1}]
+        (example,) = encode_rows(rows, load_task("mini", "sentiment"), tokenizer=str(adapted_folder("gemma3_text")))
+        for ids in (example["input_ids"], example["labels"]):
+            self.assertEqual((ids[0] == 2, ids[-1]), (False, 1))
 
     @parameterized.parameters(*KINDS)
     def test_plain_transformers_loads_it_and_starts_answers_as_the_decoder_does(self, kind):

@@ -19,6 +19,7 @@ from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
+from t5suite.data.batches.encodings.special_tokens import around
 from t5suite.export.adapt_checks import check_adapted
 from t5suite.export.exporting import cast
 from t5suite.export.gemma_configs import UNTRAINED_PARTS, Adaptation, adaptation_of, encoder_decoder_config
@@ -134,6 +135,7 @@ def read_decoder(flags) -> Decoder:
     else:
         revision = revision_to_read("model", name, revision)
     check_pieces(tokenizer, config, name)
+    end_texts(tokenizer, name)
     num_sentinels = add_sentinels(tokenizer, flags.num_sentinels)
     return Decoder(name, revision, config, tokenizer, num_sentinels, adaptation)
 
@@ -158,6 +160,22 @@ def check_pieces(tokenizer, config, name: str) -> None:
     for token in ("bos", "pad", "eos"):
         if getattr(tokenizer, f"{token}_token_id") is None:
             raise ConfigError(f"{FLAG} {name}: its tokenizer has no {token}_token; give one of Gemma's kind")
+
+
+def end_texts(tokenizer, name: str) -> None:
+    """Makes the tokenizer end each text with its end token, and begin none, as T5's does: a Gemma's begins each with
+    <bos>, and ends none, so that an encoder-decoder would never learn to stop.
+
+    Raises:
+      ConfigError: it cannot be made so.
+    """
+    tokenizer.add_bos_token = False
+    tokenizer.add_eos_token = True
+    if around(tokenizer) != ([], [tokenizer.eos_token_id]):
+        raise ConfigError(
+            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r} when it is "
+            "told to (add_eos_token); give a tokenizer of Gemma's kind"
+        )
 
 
 def adapted_config(decoder: Decoder):
