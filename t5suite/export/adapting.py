@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
 from t5suite.data.batches.encodings.special_tokens import around
@@ -35,7 +34,6 @@ from t5suite.models.t5.output_layer import random_model
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import check_trained_with, describe_tokenizer
 from t5suite.models.vocabulary import add_sentinels, embedding_rows
-from t5suite.models.weight_files import weights_folder
 from t5suite.runs.directory import read_json, write_json
 
 FLAG = "--model_name_or_path"
@@ -207,7 +205,6 @@ def decoder_terms(decoder: Decoder, name: str) -> DecoderTerms:
     Args:
       name: as the user gave it.
     """
-    folder = weights_folder(decoder.name, decoder.revision)
     if Path(decoder.name).is_dir():
-        return DecoderTerms(name, folder, header_of_file(folder / CARD))
-    return DecoderTerms(name, folder, card_header("model", decoder.name, decoder.revision))
+        return DecoderTerms.of_folder(name, Path(decoder.name))
+    return DecoderTerms.of_hub(name, decoder.revision)

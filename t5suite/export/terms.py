@@ -1,6 +1,7 @@
 """The terms that an adapted model is under: its decoder's, with the files that state them, a notice and a card.
 
-    >>> write_terms(folder, DecoderTerms("google/gemma-3-270m", None, {"license": "gemma"}), card)
+    >>> write_terms(folder, DecoderTerms.of_folder("gemma-3-270m", Path("gemma-3-270m")), record)
+    ['LICENSE']
 
 A licence is never guessed: where the decoder's card states none, the new card says so, and what holds if the weights
 are Google's. Google's terms (section 3.1) ask that a derived model comes with them, with a notice of one sentence, and
@@ -8,11 +9,13 @@ with a statement that files were modified.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
+
+from t5suite.base.hub_statements import card_header, header_of_file, repository_file
 
 GEMMA = "gemma"
 GEMMA_TERMS = "ai.google.dev/gemma/terms"
@@ -21,6 +24,8 @@ GEMMA_NOTICE = f"Gemma is provided under and subject to the Gemma Terms of Use f
 NOTICE_FILE = "NOTICE"
 CARD_FILE = "README.md"
 TERMS_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "*TERMS*")
+# What is asked of the hub, whose folders are not listed.
+HUB_FILES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", "USE_POLICY.md")
 KEYS = ("license", "license_name", "license_link")
 
 
@@ -30,13 +35,25 @@ class DecoderTerms:
 
     Attributes:
       name: its folder, or its name on the hub.
-      folder: where it is on this machine.
+      files: those that state them, on this machine.
       header: the metadata of its card; empty without one.
     """
 
     name: str
-    folder: Path
+    files: Sequence[Path]
     header: Mapping
+
+    @classmethod
+    def of_folder(cls, name: str, folder: Path) -> "DecoderTerms":
+        """Those of a folder on this machine."""
+        files = [file for pattern in TERMS_FILES for file in sorted(folder.glob(pattern)) if file.is_file()]
+        return cls(name, list(dict.fromkeys(files)), header_of_file(folder / CARD_FILE))
+
+    @classmethod
+    def of_hub(cls, name: str, commit: str | None) -> "DecoderTerms":
+        """Those of a commit on the hub."""
+        files = [repository_file("model", name, commit, file) for file in HUB_FILES]
+        return cls(name, [file for file in files if file is not None], card_header("model", name, commit))
 
     @property
     def are_gemmas(self) -> bool:
@@ -59,12 +76,8 @@ def write_terms(folder: Path, terms: DecoderTerms, adaptation: Mapping) -> list[
     Args:
       adaptation: the content of `adapt.json`.
     """
-    copied = []
-    for pattern in TERMS_FILES:
-        for file in sorted(terms.folder.glob(pattern)):
-            if file.is_file() and file.name not in copied:
-                shutil.copyfile(file, folder / file.name)
-                copied.append(file.name)
+    for file in terms.files:
+        shutil.copyfile(file, folder / file.name)
     _write_notice(folder / NOTICE_FILE, terms, adaptation)
     card = ModelCard.from_template(
         ModelCardData(**terms.licence, library_name="transformers", tags=["t5suite", adaptation["model_type"]]),
@@ -72,7 +85,7 @@ def write_terms(folder: Path, terms: DecoderTerms, adaptation: Mapping) -> list[
         text=_card_text(terms, adaptation),
     )
     card.save(folder / CARD_FILE)
-    return copied
+    return [file.name for file in terms.files]
 
 
 def _write_notice(file: Path, terms: DecoderTerms, adaptation: Mapping) -> None:
