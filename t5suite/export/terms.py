@@ -16,6 +16,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 from t5suite.base.hub_statements import card_header, header_of_file, repository_file
+from t5suite.reports.card_metadata import hub_name
 
 GEMMA = "gemma"
 GEMMA_TERMS = "ai.google.dev/gemma/terms"
@@ -80,7 +81,12 @@ def write_terms(folder: Path, terms: DecoderTerms, adaptation: Mapping) -> list[
         shutil.copyfile(file, folder / file.name)
     _write_notice(folder / NOTICE_FILE, terms, adaptation)
     card = ModelCard.from_template(
-        ModelCardData(**terms.licence, library_name="transformers", tags=["t5suite", adaptation["model_type"]]),
+        ModelCardData(
+            **terms.licence,
+            library_name="transformers",
+            tags=["t5suite", adaptation["model_type"]],
+            base_model=hub_name(terms.name),
+        ),
         template_str="---\n{{ card_data }}\n---\n\n{{ text }}\n",
         text=_card_text(terms, adaptation),
     )
