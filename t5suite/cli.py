@@ -20,6 +20,7 @@ from t5suite.base.errors import ConfigError, discard_output, open_missing_stream
 from t5suite.base.lookup import closest, in_plain_words
 from t5suite.base.script_flags import SCRIPTS
 from t5suite.commands import (
+    adapt,
     compare,
     corpus,
     demo,
@@ -329,6 +330,9 @@ COMMANDS = {
     "export": Command(export.export_flags, export.export,
         "write a trained model for other programs: a Hugging Face folder, ONNX or CTranslate2 files",
         "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported"),
+    "adapt": Command(adapt.adapt_flags, adapt.adapt,
+        "make an encoder-decoder of a decoder: T5Gemma 2 of Gemma 3, T5Gemma of Gemma 2",
+        "t5suite adapt --model_name_or_path google/gemma-3-270m --dry_run"),
     "mirror": Command(mirror.mirror_flags, mirror.run_mirror,
         "copy a benchmark from the hub for machines without a network",
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data"),

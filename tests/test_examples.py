@@ -246,7 +246,10 @@ RECIPES = {
 MODELS = {
     "super_ni.yaml": "T5 v1.1", "byt5_correction.yaml": "ByT5", "json_output.yaml": "T5 v1.1",
     "t5gemma2_summaries.yaml": "T5Gemma 2", "byt5_pre_train.yaml": "ByT5",
+    "t5gemma2_adapted.yaml": "T5Gemma 2",
 }  # fmt: skip
+# Recipes of pre-training that begin from a folder of the reader's, not from random weights.
+OF_A_FOLDER = ("t5gemma2_adapted.yaml",)
 PRE_TRAINING = [name for name, (script, _) in RECIPES.items() if script == "pre_train_t5.py"]
 
 
@@ -273,6 +276,8 @@ class RecipeTest(parameterized.TestCase):
 
     def check_dry_run(self, name):
         argv = [name, "--dry_run", "--use_cpu", "--tokenizer_name", bundled_model()]
+        if name in OF_A_FOLDER:
+            argv = later_wins([name, *self.stand_ins(name), "--dry_run"])
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             figures = pre_train_t5.main(argv)
         self.assertIn("blocks, in tokens", shown.getvalue())
@@ -316,7 +321,9 @@ class RecipeTest(parameterized.TestCase):
         model, tokenizer = (configured(kind), tokenizer_of(kind)) if kind else (bundled_model(), bundled_model())
         if name == "json_output.yaml" and SHARED_DATA.exists():  # the bundled vocabulary has braces
             tokenizer = str(SHARED_DATA / "tokenizer" / "t5")
-        tiny = ["--config_name", model] if name in PRE_TRAINING else ["--model_name_or_path", model, "--from_scratch"]
+        tiny = ["--config_name", model]
+        if name in OF_A_FOLDER or name not in PRE_TRAINING:
+            tiny = ["--model_name_or_path", model, "--from_scratch"]
         return [*tiny, "--tokenizer_name", tokenizer, "--use_cpu", *data, "--output_dir", f"{folder}/run"]
 
     @parameterized.parameters(*MODELS)
@@ -324,8 +331,10 @@ class RecipeTest(parameterized.TestCase):
     def test_it_trains_a_few_updates(self, name):
         small = "--bf16 False --max_steps 3 --logging_steps 1 --per_device_train_batch_size 4 --max_eval_samples 4"
         if name in PRE_TRAINING:
-            small += " --config_overrides d_model=32 --streaming False --torch_compile False --dataloader_num_workers 0"
+            small += " --streaming False --torch_compile False --dataloader_num_workers 0"
             small += " --validation_fraction 0.2 --save_steps 3 --eval_steps 3"
+        if name == "byt5_pre_train.yaml":
+            small += " --config_overrides d_model=32"
         words = later_wins([name, *small.split(), *self.stand_ins(name)])
         run = Path(words[words.index("--output_dir") + 1])
         main = pre_train_t5.main if name in PRE_TRAINING else fine_tune_t5.main

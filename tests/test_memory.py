@@ -180,6 +180,21 @@ class SummaryTest(parameterized.TestCase):
         self.assertEqual(sum(row["trained"] for row in top), table["trainable"])
         self.assertEqual(table["trainable"] + table["frozen"], count)
 
+    def test_the_flop_of_an_update_are_those_of_its_matrix_products(self):
+        inputs, targets = 8, 4
+        table = summary(
+            config_name="t5-small", batch_size=2, gradient_accumulation_steps=3, source_length=8, target_length=4
+        )
+        width, inner, hidden, layers, rows = 512, 512, 2048, 6, 32128
+        layer = 4 * width * inner + 2 * width * hidden
+        encoder = layers * (2 * inputs * layer + 4 * inputs**2 * inner)
+        cross = 2 * width * inner
+        decoder = layers * (
+            2 * targets * (layer + cross) + 2 * inputs * cross + 4 * targets**2 * inner + 4 * targets * inputs * inner
+        )
+        head = 2 * targets * width * rows
+        self.assertEqual(table["flops"], 2 * 3 * 3 * (encoder + decoder + head))  # rows, and three passes
+
     @pytest.mark.slow
     def test_an_adapter_s_weights_alone_are_trained(self):
         sizes = {"config_name": "mini", "config_overrides": "num_layers=1", "batch_size": 2}

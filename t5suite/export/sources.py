@@ -132,7 +132,7 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
         model = load_model(weights_place, model_class=flags.model_class, **options)
     else:
         config = load_config(weights_place, **hub_options)
-        dtype = _stored_dtype(config)
+        dtype = stored_dtype(config)
         if flags.model_family == "classification" or _is_classifier(config):
             check_trained_with(weights_place, tokenizer)
             loading_options = {"dtype": torch.float32, **hub_options}
@@ -151,7 +151,7 @@ def _folder_with_weights(folder: Path, staging: Path) -> Path:
     return whole_weights(folder, staging / "whole")
 
 
-def _stored_dtype(config) -> torch.dtype:
+def stored_dtype(config) -> torch.dtype:
     """The precision in which a model was stored, if it is bfloat16 or float16; else float32."""
     stored_dtype = getattr(config, "dtype", None)
     if isinstance(stored_dtype, str):

@@ -27,6 +27,7 @@ from t5suite.base.model_files import SETTINGS_FILE, check_settings
 from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES, is_declared_tied
+from t5suite.models.untrained_parts import UNTRAINED
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ DROPOUT_FIELDS = (
 LEGACY_KEYS = (
     *("torch_dtype", "_name_or_path", "auto_map", "num_labels", "task_specific_params", "tokenizer_class"),
     *("rope_theta", "rope_scaling", "finetuning_task", "pruned_heads", "use_cache", "transformers_version"),
-    *("model_class", "model_family", "_attn_implementation"),
+    *("model_class", "model_family", "_attn_implementation", UNTRAINED),
 )
 # Names of sizes and counts, by their smallest valid value.
 SIZES = {0: re.compile(r"^(n|num)_|_(size|dim|layers)$"), 1: re.compile(r"^d_|(_heads|hidden_size)$")}

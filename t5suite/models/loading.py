@@ -62,6 +62,7 @@ from t5suite.models.tokenizer_checks import (
     check_trained_with,
     warn_of_other_tokenizer,
 )
+from t5suite.models.untrained_parts import freeze_untrained
 from t5suite.models.vocabulary import embedding_rows, fit_config, grow_embeddings
 from t5suite.models.weights import check_saves_whole
 
@@ -225,6 +226,7 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
         warn_of_other_tokenizer(settings.init_checkpoint, tokenizer)
     if config.model_type in T5_TYPES:
         _adjust_t5(model, family)
+    freeze_untrained(model)
     return model
 
 

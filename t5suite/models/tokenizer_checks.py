@@ -5,10 +5,10 @@
     >>> check_trained_with("runs/rte", other_tokenizer)
     ConfigError: runs/rte: its model was trained with another tokenizer than this one (its 32100 pieces differ, ...)
 
-A saved folder says in `task.json`, a run in `manifest.json` and an export in `export.json` what its tokenizer does:
-not the bytes of files, which are saved again, but pieces with their ids, special tokens, and how a text is split. A
-model of another origin says less: ids of special tokens in its configuration, and those that its tokenizer's own files
-declare.
+A saved folder says in `task.json`, a run in `manifest.json`, an export in `export.json` and an adapted model in
+`adapt.json` what its tokenizer does: not the bytes of files, which are saved again, but pieces with their ids, special
+tokens, and how a text is split. A model of another origin says less: ids of special tokens in its configuration, and
+those that its tokenizer's own files declare.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "tokenizer"
 # Files of a folder that may say which tokenizer its model was trained with; a checkpoint's is in its run's.
-RECORDS = ("task.json", "export.json", "manifest.json")
+RECORDS = ("task.json", "export.json", "adapt.json", "manifest.json")
 SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 # Words, numbers, marks and spaces that tokenizers normalise and split in different ways.
 PROBE = (

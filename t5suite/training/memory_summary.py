@@ -21,12 +21,17 @@ from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
+from t5suite.models.untrained_parts import untrained_parameters
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.model_setup import tokenizer_and_model
+from t5suite.training.monitoring.flops import PEAK_FLOPS, StepFlops
 
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
+# What an update's seconds are said for; the share is a guess, which a run's own `mfu` replaces.
+USUAL_DEVICE = "A100"
+USUAL_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Load:
 def summarize(
     model, load: Load, optimizer: str = "adamw", gpu: bool = True, sharding: str | None = None, num_gpus: int = 1
 ) -> dict:
-    """`{"class", "parameters", "trainable", "frozen", "modules", "memory", "load", ...}`, plain data.
+    """`{"class", "parameters", "trainable", "frozen", "untrained", "modules", "flops", "memory", ...}`, plain data.
 
     Args:
       model: on the meta device; else it loses its weights.
@@ -64,6 +69,7 @@ def summarize(
     has_all_inside = _counts(inner.parameters())[0] == total
     rows = module_rows(inner if has_all_inside else model)
     pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is not autocast
+    flops = flops_of_update(model, load)
     if load.gradient_checkpointing:
         checkpoint_layers(model)
     step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
@@ -81,14 +87,32 @@ def summarize(
         "parameters": total,
         "trainable": trained,
         "frozen": total - trained,
+        "untrained": sum(parameter.numel() for parameter in untrained_parameters(inner)),
         "modules": rows,
         "load": asdict(load),
         "optimizer": optimizer,
         "device": "gpu" if gpu else "cpu",
         "deepspeed": sharding,
         "num_gpus": num_gpus,
+        "flops": flops,
         "memory": memory,
     }
+
+
+def flops_of_update(model, load: Load) -> int | None:
+    """Floating-point operations of an update, as `StepFlops` counts them; None for models that it cannot count.
+
+    >>> flops_of_update(t5_v1_1_base, Load(batch_size=128, source_length=512, target_length=114))
+    54520000000000
+    """
+    rows = load.batch_size * load.micro_batches
+    shapes = {"input_ids": (1, load.source_length), "decoder_input_ids": (1, load.target_length)}
+    if not recognize_family(inner_model(model)).has_decoder_inputs:
+        shapes = {"input_ids": (1, load.source_length + load.target_length)}
+    try:
+        return rows * StepFlops(model).counted(shapes)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def module_rows(model) -> list[dict]:
@@ -192,7 +216,7 @@ def print_summary(summary: dict, file=None) -> None:
     file = file or sys.stdout
     print(
         f"{summary['class']}: {summary['parameters']:,} parameters, {summary['trainable']:,} trained, "
-        f"{summary['frozen']:,} frozen\n",
+        f"{summary['frozen']:,} frozen{_untrained_note(summary)}\n",
         file=file,
     )
     width = 2 + max(2 * row["depth"] + len(row["name"]) for row in summary["modules"])
@@ -203,6 +227,17 @@ def print_summary(summary: dict, file=None) -> None:
     for name, num_bytes in summary["memory"].items():
         if num_bytes or name != "host":
             print(f"{name:<12}{num_bytes / GIB:>10.3f} GiB", file=file)
+    if summary["flops"] and summary["device"] == "gpu":
+        seconds = summary["flops"] / (USUAL_SHARE * PEAK_FLOPS[USUAL_DEVICE])
+        device = f"an {USUAL_DEVICE} at {USUAL_SHARE:.0%} of its bf16 peak"
+        print(f"{summary['flops']:.3g} FLOP an update: {seconds:.3g} s of {device}", file=file)
+
+
+def _untrained_note(summary: dict) -> str:
+    """How many of the frozen ones nothing has trained (`models.untrained_parts`)."""
+    if not summary["untrained"]:
+        return ""
+    return f", {summary['untrained']:,} of them untrained: a vision tower that takes no part"
 
 
 def _state_of(row: dict) -> str:
