@@ -36,6 +36,7 @@ from t5suite.commands import (
     sweep,
     tasks,
     tokenizer,
+    trim,
 )
 from t5suite.commands.startup import run_script
 from t5suite.launch.command_line import check_is_text
@@ -306,6 +307,9 @@ COMMANDS = {
     "export": Command(export.export_flags, export.export,
         "write a trained model for other programs: a Hugging Face folder, ONNX or CTranslate2 files",
         "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported"),
+    "trim": Command(trim.trim_flags, trim.trim,
+        "drop the pieces of a model's vocabulary that your text does not use",
+        "t5suite trim --model_name_or_path google/mt5-small --text articles.txt --output_dir mt5-small-de --check"),
     "mirror": Command(mirror.mirror_flags, mirror.run_mirror,
         "copy a benchmark from the hub for machines without a network",
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data"),
