@@ -110,11 +110,11 @@ def _check_files(arguments) -> None:
 def _print_trim(record: dict) -> None:
     """What is kept, what it saves, and what it costs."""
     rows = record["rows_before"]
-    kept = ", ".join(f"{count} {reason}" for reason, count in record["kept"].items())
+    kept_counts = ", ".join(f"{count} {reason}" for reason, count in record["kept"].items())
     lines = {
-        "text": f"{record['texts']} texts, {record['tokens']} tokens",
+        "text": f"{record['texts']} texts",
         "pieces": f"{rows} rows for {record['pieces_before']} pieces -> {record['pieces']} ({record['kind']})",
-        "kept": kept,
+        "kept": kept_counts,
         "parameters": _before_and_after(record["parameters_before"], record["parameters"]),
     }
     unseen = record["unseen"]

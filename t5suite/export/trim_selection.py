@@ -72,13 +72,13 @@ def select_pieces(
         _choose(chosen, ids, reason, reasons)
     if vocabulary.kind == "Unigram":
         _choose(chosen, _extreme_scores(vocabulary), SCALE, reasons)
-        others = _likeliest(vocabulary, counts)
+        candidates = _likeliest(vocabulary, counts)
     else:
         _choose(chosen, _passed_pieces(vocabulary, chosen), MERGED, reasons)
-        others = _earliest_merges(vocabulary, chosen)
+        candidates = _earliest_merges(vocabulary, chosen)
     room = min(embedding_rows(len(chosen)), len(vocabulary.ids)) - len(chosen)
     fillers = []
-    for piece_id in others:
+    for piece_id in candidates:
         if len(fillers) == room:
             break
         if piece_id not in chosen:
@@ -142,9 +142,9 @@ def merged_pieces(text: str, ranks: dict[tuple[str, str], int]) -> Iterator[str]
 def _earliest_merges(vocabulary: Vocabulary, chosen: set[int]) -> Iterator[int]:
     """Ids of pieces that merge two of those that are kept, in the order of merges; `chosen` grows between them."""
     for merge in vocabulary.settings["model"]["merges"]:
-        left, right = merge_parts(merge)
-        merged_id = vocabulary.ids.get(left + right)
+        first, second = merge_parts(merge)
+        merged_id = vocabulary.ids.get(first + second)
         if merged_id is None or merged_id in chosen:
             continue
-        if vocabulary.ids.get(left) in chosen and vocabulary.ids.get(right) in chosen:
+        if vocabulary.ids.get(first) in chosen and vocabulary.ids.get(second) in chosen:
             yield merged_id

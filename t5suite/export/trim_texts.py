@@ -131,7 +131,7 @@ def count_pieces(reader: PieceReader, size: int, batches: Iterable[list[str]]) -
 
 
 @dataclass(frozen=True)
-class Reading:
+class SegmentationFigures:
     """What a trimmed tokenizer does with texts.
 
     Attributes:
@@ -156,7 +156,9 @@ class Reading:
         }
 
 
-def compare_readers(before: PieceReader, after: PieceReader, kept_ids: np.ndarray, unk_id, batches) -> Reading:
+def compare_readers(
+    before: PieceReader, after: PieceReader, kept_ids: np.ndarray, unk_id, batches
+) -> SegmentationFigures:
     """How a trimmed tokenizer reads texts, against the untrimmed one.
 
     Args:
@@ -164,7 +166,7 @@ def compare_readers(before: PieceReader, after: PieceReader, kept_ids: np.ndarra
       unk_id: before; None without an unknown token.
     """
     old_ids = kept_ids.tolist()
-    figures = dict.fromkeys(Reading.__dataclass_fields__, 0)
+    figures = dict.fromkeys(SegmentationFigures.__dataclass_fields__, 0)
     for texts in batches:
         for rows_before, rows_after in zip(before.all_rows(texts), after.all_rows(texts), strict=True):
             rows = [[old_ids[number] if number >= 0 else -1 for number in ids] for ids in rows_after]
@@ -174,4 +176,4 @@ def compare_readers(before: PieceReader, after: PieceReader, kept_ids: np.ndarra
             figures["tokens_before"] += len(rows_before[0])
             figures["unknown"] += rows[0].count(unk_id)
             figures["unknown_before"] += rows_before[0].count(unk_id)
-    return Reading(**figures)
+    return SegmentationFigures(**figures)

@@ -116,13 +116,13 @@ def merge_parts(merge) -> tuple[str, str]:
     >>> merge_parts("▁t h"), merge_parts(["▁t", "h"])
     (('▁t', 'h'), ('▁t', 'h'))
     """
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return left, right
+    first, second = merge.split(" ") if isinstance(merge, str) else merge
+    return first, second
 
 
 def _is_within(merge, pieces: dict[str, int]) -> bool:
-    left, right = merge_parts(merge)
-    return left in pieces and right in pieces and left + right in pieces
+    first, second = merge_parts(merge)
+    return first in pieces and second in pieces and first + second in pieces
 
 
 def _renumber_processor(processor: dict, new_ids: dict[int, int]) -> None:

@@ -26,7 +26,7 @@ TOKEN_ID = re.compile(r"_token_ids?$|_token_index$")
 LISTS_OF_IDS = ("suppress_tokens", "begin_suppress_tokens")
 # Lists of sequences of ids, by the setting: where in an entry the sequence is, if it is not the entry.
 LISTS_OF_SEQUENCES = {"bad_words_ids": None, "sequence_bias": 0}
-FLOAT_FIELDS = ("num_embeddings", "out_features", "vocab_size")
+SIZE_FIELDS = ("num_embeddings", "out_features", "vocab_size")
 
 
 def trim_weights(model, kept_ids) -> None:
@@ -51,7 +51,7 @@ def trim_weights(model, kept_ids) -> None:
         owner, _, leaf = name.rpartition(".")
         module = model.get_submodule(owner)
         setattr(module, leaf, trimmed[id(tensor)])
-        for field in FLOAT_FIELDS:
+        for field in SIZE_FIELDS:
             if getattr(module, field, None) == rows:
                 setattr(module, field, len(kept_ids))
     set_vocabulary(model.config, rows, len(kept_ids))
@@ -170,14 +170,21 @@ def renumbered(key: str, value, new_ids: Mapping[int, int]):
     if isinstance(value, dict):
         return {name: renumbered(str(name), inner, new_ids) for name, inner in value.items()}
     if TOKEN_ID.search(key):
-        if isinstance(value, (list, tuple)):
-            return [new_ids.get(number, number) for number in value]
-        return new_ids[value] if _is_id(value) else value
+        return _renumbered_tokens(value, new_ids)
     if key in LISTS_OF_IDS and value is not None:
         return [new_ids[number] for number in value if number in new_ids]
     if key in LISTS_OF_SEQUENCES and isinstance(value, (list, tuple)):
         return _renumbered_sequences(value, LISTS_OF_SEQUENCES[key], new_ids)
     return value
+
+
+def _renumbered_tokens(value, new_ids: Mapping[int, int]):
+    """The new id of a token, or of each of several; None and -1, which stand for no token, stay."""
+    if isinstance(value, (list, tuple)):
+        return [_renumbered_tokens(number, new_ids) for number in value]
+    if not _is_id(value):
+        return value
+    return new_ids[value]
 
 
 def _renumbered_sequences(entries, place: int | None, new_ids: Mapping[int, int]) -> list | None:

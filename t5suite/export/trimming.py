@@ -5,6 +5,7 @@
 {'source': 'mt5-small', 'pieces_before': 250100, 'pieces': 31360, 'parameters_before': 300176768, ...}
 """
 
+import contextlib
 import itertools
 import json
 import logging
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, T5Tokenizer
 
 from t5suite.base.errors import CheckpointError
 from t5suite.base.files import follow_umask, new_folder
@@ -23,9 +24,10 @@ from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.held_out import is_held_out
 from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.export.exporting import cast, save_other_files
+from t5suite.export.exporting import SPIECE, cast, save_other_files
 from t5suite.export.sources import FLAG, ExportSource, load_source
 from t5suite.export.trim_cards import copy_licence, source_header, write_trim_card
 from t5suite.export.trim_checks import TEXTS_CHECKED, compare_models, make_batches, refuse_differences
@@ -99,7 +101,7 @@ def trim_model(flags) -> dict:
       CheckpointError: a damaged source, or a trimmed model that fails its check.
     """
     with tempfile.TemporaryDirectory() as staging:
-        source = load_source(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
+        source = _load(flags, staging)
         _check_source(source, flags)
         plan = _plan(source, flags)
         record = {"source": flags.model_name_or_path, "text": flags.text, "min_count": flags.min_count}
@@ -116,12 +118,21 @@ def trim_model(flags) -> dict:
             record[TOKENIZER] = describe_tokenizer(tokenizer)
             _renew_task_card(folder, record[TOKENIZER])
             if flags.check:
-                source = load_source(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
+                source = _load(flags, Path(staging) / "again")
                 record["check"] = _check(source.model, tokenizer, folder, plan, flags.min_count)
             record["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
             record = without_nan(record | {"versions": versions()})
             write_json(folder / RECORD, record)
     return record
+
+
+def _load(flags, staging) -> ExportSource:
+    """The untrimmed model, with the settings of generation that its files have."""
+    source = load_source(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
+    place = source.folder or flags.model_name_or_path
+    with contextlib.suppress(OSError):  # not every model has the file
+        source.model.generation_config = GenerationConfig.from_pretrained(place, revision=flags.model_revision)
+    return source
 
 
 def _check_source(source: ExportSource, flags) -> None:
@@ -137,7 +148,7 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     needed_ids = configured_ids(source.model)
     check_configured_ids(needed_ids, vocabulary.pieces, place)
     chosen_ids = named_ids(flags.keep_pieces, vocabulary.ids)
-    spiece_files = read_spiece_files(source.folder)
+    spiece_files = _spiece_files(source)
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
@@ -150,6 +161,16 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
     return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+
+
+def _spiece_files(source: ExportSource) -> dict[str, bytes]:
+    """SentencePiece's models of the source, by name: those of its folder, or the one that is written beside a T5's."""
+    files = read_spiece_files(source.folder)
+    if not files and isinstance(source.tokenizer, T5Tokenizer):
+        content = convert_to_spiece(source.tokenizer)
+        if content:
+            files[SPIECE] = content
+    return files
 
 
 def _figures(model, plan: TrimPlan) -> dict:
@@ -165,7 +186,6 @@ def _figures(model, plan: TrimPlan) -> dict:
     return {
         "kind": plan.vocabulary.kind,
         "texts": plan.counts.num_texts,
-        "tokens": int(plan.counts.total.sum()),
         "pieces_before": len(plan.vocabulary.ids),
         "rows_before": rows_before,
         "pieces": rows,
