@@ -11,7 +11,7 @@ from t5suite.base.model_files import table_or_empty
 
 # By type of configuration: the models of it whose vocabulary is trimmed.
 TRIMMED_TYPES = {
-    "t5": "T5, T5 v1.1 and FLAN-T5", "mt5": "mT5", "umt5": "umT5", "longt5": "LongT5", "mbart": "mBART",
+    "t5": "T5, T5 v1.1 and FLAN-T5", "mt5": "mT5", "umt5": "umT5", "mbart": "mBART",
     "m2m_100": "NLLB", "t5gemma": "T5Gemma",
 }  # fmt: skip
 # By class of tokenizer: why its vocabulary is not trimmed, and what works.
