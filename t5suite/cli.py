@@ -38,6 +38,7 @@ from t5suite.commands import (
     sweep,
     tasks,
     tokenizer,
+    trim,
     verify,
 )
 from t5suite.commands.startup import run_script
@@ -333,6 +334,9 @@ COMMANDS = {
     "adapt": Command(adapt.adapt_flags, adapt.adapt,
         "make an encoder-decoder of a decoder: T5Gemma 2 of Gemma 3, T5Gemma of Gemma 2",
         "t5suite adapt --model_name_or_path google/gemma-3-270m --dry_run"),
+    "trim": Command(trim.trim_flags, trim.trim,
+        "drop the pieces of a model's vocabulary that your text does not use",
+        "t5suite trim --model_name_or_path google/mt5-small --text articles.txt --output_dir mt5-small-de --check"),
     "mirror": Command(mirror.mirror_flags, mirror.run_mirror,
         "copy a benchmark from the hub for machines without a network",
         "t5suite mirror --benchmark glue --dataset_name all --output_dir data"),

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import follow_umask, new_folder
+from t5suite.base.files import follow_umask, new_folder, read_json, write_json
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
@@ -34,7 +34,6 @@ from t5suite.models.t5.output_layer import random_model
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import check_trained_with, describe_tokenizer
 from t5suite.models.vocabulary import add_sentinels, embedding_rows
-from t5suite.runs.directory import read_json, write_json
 
 FLAG = "--model_name_or_path"
 RECORD = "adapt.json"

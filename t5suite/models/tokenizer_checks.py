@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "tokenizer"
 # Files of a folder that may say which tokenizer its model was trained with; a checkpoint's is in its run's.
-RECORDS = ("task.json", "export.json", "adapt.json", "manifest.json")
+RECORDS = ("task.json", "export.json", "adapt.json", "trim.json", "manifest.json")
 SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 # Words, numbers, marks and spaces that tokenizers normalise and split in different ways.
 PROBE = (

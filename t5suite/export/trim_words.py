@@ -1,0 +1,59 @@
+"""Pieces that are kept whatever the text: those that the user names, and those of a run's tasks.
+
+>>> read_piece_names("pieces.txt")
+[(1, '▁Haus'), (2, '▁Garten')]
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from t5suite.base.errors import DataError
+from t5suite.base.files import read_json
+
+TASK_CARD = "task.json"
+
+
+def read_piece_names(path: str | None) -> list[tuple[int, str]]:
+    """The pieces of `--keep_pieces`, one a line, each with its line; empty lines are skipped.
+
+    Raises:
+      DataError: no such file, not UTF-8, or empty.
+    """
+    if path is None:
+        return []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--keep_pieces {path}: cannot be read as UTF-8 text ({error})") from None
+    names = [(number, line) for number, line in enumerate(lines, 1) if line]
+    if not names:
+        raise DataError(f"--keep_pieces {path}: it has no piece; give one a line, such as \u2581Haus")
+    return names
+
+
+def named_ids(path: str | None, ids_by_piece: Mapping[str, int]) -> list[int]:
+    """The ids of the pieces of `--keep_pieces`.
+
+    Raises:
+      DataError: a piece that the vocabulary does not have; names its line.
+    """
+    ids = []
+    for number, piece in read_piece_names(path):
+        if piece not in ids_by_piece:
+            likely = f"\u2581{piece}"
+            hint = f"; did you mean {likely}?" if likely in ids_by_piece else "; give pieces as the tokenizer has them"
+            raise DataError(f"{path}:{number}: {piece!r} is no piece of the model's vocabulary{hint}")
+        ids.append(ids_by_piece[piece])
+    return ids
+
+
+def task_words(folder: Path | None) -> list[str]:
+    """The prefixes and label words of a run's tasks: its model reads and writes them, whatever the text."""
+    if folder is None or not (folder / TASK_CARD).is_file():
+        return []
+    words = []
+    for entry in read_json(folder / TASK_CARD).get("tasks", {}).values():
+        for value in (entry.get("prefix"), entry.get("labels")):
+            parts = value if isinstance(value, list) else [value]
+            words += [part for part in parts if isinstance(part, str) and part]
+    return words
