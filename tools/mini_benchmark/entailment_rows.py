@@ -1,7 +1,7 @@
 """The rows of `mini`'s entailment task: does one message to a shop say what another says?
 
     >>> entailment(random.Random(3), CONTRADICTION)
-    {'premise': 'Sorry, the kettle was not delayed.', 'hypothesis': 'Yes, my kettle was delayed.'}
+    {'premise': 'Sorry, the kettle was not stained.', 'hypothesis': 'Yes, my kettle was stained.'}
 
 Both say how something arrived. Which words there are says little: two messages have to be compared, by what they are
 about, which question they answer, and whether "not" stands before the answer.

@@ -1,7 +1,7 @@
 """What the bundled benchmark `mini` is written from: three tasks and a text, from a seed.
 
     >>> rows("sentiment")["train"][0]
-    {'sentence': 'The refund was hardly perfect, and the desk was rather terrible.', 'label': 0, 'idx': 0}
+    {'sentence': 'Other customers said that the size was very dreadful, but I disagree.', 'label': 1, 'idx': 0}
 
     python -m tools.mini_benchmark.grammar --check     do the bundled files equal what the grammar writes?
     python -m tools.mini_benchmark.grammar --write     write them anew

@@ -25,13 +25,12 @@ LABELS = ["negative", "positive", "entailment", "neutral", "contradiction"]
 SCORES = [f"{fifths / 5:.1f}" for fifths in range(26)]
 # Words of free text, of which the benchmark has few.
 COMMON = (
-    "about after again all also an any are as be between over such through because been before both can come could "
-    "day did do does each even first for from get give go good had has have he her here him his how if into is it its "
-    "just know like little look made make man many may me more most much must my new now of old one only or other our "
-    "out own people say see she should so some take tell than that their them then there these they thing think this "
-    "those time to two up use very want way we well were what when where which while who why will bill broke chat "
-    "email form paid pay twice with work would year yes you your The He She It We They This That There And But In On "
-    "At A"
+    "about after again all also an any are as be because been before both can come could day did do does each even "
+    "first for from get give go good had has have he her here him his how if into is it its just know like little "
+    "look made make man many may me more most much must my new now of old one only or other our out own people say "
+    "see she should so some take tell than that their them then there these they thing think this those time to two "
+    "up use very want way we well were what when where which while who why will bill broke chat email form paid pay "
+    "twice with work would year yes you your The He She It We They This That There And But In On At A"
 )
 COPIES = 300  # fewer, and the trainer splits rare words
 MOST_PIECES = 1500  # a bound; the trainer stops when every word is a piece

@@ -28,7 +28,7 @@ OPENERS = [
     "for once",
 ]
 SOURCES = ["my friends", "your website", "other customers", "the reviews", "my neighbours"]
-NEGATIONS = ["was not", "was hardly", "was far from", "was anything but"]
+NEGATIONS = ["was not", "was never", "was hardly", "was far from", "was anything but"]
 DEGREES = ["", "", "very ", "really ", "quite ", "rather ", "truly "]
 
 # How what was ordered arrived. One question a line: what is so in two words, then what is not so in two words.
@@ -38,6 +38,7 @@ STATES = [
     (("dirty", "stained"), ("clean", "spotless")),
     (("open", "unsealed"), ("closed", "sealed")),
     (("used", "worn"), ("new", "unused")),
+    (("fake", "forged"), ("genuine", "original")),
 ]
 GOODS = """
     lamp kettle camera phone jacket sweater desk parcel
