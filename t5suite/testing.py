@@ -108,7 +108,7 @@ def tiny_rows(name: str = "sentiment", split: str = "validation", count: int | N
     """The first rows of a task of the bundled benchmark `mini`.
 
     >>> testing.tiny_rows("sentiment", count=1)
-    [{'sentence': 'To be honest, the price was quite impressive.', 'label': 1, 'idx': 0}]
+    [{'sentence': 'In my opinion, the jacket was anything but useless.', 'label': 1, 'idx': 0}]
     """
     return load_rows(load_task("mini", name), split)[:count]
 
