@@ -25,7 +25,7 @@ SUBJECTS = """
     size price wonderful excellent superb impressive lovely brilliant pleasant fantastic perfect great good delightful
     awful terrible dreadful disappointing poor horrible bad unpleasant annoying useless shabby weak broken damaged intact
     undamaged late delayed prompt punctual dirty stained clean spotless open unsealed closed sealed used worn new unused
-    wife spouse son boy daughter girl mother mum father dad friend buddy return bring
+    fake forged genuine original wife spouse son boy daughter girl mother mum father dad friend buddy return bring
     exchange swap repair mend discard throw review rate red scarlet purple violet grey silver beige cream blue navy
     sofa couch rug carpet cup mug laptop notebook bicycle bike coat parka loud noisy small tiny
 """.split()
