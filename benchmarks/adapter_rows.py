@@ -4,7 +4,7 @@
     True
     >>> write_rows("runs/rows")     # runs/rows/{questions,continuations}/{train,val}/rows.jsonl
 
-`questions` ask about freshly drawn sentences ("... Would you go there again?" - "I would not") in words that the
+`questions` ask about freshly drawn sentences ("... Would you buy there again?" - "I would not") in words that the
 benchmark's prompts and labels do not have. `continuations` break a text off and go on with it, as the language-model
 adaptation of prompt tuning's authors does (arXiv:2104.08691, section 3.1.1): half of the texts are judgements ("... I
 think that this is a negative" - "opinion."), which say the benchmark's label words, as a web corpus says them; some
@@ -33,11 +33,11 @@ VERDICT = re.compile(r" (?=positive|negative|neutral|an entailment|a contradicti
 
 
 def question(rng, known: set) -> dict:
-    """question(rng, set()) -> {"input": "... Would you go there again?", "output": "I would not"}"""
+    """question(rng, set()) -> {"input": "... Would you buy there again?", "output": "I would not"}"""
     kind = pick_weighted(rng, {"opinion": 1, "inference": 2, "likeness": 1})
     first, second, label = _fresh(rng, kind, known)
     if kind == "opinion":
-        return {"input": f"{first} Would you go there again?", "output": ["I would not", "I would"][label]}
+        return {"input": f"{first} Would you buy there again?", "output": ["I would not", "I would"][label]}
     if kind == "inference":
         return {"input": f"They say: {first} And so, is it right to say: {second}", "output": INFERENCES[label]}
     return {"input": f"{first} {second} How many things are like one another?", "output": str(label)}
@@ -63,7 +63,7 @@ def judgement(rng, known: set) -> dict:
 
 
 def story(rng, texts: list[str]) -> dict:
-    """story(rng, ["There was an old sailor."]) -> {"input": "There was", "output": "an old sailor."}"""
+    """story(rng, ["There was an old driver."]) -> {"input": "There was", "output": "an old driver."}"""
     words = pick(rng, texts).split()
     cut = between(rng, 1, len(words) - 1)
     rest = words[cut : cut + STORY_REST]

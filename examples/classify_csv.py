@@ -51,7 +51,7 @@ print(f"held-out reviews: accuracy {results['tasks']['reviews']['accuracy']:.1f}
 # The model is asked with texts as they stand in the column, and says how sure it is.
 
 # %%
-NEW = ["The garden was very pleasant.", "On the whole, the soup was horrible.", "The hotel was not bad."]
+NEW = ["The lamp was very pleasant.", "All in all, the parcel was horrible.", "The shop was not bad."]
 for text, shares in zip(NEW, tuner.predict_labels(NEW), strict=True):
     verdict = max(shares, key=shares.get)
     print(f"{text} -> {verdict} ({100 * shares[verdict]:.0f}%)")

@@ -51,5 +51,5 @@ for name, model in {"random weights": None, "pre-trained": CHECKPOINT}.items():
 
 # %%
 print(f"pre-training is worth {losses['random weights'][-1] - losses['pre-trained'][-1]:+.3f} nats a token")
-sentences = {"sentence1": "The garden was lovely.", "sentence2": "The garden was beautiful."}
+sentences = {"sentence1": "My wife must return the red sofa.", "sentence2": "My spouse will return the red couch."}
 print(f"as alike as {tuner.predict(sentences)}")

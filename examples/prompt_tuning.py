@@ -21,7 +21,7 @@ STEPS = int(os.environ.get("T5SUITE_EXAMPLE_STEPS", "500"))
 reviews = [row["review"] for _, row in table_rows(HERE / "reviews.csv", "csv")]
 rows = []
 for i, review in enumerate(reviews):
-    subject = re.search(r"(?<!On )\b[Tt]he (\w+)", review)[1]
+    subject = re.search(r"\b[Tt]he (\w+)", review)[1]
     last = re.search(r"(\w+)\W*$", review)[1]
     rows.append([("What is it about?", subject), ("What is the last word?", last)][i % 2])
 asked = [{"input": f"{review} {question}", "output": answer} for review, (question, answer) in zip(reviews, rows)]
@@ -82,6 +82,6 @@ print(f"with 40 virtual tokens: {after:.1f}%, {after - before:+.1f} points")
 folder = tuner.save(RUNS / "virtual_tokens")
 size = (folder / "adapter_model.safetensors").stat().st_size
 print(f"{folder.name}: {size:,} bytes")
-NEW = ["The garden was very pleasant.", "The soup was horrible."]
+NEW = ["The lamp was very pleasant.", "The parcel was horrible."]
 for text, answer in zip(NEW, FineTuner(folder).predict(NEW), strict=True):
     print(f"{text} -> {answer}")

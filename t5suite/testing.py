@@ -110,7 +110,7 @@ def tiny_rows(name: str = "sentiment", split: str = "validation", count: int | N
     """The first rows of a task of the bundled benchmark `mini`.
 
     >>> testing.tiny_rows("sentiment", count=1)
-    [{'sentence': 'The stage was memorable, despite the unpleasant bed.', 'label': 1, 'idx': 0}]
+    [{'sentence': 'In my opinion, the jacket was anything but useless.', 'label': 1, 'idx': 0}]
     """
     return load_rows(load_task("mini", name), split)[:count]
 

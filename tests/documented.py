@@ -444,7 +444,7 @@ def surroundings() -> tuple[str, dict[str, str]]:
     # A mirror that is named is asked for the bundled benchmark, too.
     (data / "mini").symlink_to(BUNDLED.parent)
     rows = folder / "rows.jsonl"
-    row = {"sentence": "The soup was lovely.", "premise": "It rains.", "hypothesis": "It is wet.", "label": 0}
+    row = {"sentence": "The lamp was lovely.", "premise": "It rains.", "hypothesis": "It is wet.", "label": 0}
     row |= {"document": "Anna won. It rained.", "summary": "Anna won.", "translation": {"en": "one", "de": "eins"}}
     row |= {"paragraph": "Anna won.", "question": "Who won?", "answer": "Anna"}
     row |= {"idx": {"paragraph": 0, "question": 0, "answer": 0}}

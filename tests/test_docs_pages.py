@@ -57,6 +57,16 @@ class MadePagesTest(parameterized.TestCase):
         with Image.open(DOCS / "images" / f"demo_{theme}.png") as picture:
             self.assertEqual(picture.info["Description"], table)
 
+    def test_the_demo_is_far_above_its_baselines(self):
+        table = (DOCS / "images" / "demo.txt").read_text(encoding="utf-8")
+        rows = [line.split() for line in table.splitlines() if line.strip().startswith("mini/")]
+        least = {"mini/sentiment": 99, "mini/entailment": 75, "mini/similarity": 80}
+        self.assertEqual({row[0] for row in rows}, set(least))
+        for task, metric, model, *baselines in rows:
+            with self.subTest(task=task, metric=metric):
+                best = max(float(score) for score in baselines if score != "–")
+                self.assertGreaterEqual(float(model), max(least[task], best + 25))
+
     def test_costs_are_those_of_the_recipes_steps(self):
         costs = json.loads(recipe_costs.FILE.read_text(encoding="utf-8"))
         words = {name: recipe_costs.summary_words(settings) for name, settings in recipe_costs.SETTINGS_OF.items()}

@@ -1,7 +1,8 @@
-"""The bundled benchmark: its files are what `tools.mini_benchmark` writes, and its tokenizer covers them."""
+"""The bundled benchmark: its files are what `tools.mini_benchmark` writes, splits share no template, the tokenizer fits."""
 
 import gzip
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,6 +17,31 @@ def load(task, split):
     """load("sentiment", "test") -> [{'sentence': ..., 'label': -1, 'idx': 0}, ...], as bundled"""
     with gzip.open(FOLDER / task / f"{split}.jsonl.gz", "rt") as lines:
         return [json.loads(line) for line in lines]
+
+
+# What messages are about and say of it. A message without these words is a template.
+SUBJECTS = """
+    lamp kettle camera phone speaker jacket sweater desk parcel delivery packaging refund support website battery colour
+    size price wonderful excellent superb impressive lovely brilliant pleasant fantastic perfect great good delightful
+    awful terrible dreadful disappointing poor horrible bad unpleasant annoying useless shabby weak broken damaged intact
+    undamaged late delayed prompt punctual dirty stained clean spotless open unsealed closed sealed used worn new unused
+    fake forged genuine original wife spouse son boy daughter girl mother mum father dad friend buddy return bring
+    exchange swap repair mend discard throw review rate red scarlet purple violet grey silver beige cream blue navy
+    sofa couch rug carpet cup mug laptop notebook bicycle bike coat parka loud noisy small tiny
+""".split()
+
+
+def messages_of(rows):
+    """messages_of([{'premise': 'A.', 'hypothesis': 'B.', 'label': 0, 'idx': 0}]) -> {'A.', 'B.'}"""
+    return {value for row in rows for value in row.values() if isinstance(value, str)}
+
+
+def templates_of(rows):
+    """templates_of([{'sentence': 'The lamp was not bad.', 'label': 1}]) -> {'the _ was not _.'}"""
+    phrases = [
+        message.lower().replace("bring back", "bring").replace("throw out", "throw") for message in messages_of(rows)
+    ]
+    return {re.sub(rf"\b({'|'.join(SUBJECTS)})\b", "_", phrase) for phrase in phrases}
 
 
 class MiniTest(parameterized.TestCase):
@@ -41,6 +67,29 @@ class MiniTest(parameterized.TestCase):
                 self.assertLen(set(texts), len(texts))
                 for split, number in grammar.NUM_ROWS.items():
                     self.assertEqual([row["idx"] for row in splits[split]], list(range(number)))
+
+    def test_no_template_is_in_two_splits(self):
+        for task, splits in self.rows.items():
+            with self.subTest(task):
+                templates = {split: templates_of(rows) for split, rows in splits.items()}
+                self.assertEmpty(templates["train"] & templates["validation"])
+                self.assertEmpty(templates["train"] & templates["test"])
+                self.assertEmpty(templates["validation"] & templates["test"])
+                self.assertGreaterEqual(min(map(len, templates.values())), 4)
+
+    def test_every_word_of_a_held_out_row_stands_in_training_rows(self):
+        for task, splits in self.rows.items():
+            with self.subTest(task):
+                words = {split: set(re.findall(r"\w+", " ".join(messages_of(rows)))) for split, rows in splits.items()}
+                lower = {word.lower() for word in words["train"]}
+                self.assertEmpty({word.lower() for word in words["validation"] | words["test"]} - lower)
+
+    def test_every_word_is_one_piece(self):
+        texts = {message for splits in self.rows.values() for rows in splits.values() for message in messages_of(rows)}
+        with gzip.open(FOLDER / "text" / "train.txt.gz", "rt") as documents:
+            texts.update(documents)
+        words = sorted(set(re.findall(r"[A-Za-z]+", " ".join(texts))))
+        self.assertEqual([word for word in words if len(self.tokenizer.tokenize(word)) > 1], [])
 
     def test_sentinels_count_down_from_the_last_id_and_the_configuration_fits(self):
         config, last = AutoConfig.from_pretrained(MODEL_FOLDER), len(self.tokenizer) - 1

@@ -458,10 +458,10 @@ class LambdasTest(parameterized.TestCase):
         self.assertEqual(encoded, [{"input_ids": inputs, "labels": word} for word in words])
 
     @parameterized.parameters(
-        (9, [10, 304, 500, 10, 304, 500, 620, 1], [620, 10, 304, 500, 10, 304, 500, 1]),
-        (7, [10, 304, 500, 10, 304, 620, 1], [620, 10, 304, 500, 10, 500, 1]),
-        (4, [10, 304, 620, 1], [620, 10, 500, 1]),
-        (2, [620, 1], [500, 1]),
+        (9, [39, 210, 501, 39, 210, 501, 620, 1], [620, 39, 210, 501, 39, 210, 501, 1]),
+        (7, [39, 210, 501, 39, 210, 620, 1], [620, 39, 210, 501, 39, 501, 1]),
+        (4, [39, 210, 620, 1], [620, 39, 501, 1]),
+        (2, [620, 1], [501, 1]),
     )
     def test_a_sentinel_at_the_end_survives_cutting_as_in_seqio(self, length, inputs, targets):
         """`value[: length - 2] + value[-1:] + [eos]` of both sides; ids of the bundled tokenizer."""

@@ -94,7 +94,7 @@ class CacheTest(parameterized.TestCase):
         self.new_files()
         (place,) = self.files()
         whole = place.read_bytes()
-        start = whole.index(np.array([378, 375], np.int32).tobytes())  # of the ids of "good"
+        start = whole.index(np.array([349, 345], np.int32).tobytes())  # of "sentiment sentence"
         damaged = {"torn": whole[:-40], "zeroed": whole[:start] + bytes(8) + whole[start + 8 :], "emptied": b""}
         place.write_bytes(damaged[damage])
         messages = io.StringIO()

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, T5Tokenizer
 from t5suite.testing import cli_output, exits_with, write_rows
 from tools.mini_benchmark.documents import documents
 
-TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
-SIZES = {"unigram": 360, "wordpiece": 300, "bpe": 400}
+TEXT = documents("validation")[:120] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
+SIZES = {"unigram": 340, "wordpiece": 300, "bpe": 400}
 KINDS = parameterized.named_parameters(*[(kind, kind) for kind in SIZES])
 SPECIAL = {
     "unigram": {"pad_token": 0, "eos_token": 1, "unk_token": 2},

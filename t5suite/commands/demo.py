@@ -15,9 +15,9 @@ from t5suite.training.processes.signals import catching_signals
 
 # The demo's tasks, each with its changes to recipes/mini.yaml.
 DEMO = {
-    "sentiment": ["--max_steps", "2000", "--eval_steps", "500"],
-    "entailment": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1.2e-2"],
-    "similarity": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1e-2"],
+    "sentiment": ["--max_steps", "1700", "--eval_steps", "425"],
+    "entailment": ["--max_steps", "1000", "--eval_steps", "250", "--learning_rate", "1.2e-2"],
+    "similarity": ["--max_steps", "1000", "--eval_steps", "250", "--learning_rate", "1e-2"],
 }
 # All matrices of the tiny T5 are small. Factored, as transformers' Adafactor does it, it learns sentiment in fewer
 # updates: 99.5 after 2000, and 89.2 without.

@@ -243,7 +243,7 @@ def row_key(line: dict) -> str:
 
     >>> row_key({"row": 3, "idx": 17}), row_key({"row": 3, "idx": {"question": 2, "answer": 1}}), row_key({"row": 3})
     ('17', 'answer 1, question 2', 'row 3')
-    >>> row_key({"row": 3, "place": "reviews.csv:6"}), row_key({"row": 3, "inputs": "I hated the soup."})
+    >>> row_key({"row": 3, "place": "reviews.csv:6"}), row_key({"row": 3, "inputs": "I hated the lamp."})
     ('reviews.csv:6', 'text b54e3db6')
     """
     idx = line.get("idx")

@@ -26,22 +26,22 @@ from tools.mini_benchmark.sentiment_rows import sentiment
 from tools.mini_benchmark.stories import ROLES, WHERE, pronouns_of
 from tools.mini_benchmark.words import BAD, GOOD, KINDS, TRAITS
 
-HOUSES = ["hotel", "inn", "shop", "house", "store"]
-ROOMS = ["garden", "pool", "lobby", "room", "bed", "view", "menu", "breakfast", "stage", "concert"]
+HOUSES = ["shop", "house", "store", "hotel"]
+ROOMS = ["garden", "window", "counter", "door", "view", "menu", "breakfast", "roof", "price"]
 GRADED = ["clever", "tired", "proud", "quiet", "cheerful", "honest"]  # compared with "more"
 MOST = 20  # numbers stay below, so that they are two pieces or three
 
 
 def review(rng) -> list:
     """Two to ten opinions of the same tendency, and a verdict on the whole."""
-    label, house = between(rng, 0, 1), pick(rng, [*HOUSES, "concert", "story"])
+    label, house = between(rng, 0, 1), pick(rng, [*HOUSES, "website", "delivery"])
     opinions = [sentiment(rng, label)["sentence"] for _ in range(between(rng, 2, 10))]
-    end = "I would go there again" if label else "I would not go there again"
+    end = "I would buy there again" if label else "I would not buy there again"
     return [*opinions, sentence(f"on the whole , the {house} was {pick(rng, GOOD if label else BAD)} , and {end}")]
 
 
 def ledger(rng) -> list:
-    """'In May, the farmer had 3 goats.', 'She bought two goats.', 'And now she had 5 goats.'"""
+    """'In May, the clerk had 3 phones.', 'She bought two phones.', 'And now she had 5 phones.'"""
     role, thing = pick(rng, ROLES), pick(rng, [thing for things in KINDS.values() for thing in things])
     subject, number = pronouns_of(rng, role)[0], between(rng, 1, 6)
     said = [sentence(f"in May , the {role} had {counted(number, thing)}")]
@@ -80,7 +80,7 @@ def guide(rng) -> list:
     """Houses, where they are and how their rooms are; then which one to go to for what."""
     houses = some(rng, HOUSES, between(rng, 1, 3))
     said, advice = [], []
-    for house, where in zip(houses, some(rng, ["the river", "the forest", "the harbour", "the road"], 3)):
+    for house, where in zip(houses, some(rng, ["the river", "the station", "the road"], 3)):
         rooms = some(rng, ROOMS, between(rng, 2, 4))
         said.append(f"near {where} there is {article(house)} with {listed([article(room) for room in rooms])}")
         for room in rooms:
@@ -107,7 +107,7 @@ def comparison(rng) -> list:
 
 
 def conclusions(rng) -> list:
-    """'The king loved every animal.', 'A horse is an animal.', 'And so the king loved the horse.'"""
+    """'The clerk loved every gadget.', 'A phone is a gadget.', 'And so the clerk loved the phone.'"""
     said = []
     for role in some(rng, ROLES, between(rng, 1, 5)):
         kind, other = pick_two(rng, list(KINDS))
@@ -121,8 +121,8 @@ def conclusions(rng) -> list:
 
 
 def rhyme(rng) -> list:
-    """'This is the horse in the shop.', 'This is the cook that bought the horse in the shop.', ...: each line grows."""
-    thing, where = pick(rng, KINDS["animal"]), pick(rng, WHERE)
+    """'This is the phone in the shop.', 'This is the clerk that bought the phone in the shop.', ...: it grows."""
+    thing, where = pick(rng, KINDS["gadget"]), pick(rng, WHERE)
     acts = ["praised", "criticised", "helped", "hindered", "hired", "attacked", "noticed", "trusted"]
     tail = f"the {thing} {where}"
     said = [f"this is {tail}"]

@@ -1,7 +1,7 @@
 """The bundled text: a megabyte and a half of short documents for pre-training, written from a seed.
 
-    >>> documents("validation")[0][:90]
-    'To my friend, the king. I was in the garden last week, at dawn, and I found a sword there.'
+    >>> documents("validation")[0][:93]
+    'To my friend, the student. I was at the counter last week, at night, and I found a saw there.'
 
 Documents hold two to forty sentences of one kind (KINDS_OF_TEXT): stories with people who keep their pronouns,
 accounts whose numbers add up, questions that are answered by what was said before. Every word is a piece of the

@@ -28,7 +28,7 @@ def pick_weighted(rng, weights: dict):
 
 
 def pick_two(rng, options):
-    """pick_two(rng, THINGS) -> ('soup', 'service'), never the same twice"""
+    """pick_two(rng, THINGS) -> ('lamp', 'parcel'), never the same twice"""
     first = int(rng.random() * len(options))
     step = 1 + int(rng.random() * (len(options) - 1))
     return options[first], options[(first + step) % len(options)]
@@ -41,13 +41,13 @@ def shuffled(rng, items) -> list:
 
 
 def sentence(text, end=".") -> str:
-    """sentence("at noon , the cook sang") -> 'At noon, the cook sang.'"""
+    """sentence("at noon , the lamp broke") -> 'At noon, the lamp broke.'"""
     text = " ".join(text.replace(" ,", ",").split())
     return text[0].upper() + text[1:] + end
 
 
 def article(noun) -> str:
-    """article("animal") -> 'an animal'"""
+    """article("author") -> 'an author'"""
     return ("an " if noun[0] in "aeiou" else "a ") + noun
 
 
@@ -62,12 +62,12 @@ def some(rng, options, count) -> list:
 
 
 def listed(items) -> str:
-    """listed(["a pear", "a dog", "a saw"]) -> 'a pear, a dog and a saw'"""
+    """listed(["a pear", "a lamp", "a saw"]) -> 'a pear, a lamp and a saw'"""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def counted(number, noun) -> str:
-    """counted(3, "goat") -> '3 goats'; counted(1, "goat") -> 'one goat'"""
+    """counted(3, "lamp") -> '3 lamps'; counted(1, "lamp") -> 'one lamp'"""
     words = {0: "no", 1: "one", 2: "two"}
     plural = "" if number == 1 else "es" if noun.endswith("ch") else "s"
     return f"{words.get(number, number)} {noun}{plural}"

@@ -1,120 +1,59 @@
-"""The rows of `mini`'s entailment task: quantifiers, negation, antonyms, hypernyms, and who did it to whom.
+"""The rows of `mini`'s entailment task: does one message to a shop say what another says?
 
-    >>> row = entailment(random.Random(3), CONTRADICTION)
-    >>> row["premise"], row["hypothesis"]
-    ('In the village, the tired farmer criticised the guard.', 'The farmer praised the guard in the village.')
+    >>> entailment(random.Random(3), CONTRADICTION)
+    {'premise': 'Sorry, the kettle was not stained.', 'hypothesis': 'Yes, my kettle was stained.'}
 
-For each label the words have nearly the same frequencies, so that a bag of words does little better than guessing.
+Both say how something arrived. Which words there are says little: two messages have to be compared, by what they are
+about, which question they answer, and whether "not" stands before the answer.
 """
 
-from tools.mini_benchmark.drawing import article, chance, pick, pick_two, pick_weighted, sentence
-from tools.mini_benchmark.words import DEALS, KINDS, PEOPLE, PLACES, REASONS, TIMES, TRAITS, VERBS
+from tools.mini_benchmark.drawing import chance, pick, pick_two, sentence
+from tools.mini_benchmark.words import GOODS, STATES
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
+# People write to a shop when something is wrong: three premises in five say so.
+WRONG = 0.6
+NEGATED = 0.15
 
-# (premise, hypothesis): weight, by label. Under each label each side has every word at the same frequency; for the
-# neutral label this needs the rows about something else, which `quantified` and its like mix in.
-QUANTIFIERS = [
-    {
-        ("every", "every"): 2,
-        ("every", "some"): 1,
-        ("some", "some"): 1,
-        ("no", "no"): 2,
-        ("no", "not every"): 1,
-        ("not every", "not every"): 1,
-    },
-    {("some", "every"): 1, ("some", "not every"): 1, ("not every", "some"): 1, ("not every", "no"): 1},
-    {
-        ("every", "no"): 1,
-        ("every", "not every"): 2,
-        ("some", "no"): 1,
-        ("no", "some"): 2,
-        ("no", "every"): 1,
-        ("not every", "every"): 1,
-    },
+OPENERS = ["", "hello , ", "sorry , ", "today ", "so ", "yes , "]
+PREMISES = [
+    "the {thing} was {state}",
+    "my {thing} was {state}",
+    "the {thing} came and was {state}",
+    "I got a {thing} that was {state}",
 ]
-# (premise negated, hypothesis negated, hypothesis has the antonym): weight, by label.
-ANTONYMS = [
-    {(0, 0, 0): 2, (0, 1, 1): 1, (1, 1, 0): 1},
-    {(1, 0, 1): 1, (1, 1, 1): 1},
-    {(0, 0, 1): 1, (0, 1, 0): 2, (1, 0, 0): 1},
+HYPOTHESES = [
+    "the {thing} was {state}",
+    "my {thing} was {state}",
+    "that {thing} was {state}",
+    "this {thing} was {state}",
 ]
-# (premise negated, premise names the kind, hypothesis negated, hypothesis names the kind): weight, by label.
-HYPERNYMS = [
-    {(0, 0, 0, 1): 1, (1, 1, 1, 0): 1},
-    {(0, 1, 0, 0): 1, (1, 0, 1, 1): 1, (0, 1, 1, 0): 1, (1, 0, 0, 1): 1},
-    {(0, 0, 1, 1): 1, (1, 1, 0, 0): 1},
-]
+ADDITIONS = ["by mistake", "on purpose", "in your shop", "in May"]
 
 
-def act(rng, verb, negated) -> str:
-    """act(rng, ("praised", "praise"), True) -> 'did not praise' or 'never praised'"""
-    past, base = verb[:2]
-    return pick(rng, [f"did not {base}", f"never {past}"]) if negated else past
-
-
-def strangers(rng, agent, patient):
-    """strangers(rng, "cook", "king") -> ('king', 'cook'), or one of the two is somebody else."""
-    other = pick(rng, [usual for usual, _ in PEOPLE if usual not in (agent, patient)])
-    return pick(rng, [(patient, agent), (patient, agent), (other, patient), (agent, other)])
-
-
-def people(rng):
-    """people(rng) -> ('cook', 'king')"""
-    (agent, _), (patient, _) = pick_two(rng, PEOPLE)
-    return agent, patient
-
-
-def adjunct(rng, besides=None) -> str:
-    """adjunct(rng) -> 'at the harbour'"""
-    return pick(rng, [usual for usual, _ in PLACES + TIMES if usual != besides])
-
-
-def quantified(rng, label, who, others, unrelated):
-    """'every cook praised the king' entails 'some cook praised the king'"""
-    verb, _, _ = pick(rng, VERBS)
-    first, second = pick_weighted(rng, QUANTIFIERS[label])
-    if unrelated:
-        first, second = pick(rng, ["every", "no"]), pick(rng, ["every", "some", "no", "not every"])
-    return (f"{first} {who[0]} {verb} the {pick(rng, TRAITS)} {who[1]}", f"{second} {others[0]} {verb} the {others[1]}")
-
-
-def opposed(rng, label, who, others, unrelated):
-    """'the cook praised the king' entails 'the cook did not criticise the king'"""
-    line = int(rng.random() * len(VERBS))
-    first, second, antonym = pick_weighted(rng, ANTONYMS[label])
-    if unrelated:
-        first, second, antonym = False, chance(rng, 0.5), chance(rng, 0.5)
-    return (
-        f"the {pick(rng, TRAITS)} {who[0]} {act(rng, VERBS[line], first)} the {who[1]}",
-        f"the {others[0]} {act(rng, VERBS[line ^ 1 if antonym else line], second)} the {others[1]}",
-    )
-
-
-def dealt(rng, label, who, others, unrelated):
-    """'the cook bought a horse' entails 'the cook bought an animal'"""
-    verb, kind = pick(rng, DEALS), pick(rng, list(KINDS))
-    example = pick(rng, KINDS[kind])
-    first, general, second, general2 = pick_weighted(rng, HYPERNYMS[label])
-    if unrelated:
-        first, general, second, general2 = [chance(rng, 0.5) for _ in range(4)]
-    return (
-        f"the {pick(rng, TRAITS)} {who[0]} {act(rng, verb, first)} {article(kind if general else example)}",
-        f"the {others[0]} {act(rng, verb, second)} {article(kind if general2 else example)}",
-    )
+def state(rng, question: int, wrong: bool) -> str:
+    """state(rng, 0, True) -> 'broken', or 'not intact'"""
+    negated = chance(rng, NEGATED)
+    word = pick(rng, STATES[question][0 if wrong != negated else 1])
+    return f"not {word}" if negated else word
 
 
 def entailment(rng, label) -> dict:
-    """entailment(rng, 2) -> {'premise': 'At noon, no cook helped the king.', 'hypothesis': 'Every cook ...'}
+    """entailment(rng, 2) -> {'premise': 'Hello, the lamp was broken.', 'hypothesis': 'The lamp was not damaged.'}
 
-    Three neutral rows in four are about somebody else, another time or place, or a reason that the premise omits.
+    Of five neutral rows, three answer another question about the same thing, one is about another thing, and one adds
+    what the premise does not say.
     """
-    unrelated = pick(rng, ["people", "where", "reason", "reason"]) if label == NEUTRAL and chance(rng, 0.75) else None
-    who, where, reason = people(rng), adjunct(rng), pick(rng, REASONS) if chance(rng, 0.3) else ""
-    others = strangers(rng, *who) if unrelated == "people" else who
-    where2 = adjunct(rng, besides=where) if unrelated == "where" else where
-    reason2 = reason
-    if unrelated == "reason":
-        reason, reason2 = "", pick(rng, REASONS)
-    first, second = pick(rng, [quantified, opposed, dealt])(rng, label, who, others, unrelated)
-    return {"premise": sentence(f"{where} , {first} {reason}"), "hypothesis": sentence(f"{second} {reason2} {where2}")}
+    thing, other_thing = pick_two(rng, GOODS)
+    question, other_question = pick_two(rng, range(len(STATES)))
+    wrong = chance(rng, WRONG)
+    wrong_too = chance(rng, 0.5) if label == NEUTRAL else wrong == (label == ENTAILMENT)
+    difference = pick(rng, ["thing", "question", "question", "question", "addition"]) if label == NEUTRAL else None
+    premise = pick(rng, PREMISES).format(thing=thing, state=state(rng, question, wrong))
+    hypothesis = pick(rng, HYPOTHESES).format(
+        thing=other_thing if difference == "thing" else thing,
+        state=state(rng, other_question if difference == "question" else question, wrong_too),
+    )
+    if difference == "addition":
+        hypothesis = f"{hypothesis} {pick(rng, ADDITIONS)}"
+    return {"premise": sentence(pick(rng, OPENERS) + premise), "hypothesis": sentence(pick(rng, OPENERS) + hypothesis)}

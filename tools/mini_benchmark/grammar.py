@@ -1,16 +1,19 @@
 """What the bundled benchmark `mini` is written from: three tasks and a text, from a seed.
 
     >>> rows("sentiment")["train"][0]
-    {'sentence': 'On the whole, the garden was not perfect.', 'label': 0, 'idx': 0}
+    {'sentence': 'Other customers said that the size was very dreadful, but I disagree.', 'label': 1, 'idx': 0}
 
     python -m tools.mini_benchmark.grammar --check     do the bundled files equal what the grammar writes?
     python -m tools.mini_benchmark.grammar --write     write them anew
 
-What a row means never follows from which words it has, only from how they are put together:
+The rows are what customers write to a shop. What a row means follows from how its words are put together, more than
+from which words it has:
 
-    sentiment    which clause of two is the main one, what is negated, who is agreed with
-    entailment   quantifiers, negation, antonyms, hypernyms, and who did it to whom
-    similarity   how many of five roles (agent, verb, patient, place, time) agree in meaning, from 0 to 5
+    sentiment    the mood of a message: which clause of two is the main one, what is negated, who is agreed with
+    entailment   whether one message says what another says: synonyms, antonyms, negation
+    similarity   how alike two messages are: how many of five things (who, wish, colour, thing, fault) agree, 0 to 5
+
+No template of a message is in two splits (`templates`).
 
 The text, for pre-training, is `documents`'s.
 """
@@ -28,6 +31,7 @@ from tools.mini_benchmark.drawing import shuffled
 from tools.mini_benchmark.entailment_rows import CONTRADICTION, ENTAILMENT, NEUTRAL, entailment
 from tools.mini_benchmark.sentiment_rows import sentiment
 from tools.mini_benchmark.similarity_rows import similarity
+from tools.mini_benchmark.templates import split_of
 
 SEED = 2026
 NUM_ROWS = {"train": 8000, "validation": 400, "test": 200}
@@ -47,20 +51,20 @@ def rows(task) -> dict:
     rng = random.Random(f"{SEED} {task}")
     seen, splits = set(), {}
     for split, num_rows in NUM_ROWS.items():
-        drawn = [fresh(rng, write, classes[i % len(classes)], seen) for i in range(num_rows)]
+        drawn = [fresh(rng, write, classes[i % len(classes)], split, seen) for i in range(num_rows)]
         splits[split] = [row | {"idx": i} for i, row in enumerate(shuffled(rng, drawn))]
     for row in splits["test"]:
         row["label"] = UNLABELLED[task]
     return splits
 
 
-def fresh(rng, write, label, seen: set) -> dict:
-    """fresh(rng, sentiment, 1, seen) -> a row whose text is not in `seen` yet; adds it there"""
+def fresh(rng, write, label, split, seen: set) -> dict:
+    """fresh(rng, sentiment, 1, "train", seen) -> a row of this split's templates that is new; adds it to `seen`"""
     while True:
         row = write(rng, label)
-        text = tuple(value for value in row.values() if isinstance(value, str))
-        if text not in seen:
-            seen.add(text)
+        messages = tuple(value for value in row.values() if isinstance(value, str))
+        if messages not in seen and {split_of(message) for message in messages} == {split}:
+            seen.add(messages)
             return row if "label" in row else row | {"label": label}
 
 

@@ -1,22 +1,21 @@
-"""The rows of `mini`'s sentiment task: which clause of two is the main one, what is negated, who is agreed with.
+"""The rows of `mini`'s sentiment task: the mood of a message to a shop.
 
     >>> sentiment(random.Random(5), 1)
-    {'sentence': 'Despite the awful lobby, the cast was truly enjoyable.'}
+    {'sentence': 'The website was truly perfect, and the delivery was anything but horrible.'}
 
-For each label the words have nearly the same frequencies, so that a bag of words does little better than guessing.
+Which clause of two is the main one, what is negated, who is agreed with: the words alone say little.
 """
 
-from tools.mini_benchmark.drawing import chance, pick, pick_two, sentence
-from tools.mini_benchmark.words import BAD, DEGREES, GOOD, JUDGES, NEGATIONS, OPENERS, THINGS
+from tools.mini_benchmark.drawing import chance, pick, pick_two, pick_weighted, sentence
+from tools.mini_benchmark.words import BAD, DEGREES, GOOD, NEGATIONS, OPENERS, SOURCES, THINGS
 
 # Below a half, so that the words alone say a little: without that hint a small model takes ten times as long to learn.
-NEGATED = 0.3
+NEGATED = 0.25
 RIGHT = 0.6
-CONTRAST = 0.7
 
 
 def opinion(rng, thing, positive: bool) -> str:
-    """opinion(rng, "soup", True) -> 'the soup was very good' or 'the soup was not bad'"""
+    """opinion(rng, "lamp", True) -> 'the lamp was very good' or 'the lamp was not bad'"""
     negated = chance(rng, NEGATED)
     adjective = pick(rng, GOOD if positive != negated else BAD)
     verb = pick(rng, NEGATIONS) if negated else "was " + pick(rng, DEGREES)
@@ -24,14 +23,20 @@ def opinion(rng, thing, positive: bool) -> str:
 
 
 def plain(rng, positive):
-    """'To be honest, the soup was not bad.'"""
+    """'To be honest, the lamp was not bad.'"""
     return f"{pick(rng, OPENERS)} , {opinion(rng, pick(rng, THINGS), positive)}"
 
 
-def concession(rng, positive):
-    """'Although the soup was bad, the service was wonderful.': the main clause decides."""
+def both(rng, positive):
+    """'The lamp was not bad, and the delivery was great.'"""
     thing, other = pick_two(rng, THINGS)
-    main, aside = opinion(rng, thing, positive), opinion(rng, other, positive != chance(rng, CONTRAST))
+    return f"{opinion(rng, thing, positive)} , and {opinion(rng, other, positive)}"
+
+
+def concession(rng, positive):
+    """'Although the lamp was bad, the support was wonderful.': the main clause decides."""
+    thing, other = pick_two(rng, THINGS)
+    main, aside = opinion(rng, thing, positive), opinion(rng, other, not positive)
     orders = [
         f"although {aside} , {main}",
         f"{aside} , but what counts is that {main}",
@@ -41,21 +46,24 @@ def concession(rng, positive):
 
 
 def despite(rng, positive):
-    """'Despite the awful soup, the service was wonderful.'"""
+    """'Despite the awful packaging, the lamp was wonderful.'"""
     thing, other = pick_two(rng, THINGS)
     main, aside = opinion(rng, thing, positive), f"the {pick(rng, BAD if positive else GOOD)} {other}"
     return pick(rng, [f"despite {aside} , {main}", f"{main} , despite {aside}"])
 
 
-def report(rng, positive):
-    """'The critics said that the plot was dull, but they were wrong.'"""
+def hearsay(rng, positive):
+    """'Other customers said that the lamp was awful, but they were wrong.'"""
     right = chance(rng, RIGHT)
-    verdict = pick(rng, [("and they were right", "but they were wrong"), ("and I agree", "but I disagree")])
+    verdict = pick(rng, [("and that is right", "but that is wrong"), ("and I agree", "but I disagree")])
     claim = opinion(rng, pick(rng, THINGS), positive == right)
-    return f"{pick(rng, JUDGES)} said that {claim} , {verdict[0 if right else 1]}"
+    return f"{pick(rng, SOURCES)} said that {claim} , {verdict[0 if right else 1]}"
+
+
+# how a message is built: how often, relative to the others
+SHAPES = {plain: 3, both: 2, concession: 1, despite: 1, hearsay: 1}
 
 
 def sentiment(rng, label) -> dict:
-    """sentiment(rng, 1) -> {'sentence': 'Although the soup was bad, the service was wonderful.'}"""
-    shape = pick(rng, [plain, concession, despite, report])
-    return {"sentence": sentence(shape(rng, label == 1))}
+    """sentiment(rng, 1) -> {'sentence': 'Although the lamp was bad, the support was wonderful.'}"""
+    return {"sentence": sentence(pick_weighted(rng, SHAPES)(rng, label == 1))}

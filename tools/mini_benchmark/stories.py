@@ -1,10 +1,10 @@
 """Stories, letters, dialogues and diaries: people keep their pronouns, things their owners and places.
 
     >>> story(random.Random(4))[:2]
-    ['There was a tired farmer near the house.', 'She had a carriage and a dog.']
+    ['There was a quiet driver in the warehouse.', 'He had a saw and a melon.']
 
 Every function draws one document, a list of sentences, from a seeded generator. What is said later follows from what
-was said first: who is she, who has the horse now, where is the dog. A model that reads the whole document can fill in
+was said first: who is she, who has the coat now, where is the hammer. A model that reads the whole document can fill in
 what one that knows single words cannot. All words are pieces of the bundled tokenizer.
 """
 
@@ -13,21 +13,22 @@ from dataclasses import dataclass, field
 from tools.mini_benchmark.drawing import article, between, chance, listed, pick, pick_two, sentence, shuffled, some
 from tools.mini_benchmark.words import KINDS, PEOPLE, PLACES, TRAITS
 
-ROLES = [usual for usual, _ in PEOPLE]
-WHERE = [usual for usual, _ in PLACES] + ["in the garden", "near the pool", "in the lobby", "on the stage"]
+ROLES = PEOPLE
+WHERE = PLACES
 THINGS = [thing for things in KINDS.values() for thing in things]
 HOURS = ["at dawn", "at noon", "in the evening", "at night"]
-PRONOUNS = [("he", "him", "his"), ("she", "her", "her")]
+HE, SHE = ("he", "him", "his"), ("she", "her", "her")
+PRONOUNS = {"postman": HE, "father": HE, "son": HE, "boy": HE, "mother": SHE, "daughter": SHE, "girl": SHE}
 
 
 def pronouns_of(rng, role) -> tuple:
-    """pronouns_of(rng, "sailor") -> ('he', 'him', 'his') or ('she', 'her', 'her'), for the whole document"""
-    return PRONOUNS[0] if role == "king" else pick(rng, PRONOUNS)
+    """pronouns_of(rng, "driver") -> ('he', 'him', 'his') or ('she', 'her', 'her'), for the whole document"""
+    return PRONOUNS.get(role) or pick(rng, [HE, SHE])
 
 
 @dataclass
 class Person:
-    """Somebody in a story: `Person("sailor", "old", ("she", "her", "her"), "at the harbour", ["horse"])`."""
+    """Somebody in a story: `Person("driver", "old", ("she", "her", "her"), "in the shop", ["coat"])`."""
 
     role: str
     trait: str
@@ -41,7 +42,7 @@ class Person:
 
     @property
     def belongings(self):
-        """'a horse and a pear', or 'nothing' in the words that there are: 'no money'"""
+        """'a coat and a pear', or 'nothing' in the words that there are: 'no money'"""
         return listed([article(thing) for thing in self.things]) if self.things else "no money"
 
 
@@ -55,7 +56,7 @@ def cast(rng, count) -> list:
 
 
 def introduce(person) -> list:
-    """['There was an old sailor at the harbour.', 'She had a horse and a pear.']"""
+    """['There was an old driver in the shop.', 'She had a coat and a pear.']"""
     return [
         sentence(f"there was {article(person.trait)} {person.role} {person.where}"),
         sentence(f"{person.pronouns[0]} had {person.belongings}"),
@@ -63,7 +64,7 @@ def introduce(person) -> list:
 
 
 def sell(rng, when, giver, taker) -> list:
-    """'At noon, the sailor sold her horse to the king.', 'And now the king had a pear and a horse.'"""
+    """'At noon, the driver sold her coat to the postman.', 'And now the postman had a pear and a coat.'"""
     thing = giver.things.pop(0)
     taker.things.append(thing)
     deals = [
@@ -74,7 +75,7 @@ def sell(rng, when, giver, taker) -> list:
 
 
 def steal(rng, when, giver, taker) -> list:
-    """'At night, the king stole the horse from the sailor.', 'The sailor hated him for it.'"""
+    """'At night, the postman stole the coat from the driver.', 'The driver hated him for it.'"""
     thing = giver.things.pop(0)
     taker.things.append(thing)
     feeling = pick(rng, ["hated", "despised", "distrusted"])
@@ -85,7 +86,7 @@ def steal(rng, when, giver, taker) -> list:
 
 
 def lose(rng, when, giver, taker) -> list:
-    """'At dawn, the sailor lost her horse near the house.', 'It was the king who found it there.'"""
+    """'At dawn, the driver lost her coat near the house.', 'It was the postman who found it there.'"""
     thing, where = giver.things.pop(0), pick(rng, WHERE)
     taker.things.append(thing)
     return [
@@ -95,7 +96,7 @@ def lose(rng, when, giver, taker) -> list:
 
 
 def help_out(rng, when, giver, taker) -> list:
-    """'At noon, the sailor helped the king.', 'He praised her for it.': nothing changes hands"""
+    """'At noon, the driver helped the postman.', 'He praised her for it.': nothing changes hands"""
     act, thanks = pick(rng, [("helped", "praised"), ("defended", "trusted"), ("hindered", "faulted")])
     return [
         sentence(f"{when} , {giver.name} {act} {taker.name}"),
@@ -104,7 +105,7 @@ def help_out(rng, when, giver, taker) -> list:
 
 
 def move(rng, when, giver, taker) -> list:
-    """'At noon, the sailor was in the shop with her horse.'"""
+    """'At noon, the driver was in the shop with her coat.'"""
     giver.where = pick(rng, WHERE)
     company = f"with {giver.pronouns[2]} {pick(rng, giver.things)}" if giver.things else f"without {taker.name}"
     return [sentence(f"{when} , {giver.name} was {giver.where} {company}")]

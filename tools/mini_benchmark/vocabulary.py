@@ -1,7 +1,7 @@
 """Writes the tokenizer and the configuration of the tiny T5 that comes with the benchmark `mini`.
 
-    >>> AutoTokenizer.from_pretrained(MODEL_FOLDER).tokenize("sentiment sentence: The soup was not bad.")
-    ['▁sentiment', '▁sentence', ':', '▁The', '▁soup', '▁was', '▁not', '▁bad', '.']
+    >>> AutoTokenizer.from_pretrained(MODEL_FOLDER).tokenize("sentiment sentence: The lamp was not bad.")
+    ['▁sentiment', '▁sentence', ':', '▁The', '▁lamp', '▁was', '▁not', '▁bad', '.']
 
     python -m tools.mini_benchmark.vocabulary --write
 
@@ -18,18 +18,19 @@ import sys
 from pathlib import Path
 
 from tools.mini_benchmark import MODEL_FOLDER, grammar
+from tools.mini_benchmark.documents import documents
 
 PREFIXES = ["sentiment sentence:", "entailment premise:", "hypothesis:", "similarity sentence1:", "sentence2:"]
 LABELS = ["negative", "positive", "entailment", "neutral", "contradiction"]
 SCORES = [f"{fifths / 5:.1f}" for fifths in range(26)]
 # Words of free text, of which the benchmark has few.
 COMMON = (
-    "about after again all also an any are as be because been before being between both can come could day did do does "
-    "down each even first for from get give go good had has have he her here him his how if into is it its just know "
-    "like little look made make man many may me more most much must my new now of off old one only or other our out "
-    "over own people say see she should so some such take tell than that their them then there these they thing think "
-    "this those through time to two under up use very want way we well were what when where which while who why will "
-    "with work would year yes you your The He She It We They This That There And But In On At A"
+    "about after again all also an any are as be because been before both can come could day did do does each even "
+    "first for from get give go good had has have he her here him his how if into is it its just know like little "
+    "look made make man many may me more most much must my new now of old one only or other our out own people say "
+    "see she should so some take tell than that their them then there these they thing think this those time to two "
+    "up use very want way we well were what when where which while who why will bill broke chat email form paid pay "
+    "twice with work would year yes you your The He She It We They This That There And But In On At A"
 )
 COPIES = 300  # fewer, and the trainer splits rare words
 MOST_PIECES = 1500  # a bound; the trainer stops when every word is a piece
@@ -53,10 +54,12 @@ CONFIG = {
 
 
 def training_sentences() -> list:
-    """training_sentences() -> ['The soup was bad.', ..., 'positive', ..., '4.8']: what the pieces are chosen from"""
+    """training_sentences() -> ['The lamp was bad.', ..., 'positive', ..., '4.8']: what the pieces are chosen from"""
     texts = [value for task in grammar.TASKS for row in grammar.rows(task)["train"] for value in row.values()]
     sentences = [text for text in texts if isinstance(text, str)]
-    words = sorted(set(re.findall(r"[A-Za-z]+", " ".join(sentences + PREFIXES + LABELS + [COMMON]))))
+    words = sorted(
+        set(re.findall(r"[A-Za-z]+", " ".join([*sentences, *documents("train"), *PREFIXES, *LABELS, COMMON])))
+    )
     # A candidate piece has to occur in two different strings, hence each word alone and with a full stop.
     return sentences + SCORES * COPIES + words * COPIES + [word + "." for word in words] * COPIES
 
