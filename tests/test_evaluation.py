@@ -101,7 +101,7 @@ class ScoringTest(parameterized.TestCase):
     def test_scoring_candidates_equals_one_forward_a_candidate(self, benchmark, name, rows):
         self.check(benchmark, name, rows)
 
-    def check(self, benchmark, name, rows, count=4):
+    def check(self, benchmark, name, rows, count=12):
         task, trainer = load_task(benchmark, name), tiny_trainer()
         rows = rows or tiny_rows(name, count=count)
         predictions = evaluated(trainer, rows, benchmark, name, "score").predictions
@@ -115,7 +115,7 @@ class ScoringTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_scoring_numbers_equals_one_forward_a_number(self):
-        self.check("mini", "similarity", None, count=12)
+        self.check("mini", "similarity", None)
 
     def test_of_equal_candidates_the_first_is_chosen(self):
         """Of texts that differ in a space that no token keeps."""

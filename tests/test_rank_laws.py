@@ -155,9 +155,9 @@ def t5():
 def model_for(name: str):
     """`(tokenizer, model)` of one of EVALUATIONS."""
     model_name, task, _, _ = EVALUATIONS[name]
-    if model_name == "t5":
-        return t5()
-    tokenizer, model = load_tokenizer(None), model_of(model_name, task)
+    if model_name == "t5":  # with weights so large that answers differ from row to row
+        return load_tokenizer(None), tiny_model(seed=2, scale=6.0).eval()
+    tokenizer, model = load_tokenizer(None), model_of(model_name, task, seed=1)
     if task.value_kind == "number":  # in the middle of the task's numbers, whose ends cut off the rest
         torch.nn.init.constant_(model.classifier.bias, 2.5)
         model.classifier.weight.data.mul_(0.1)

@@ -145,7 +145,7 @@ class UnknownPiecesTest(parameterized.TestCase):
 ROOM = 500
 READ_WHOLE = "It rains."
 CUT = "a b c d e f g h. " * 80
-CUT_LATE = "the farmer memorable unpleasant despite. " * 100
+CUT_LATE = "the delivery undamaged excellent delightful. " * 100
 
 
 @functools.cache

@@ -120,7 +120,7 @@ class TokensTest(parameterized.TestCase):
 
     def test_blocks_are_those_of_one_long_row_whatever_shards_they_stand_in(self):
         """`corpus show` of every block of 70 tokens, many of them across the border of two shards."""
-        corpus = build(write_lines(texts(200)), unit_megabytes=0.0005)
+        corpus = build(write_lines(texts(200)), unit_megabytes=0.0004)
         row = corpus.tokens("train")
         num_blocks = len(row) // 70
         self.assertGreater(len(corpus.shards), num_blocks / 3)
