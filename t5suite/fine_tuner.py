@@ -301,8 +301,7 @@ class FineTuner:
         description = describe_model(self.model)
         data = f"{self.plan.benchmark}/{self.plan.dataset_name}" if self._has_data else "no data"
         scores = "; ".join(
-            f"{task}: {', '.join(f'{name} {value:.2f}' for name, value in metrics.items())}"
-            for task, metrics in self.results.get("tasks", {}).items()
+            f"{task}: {_shown_scores(metrics)}" for task, metrics in self.results.get("tasks", {}).items()
         )
         size = f"{description['parameters']:,} parameters, {description['trainable']:,} trained"
         directory = self.args.output_dir
@@ -516,3 +515,16 @@ def _rows_or_texts(inputs) -> list:
     if isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs):
         return list(inputs)
     return as_rows(inputs, "predict")
+
+
+def _shown_scores(metrics: dict) -> str:
+    """Points with two digits; a score that is not defined is NaN in memory, and None as `results.json` has it.
+
+    >>> _shown_scores({"pearson": None, "spearman": 81.5, "notes": ["all answers are equal"]})
+    'pearson undefined, spearman 81.50'
+    """
+    texts = []
+    for name, points in metrics.items():
+        if name != "notes":
+            texts.append(f"{name} undefined" if points is None else f"{name} {points:.2f}")
+    return ", ".join(texts)

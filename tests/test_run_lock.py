@@ -29,7 +29,7 @@ from t5suite.commands.looking_ahead import look_ahead
 from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import TINY_T5, exits_with, save_model
+from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model
 from t5suite.training.run_directory import choose_output_dir, run_directory
 
 OWNER = """
@@ -530,6 +530,30 @@ class OwnRowsTest(InFolderTest):
         self.assertNotIn("--train_file has no effect", log)
         _, log = self.evaluate(*words, "--seed=5", "--validation_split=0.2")
         self.assertNotIn("WARNING", log)
+
+    def test_answers_to_other_rows_are_not_cut_at_the_longest_of_their_targets(self):
+        """An answer that goes on after the target is wrong; `predict` shows it whole, too."""
+        long_target = "the delivery was late and the lamp was damaged"
+        Path("long.tsv").write_text("text\tanswer\n" + "".join(f"what {n}\t{long_target}\n" for n in range(8)))
+        Path("short.tsv").write_text("text\tanswer\n" + "".join(f"why {n}\tthe\n" for n in range(4)))
+        columns = ["--text_column=text", "--target_column=answer", "--metrics=exact_match", "--use_cpu"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            training = [
+                "--train_file=long.tsv",
+                "--output_dir=runs/long",
+                "--max_steps=40",
+                "--learning_rate=0.02",
+                "--no_eval",
+            ]
+            fine_tune_t5.main([*training, *columns])
+            scoring = ["--validation_file=short.tsv", "--output_dir=runs/short", "--model_name_or_path=runs/long"]
+            fine_tune_t5.main([*scoring, *columns, "--eval_only"])
+        (path,) = Path("runs/short/predictions").iterdir()
+        evaluated = [line["prediction"] for line in read_rows(path)]
+        shown = cli_output("predict", "--model_name_or_path", "runs/long", "--input", "short.tsv", "--use_cpu")
+        predicted = [json.loads(line)["prediction"] for line in shown.splitlines()]
+        self.assertEqual(evaluated, predicted)
+        self.assertGreater(max(map(len, evaluated)), len("the"))
 
     def evaluate(self, *words) -> tuple[dict, str]:
         """The scores of a run that trains nothing, and what it logs."""

@@ -81,7 +81,9 @@ def _check_flags(arguments) -> None:
     check_at_least(arguments, min_count=1)
     if arguments.dry_run and arguments.check:
         raise ConfigError("--check has no effect with --dry_run, which writes no model; leave one of them out")
-    if arguments.dry_run == (arguments.output_dir is not None):
+    if arguments.dry_run and arguments.output_dir is not None:
+        raise ConfigError(f"--output_dir {arguments.output_dir}: --dry_run writes nothing; leave one of them out")
+    if not arguments.dry_run and arguments.output_dir is None:
         raise ConfigError("t5suite trim: give --output_dir, or --dry_run, which writes nothing")
 
 

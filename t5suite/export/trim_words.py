@@ -57,3 +57,11 @@ def task_words(folder: Path | None) -> list[str]:
             parts = value if isinstance(value, list) else [value]
             words += [part for part in parts if isinstance(part, str) and part]
     return words
+
+
+def tasks_with_unlisted_targets(folder: Path | None) -> list[str]:
+    """A run's tasks whose targets `task.json` does not list: text, numbers, sets of labels."""
+    if folder is None or not (folder / TASK_CARD).is_file():
+        return []
+    tasks = read_json(folder / TASK_CARD).get("tasks", {})
+    return [name for name, entry in tasks.items() if not entry.get("labels")]

@@ -43,7 +43,7 @@ from t5suite.export.trim_vocabularies import (
     trimmed_spiece,
 )
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
-from t5suite.export.trim_words import TASK_CARD, named_ids, task_words
+from t5suite.export.trim_words import TASK_CARD, named_ids, task_words, tasks_with_unlisted_targets
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 
@@ -151,6 +151,13 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
+    for task_name in tasks_with_unlisted_targets(source.folder):
+        logger.warning(
+            "task %s: %s does not list its answers, and the model can write only what is kept: --text must hold the "
+            "targets of its rows, too",
+            task_name,
+            TASK_CARD,
+        )
     for rows in reader.all_rows(task_words(source.folder)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)
     texts = TextFiles(flags.text, TextOptions(flags.text_column_name, flags.text_unit, flags.bad_lines))

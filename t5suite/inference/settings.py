@@ -268,6 +268,8 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
             f"--labels: {task.benchmark}/{task.name} is answered by sets of labels, which have no probabilities here: "
             "leave the labels out"
         )
+    if labels == "task" and task is not None and task.value_kind == "number" and not task.has_candidates:
+        raise ConfigError(f"--labels: {task.benchmark}/{task.name} is answered by a number: leave the labels out")
     if labels == "task" and (task is None or not task.has_candidates):
         problem = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
         raise ConfigError(f"--labels: {problem} label words; give them: --labels negative,positive (a list in JSON)")

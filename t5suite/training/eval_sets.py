@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import ConfigError
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
@@ -23,6 +24,7 @@ from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task, bind_compute_metrics
 from t5suite.tasks.targets import has_free_numbers
+from t5suite.tasks.task_card import TaskCard
 
 logger = logging.getLogger(__name__)
 
@@ -289,6 +291,26 @@ def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet]
     """Free text and numbers: an answer may be as long as the longest target that the model was trained on."""
     longest = {part.task.name: int(np.max(tokens.labels.lengths)) for part, tokens in zip(sets, features, strict=True)}
     for eval_set in eval_sets:
+        if is_open(eval_set.task):
+            eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(eval_set.task.name, 0))
+
+
+def widen_for_trained_answers(eval_sets: list[EvalSet], card: TaskCard | None) -> None:
+    """The same for a model that was trained by an earlier run, whose `task.json` says what its answers need.
+
+    Cut at the longest target of the rows that are scored, a wrong answer would become a right one.
+    """
+    if card is None:
+        return
+    for eval_set in eval_sets:
         task = eval_set.task
-        if task.value_kind in ("text", "labels") or has_free_numbers(task.entry):
-            eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(task.name, 0))
+        answer_tokens = card.max_answer_tokens.get(task.name, 0)
+        if task.benchmark == OWN_BENCHMARK and len(card.max_answer_tokens) == 1:  # files may have any name
+            answer_tokens = max(card.max_answer_tokens.values())
+        if is_open(task):
+            eval_set.max_target_tokens = max(eval_set.max_target_tokens, answer_tokens)
+
+
+def is_open(task: Task) -> bool:
+    """Whether the rows do not say how long an answer may be: free text, sets of labels, free numbers."""
+    return task.value_kind in ("text", "labels") or has_free_numbers(task.entry)

@@ -32,6 +32,7 @@ from t5suite.training.eval_sets import (
     SplitOptions,
     load_eval_sets,
     selection_eval_sets,
+    widen_for_trained_answers,
     widen_for_training_targets,
 )
 from t5suite.training.flags.fields import warn_of_flags_without_effect
@@ -143,6 +144,8 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
+    if not trains:
+        widen_for_trained_answers(scored, read_task_card(arguments.model.model_name_or_path or ""))
     data = Data(
         training.sets,
         training.features,

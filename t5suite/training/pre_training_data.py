@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from torch.utils.data import Dataset, Subset
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import load_object
 from t5suite.base.reference_code import reference_code
 from t5suite.data.corpora.block_layout import BlockLayout
@@ -122,12 +122,15 @@ def control_ids(tokenizer) -> frozenset[int]:
 
 def blocks_to_score(rows: list, collator, scoring: Scoring) -> HeldOut:
     """Rows of held-out tokens as blocks, as long as the collator's objective takes them."""
-    blocks = BlocksInOrder(
-        rows,
-        lengths=tuple(collator.tokens_lengths),
-        weights=tuple(collator.weights),
-        limit=scoring.max_samples,
-    )
+    try:
+        blocks = BlocksInOrder(
+            rows,
+            lengths=tuple(collator.tokens_lengths),
+            weights=tuple(collator.weights),
+            limit=scoring.max_samples,
+        )
+    except DataError as error:
+        raise DataError(f"the held-out text (--validation_fraction, --validation_file): {error}") from None
     return HeldOut(blocks, scoring.control_ids)
 
 
