@@ -555,9 +555,23 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(evaluated, predicted)
         self.assertGreater(max(map(len, evaluated)), len("the"))
 
-    def evaluate(self, *words) -> tuple[dict, str]:
+    def test_a_model_of_sets_is_not_scored_as_one_of_text_without_a_warning(self):
+        rows = "".join(f"film {n}\tdrama, horror\n" for n in range(8))
+        Path("films.tsv").write_text("text\tgenres\n" + rows)
+        columns = ["--text_column=text", "--target_column=genres"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            training = ["--train_file=films.tsv", "--output_dir=runs/films", "--max_steps=1", "--no_eval", "--use_cpu"]
+            fine_tune_t5.main([*training, *columns, "--metrics=micro_f1,subset_accuracy"])
+        words = ["--validation_file=films.tsv", "--model_name_or_path=runs/films", "--eval_only", "--use_cpu"]
+        warning = "WARNING .*sets of labels.*--text_column, --target_column .*--metrics micro_f1,subset_accuracy"
+        self.assertRegex(self.evaluate(*words, *columns, method="generate")[1], warning)
+        scores, log = self.evaluate(*words, method="generate")
+        self.assertNotIn("sets of labels", log)
+        self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
+
+    def evaluate(self, *words, method="score") -> tuple[dict, str]:
         """The scores of a run that trains nothing, and what it logs."""
-        words = [*words, "--eval_method=score", "--output_dir", tempfile.mkdtemp() + "/scores"]
+        words = [*words, f"--eval_method={method}", "--output_dir", tempfile.mkdtemp() + "/scores"]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as log:
             return fine_tune_t5.main(words), log.getvalue()
 

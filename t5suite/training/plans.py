@@ -36,6 +36,7 @@ from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
+from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import read_task_card
 from t5suite.tasks.templates import unescaped
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
@@ -249,13 +250,25 @@ def _format_set(arguments, rows=None) -> OwnData:
 
 def _own_task_of_model(arguments) -> Task | None:
     """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
-    if any(getattr(arguments.formats, name) is not None for name in FLAGS_OF_OWN_TASKS):
-        return None
     card = read_task_card(arguments.model.model_name_or_path or "")
     if card is None or len(card.tasks) != 1:
         return None
     task = next(iter(card.tasks.values()))
-    return task if task.benchmark == OWN_BENCHMARK else None
+    if task.benchmark != OWN_BENCHMARK:
+        return None
+    flags = [f"--{name}" for name in FLAGS_OF_OWN_TASKS if getattr(arguments.formats, name) is not None]
+    if not flags:
+        return task
+    if "--metrics" not in flags and has_label_sets(task.entry):
+        metrics = ",".join(task.entry["metric_names"])
+        logger.warning(
+            "the model answers with sets of labels, which %s scores; %s reads and scores rows in another way: leave it "
+            "out, or add --metrics %s",
+            metrics,
+            ", ".join(flags),
+            metrics,
+        )
+    return None
 
 
 def _form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
