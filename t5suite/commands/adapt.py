@@ -7,11 +7,18 @@ import contextlib
 import sys
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
 from t5suite.base.libraries import choose_libraries
 from t5suite.commands.path_checks import check_model, check_place
-from t5suite.commands.shared import add_json_flag, add_libraries_flag, check_at_least, note, print_json, show_text
+from t5suite.commands.shared import (
+    add_json_flag,
+    add_libraries_flag,
+    check_at_least,
+    check_dry_run,
+    note,
+    print_json,
+    show_text,
+)
 
 # What the folder of an adapted model holds besides the model (`t5suite.export.adapting`).
 RECORD = "adapt.json"
@@ -40,7 +47,8 @@ def adapt(arguments) -> None:
     Raises:
       ConfigError: flags that do not go together, a decoder that cannot be adapted, or a folder that is not empty.
     """
-    _check_flags(arguments)
+    check_at_least(arguments, num_sentinels=1)
+    check_dry_run(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path, of_run=True)
     is_adapted = arguments.check and (Path(arguments.output_dir) / RECORD).is_file()
@@ -69,21 +77,6 @@ def adapt(arguments) -> None:
     _print_adaptation(record)
     if not (arguments.dry_run or is_adapted):
         note(f"next: t5suite pre_train --model_name_or_path {arguments.output_dir} --objective ul2 --train_file TEXT")
-
-
-def _check_flags(arguments) -> None:
-    """Refuses flags that do not go together.
-
-    Raises:
-      ConfigError: which.
-    """
-    check_at_least(arguments, num_sentinels=1)
-    if arguments.dry_run and arguments.check:
-        raise ConfigError("--check has no effect with --dry_run: it compares what was written; drop one of the two")
-    if arguments.dry_run and arguments.output_dir is not None:
-        raise ConfigError(f"--output_dir {arguments.output_dir} has no effect with --dry_run, which writes nothing")
-    if not arguments.dry_run and arguments.output_dir is None:
-        raise ConfigError("t5suite adapt: give --output_dir, or --dry_run to see where every tensor would come from")
 
 
 def _print_origins(record: dict) -> None:

@@ -51,6 +51,25 @@ def check_at_least(arguments, **minimums: float) -> None:
             raise ConfigError(f"--{name} {number}: must be at least {minimum}")
 
 
+def check_dry_run(arguments) -> None:
+    """Checks that a command writes into a folder, which `--check` may compare, or shows what it would write.
+
+    >>> check_dry_run(Namespace(dry_run=True, output_dir=None, check=True))
+    ConfigError: --check has no effect with --dry_run, which writes nothing to compare; leave one of them out
+    """
+    if arguments.dry_run and arguments.check:
+        raise ConfigError(
+            "--check has no effect with --dry_run, which writes nothing to compare; leave one of them out"
+        )
+    if arguments.dry_run and arguments.output_dir is not None:
+        raise ConfigError(
+            f"--output_dir {arguments.output_dir} has no effect with --dry_run, which writes nothing; "
+            "leave one of them out"
+        )
+    if not arguments.dry_run and arguments.output_dir is None:
+        raise ConfigError("give --output_dir, or --dry_run, which shows what would be written")
+
+
 def print_json(content) -> None:
     """Prints one line; terminal control characters are escaped, of which JSON itself escapes only half."""
     show_text(json.dumps(content, ensure_ascii=False, allow_nan=False))

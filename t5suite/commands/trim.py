@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 
-from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
 from t5suite.base.libraries import choose_libraries
 from t5suite.commands.path_checks import check_model, check_place
@@ -15,6 +14,7 @@ from t5suite.commands.shared import (
     add_json_flag,
     add_libraries_flag,
     check_at_least,
+    check_dry_run,
     note,
     print_json,
     show_text,
@@ -58,7 +58,8 @@ def trim(arguments) -> None:
       ConfigError: flags that do not go together, no such model, or one that is not trimmed.
       DataError: text or pieces that cannot be read.
     """
-    _check_flags(arguments)
+    check_at_least(arguments, min_count=1)
+    check_dry_run(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     _check_files(arguments)
     from t5suite.export.trimming import trim_model
@@ -74,17 +75,6 @@ def trim(arguments) -> None:
         print_json(record)
     else:
         _print_trim(record)
-
-
-def _check_flags(arguments) -> None:
-    """Refuses flags that do not go together."""
-    check_at_least(arguments, min_count=1)
-    if arguments.dry_run and arguments.check:
-        raise ConfigError("--check has no effect with --dry_run, which writes no model; leave one of them out")
-    if arguments.dry_run and arguments.output_dir is not None:
-        raise ConfigError(f"--output_dir {arguments.output_dir}: --dry_run writes nothing; leave one of them out")
-    if not arguments.dry_run and arguments.output_dir is None:
-        raise ConfigError("t5suite trim: give --output_dir, or --dry_run, which writes nothing")
 
 
 def _check_files(arguments) -> None:

@@ -41,7 +41,7 @@ def verify_flags(parser) -> None:
     add("--batch_size", type=int, help="rows answered at once; default: the run's own batches")
     add("--dtype", choices=["float32", "bfloat16"], help="precision of the weights; default: the run's")
     add("--use_cpu", action="store_true", help="use no GPU")
-    add("--max_rows", type=int, default=20, help="differing rows that are shown (default: 20)")
+    add("--max_rows", type=int, metavar="N", default=20, help="differing rows that are shown (default: 20)")
     add_data_dir_flag(parser)
     add_libraries_flag(parser)
     add_json_flag(parser)
@@ -144,9 +144,10 @@ def answers_of_exported_files(record, arguments, answering):
     Raises:
       ConfigError: the folder has no exported files.
     """
-    from t5suite.inference.export_answers import answers_of_export, kind_of_export
+    from t5suite.inference.export_answers import answers_of_export
+    from t5suite.inference.exported import exported_kind
 
-    if kind_of_export(arguments.exported) is None:
+    if exported_kind(arguments.exported) is None:
         raise ConfigError(f"--exported {arguments.exported}: no folder of t5suite export --format onnx or ctranslate2")
     return answers_of_export(arguments.exported, record.settings, answering.num_beams, answering.use_cpu)
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import read_json
-
-TASK_CARD = "task.json"
+from t5suite.tasks.task_card import TaskCard
 
 
 def read_piece_names(path: str | None) -> list[tuple[int, str]]:
@@ -47,21 +45,20 @@ def named_ids(path: str | None, ids_by_piece: Mapping[str, int]) -> list[int]:
     return ids
 
 
-def task_words(folder: Path | None) -> list[str]:
+def task_words(card: TaskCard | None) -> list[str]:
     """The prefixes and label words of a run's tasks: its model reads and writes them, whatever the text."""
-    if folder is None or not (folder / TASK_CARD).is_file():
+    if card is None:
         return []
     words = []
-    for entry in read_json(folder / TASK_CARD).get("tasks", {}).values():
-        for value in (entry.get("prefix"), entry.get("labels")):
+    for task in card.tasks.values():
+        for value in (task.entry.get("prefix"), task.entry.get("labels")):
             parts = value if isinstance(value, list) else [value]
             words += [part for part in parts if isinstance(part, str) and part]
     return words
 
 
-def tasks_with_unlisted_targets(folder: Path | None) -> list[str]:
+def tasks_with_unlisted_targets(card: TaskCard | None) -> list[str]:
     """A run's tasks whose targets `task.json` does not list: text, numbers, sets of labels."""
-    if folder is None or not (folder / TASK_CARD).is_file():
+    if card is None:
         return []
-    tasks = read_json(folder / TASK_CARD).get("tasks", {})
-    return [name for name, entry in tasks.items() if not entry.get("labels")]
+    return [name for name, task in card.tasks.items() if not task.entry.get("labels")]

@@ -43,9 +43,10 @@ from t5suite.export.trim_vocabularies import (
     trimmed_spiece,
 )
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
-from t5suite.export.trim_words import TASK_CARD, named_ids, task_words, tasks_with_unlisted_targets
+from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted_targets
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
+from t5suite.tasks.task_card import TASK_CARD, TaskCard, read_task_card
 
 logger = logging.getLogger(__name__)
 
@@ -151,14 +152,9 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
-    for task_name in tasks_with_unlisted_targets(source.folder):
-        logger.warning(
-            "task %s: %s does not list its answers, and the model can write only what is kept: --text must hold the "
-            "targets of its rows, too",
-            task_name,
-            TASK_CARD,
-        )
-    for rows in reader.all_rows(task_words(source.folder)):
+    card = None if source.folder is None else read_task_card(source.folder)
+    _warn_of_unlisted_targets(card)
+    for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)
     texts = TextFiles(flags.text, TextOptions(flags.text_column_name, flags.text_unit, flags.bad_lines))
     tally = Tally()
@@ -167,6 +163,17 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
     return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+
+
+def _warn_of_unlisted_targets(card: TaskCard | None) -> None:
+    """Says that the text must hold the targets of tasks that have no list of labels."""
+    for task_name in tasks_with_unlisted_targets(card):
+        logger.warning(
+            "task %s: %s does not list its answers, and the model can write only what is kept: --text must hold the "
+            "targets of its rows, too",
+            task_name,
+            TASK_CARD,
+        )
 
 
 def _spiece_files(source: ExportSource) -> dict[str, bytes]:

@@ -45,8 +45,3 @@ def answers_of_export(folder: str, settings: dict, num_beams: int = 1, use_cpu: 
         return [answers_of_text[0].text for answers_of_text in written]
 
     return OtherAnswers(f"{exported_kind(folder)} in {folder}", answers)
-
-
-def kind_of_export(folder: str) -> str | None:
-    """What files answer in a folder; None for a model of PyTorch."""
-    return exported_kind(folder)

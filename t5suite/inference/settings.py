@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 # Lengths in tokens of texts and answers, if neither the flags nor the task give them.
 DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 NO_LANGUAGES = Languages()
+LABELS_EXAMPLE = "give them: --labels negative,positive (a list in JSON)"
 
 
 @dataclass(frozen=True)
@@ -262,17 +263,8 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
     Raises:
       ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
-    task = text.task
-    if labels == "task" and task is not None and has_label_sets(task.entry):
-        raise ConfigError(
-            f"--labels: {task.benchmark}/{task.name} is answered by sets of labels, which have no probabilities here: "
-            "leave the labels out"
-        )
-    if labels == "task" and task is not None and task.value_kind == "number" and not task.has_candidates:
-        raise ConfigError(f"--labels: {task.benchmark}/{task.name} is answered by a number: leave the labels out")
-    if labels == "task" and (task is None or not task.has_candidates):
-        problem = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
-        raise ConfigError(f"--labels: {problem} label words; give them: --labels negative,positive (a list in JSON)")
+    if labels == "task":
+        _check_task_has_labels(text.task)
     if labels in (None, "task"):
         return labels
     words = labels.split(",") if isinstance(labels, str) else labels
@@ -284,9 +276,29 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
         raise ConfigError(
             f"--labels {flag_text}: an encoder's head has only its own labels; give --labels without a value"
         )
-    trained_words = task.label_words if task else None
+    trained_words = text.task.label_words if text.task else None
     if warns and trained_words and sorted(trained_words) != sorted(words):
         logger.warning(
             "--labels %s differs from %s, which the model was trained with", flag_text, ",".join(trained_words)
         )
     return words
+
+
+def _check_task_has_labels(task: Task | None) -> None:
+    """Checks that a task has labels, of which one is chosen.
+
+    Raises:
+      ConfigError: no task is known, or its answers are text, sets of labels or numbers without a grid.
+    """
+    if task is None:
+        raise ConfigError(f"--labels: no task is known, and so no label words; {LABELS_EXAMPLE}")
+    if task.has_candidates:
+        return
+    place = f"--labels: {task.benchmark}/{task.name}"
+    if has_label_sets(task.entry):
+        raise ConfigError(
+            f"{place} is answered by sets of labels, which have no probabilities here: leave the labels out"
+        )
+    if task.value_kind == "number":
+        raise ConfigError(f"{place} is answered by a number: leave the labels out")
+    raise ConfigError(f"{place} has no label words; {LABELS_EXAMPLE}")
