@@ -93,11 +93,11 @@ class DescriptionTest(parameterized.TestCase):
     """What the parsers take is what the table says, in both directions."""
 
     def test_no_sub_command_is_missing_or_new(self):
-        self.assertCountEqual(sub_parsers(cli._parser()), COMMANDS)
+        self.assertCountEqual(sub_parsers(cli._parser(cli.COMMANDS)), COMMANDS)
 
     @parameterized.parameters(*COMMANDS)
     def test_a_sub_command_has_these_flags(self, command):
-        self.assertEqual(described(sub_parsers(cli._parser())[command]), COMMANDS[command])
+        self.assertEqual(described(sub_parsers(cli._parser(cli.COMMANDS))[command]), COMMANDS[command])
 
     @parameterized.parameters(*SCRIPT_FLAGS)
     def test_a_script_has_these_flags_of_ours(self, script):
@@ -321,8 +321,8 @@ class ArrivalTest(parameterized.TestCase):
 
     @parameterized.parameters(*COMMANDS)
     def test_what_a_flag_does_not_take_is_refused(self, command):
-        parser = cli._parser()
-        self.enter_context(mock.patch.object(cli, "_parser", lambda: parser))
+        parser = cli._parser(cli.COMMANDS)
+        self.enter_context(mock.patch.object(cli, "_parser", lambda names: parser))
         for name, entry in COMMANDS[command].items():
             if entry.get("type") in ("int", "float") or "choices" in entry:
                 needed, _ = needed_words(command)
@@ -334,7 +334,7 @@ class ArrivalTest(parameterized.TestCase):
 def examples() -> list[tuple[str, str]]:
     """`("corpus build", "t5suite corpus build ...")` of every command line that a sub-command's help gives."""
     command_lines = []
-    for command, parser in all_sub_parsers(cli._parser()):
+    for command, parser in all_sub_parsers(cli._parser(cli.COMMANDS)):
         for line in (parser.epilog or "").replace("\\\n", " ").splitlines():
             line = re.split(r"\s+[#>] ?", line)[0].strip()
             command_lines += [(command, line)] if line.startswith("t5suite ") else []
@@ -342,7 +342,7 @@ def examples() -> list[tuple[str, str]]:
 
 
 class ExamplesTest(parameterized.TestCase):
-    @parameterized.parameters(*(command for command, _ in all_sub_parsers(cli._parser())))
+    @parameterized.parameters(*(command for command, _ in all_sub_parsers(cli._parser(cli.COMMANDS))))
     def test_every_sub_command_has_an_example_of_its_own(self, command):
         lines = [line for name, line in examples() if command.startswith(name)]
         self.assertTrue(any(line.startswith(f"t5suite {command}") for line in lines), command)

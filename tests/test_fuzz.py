@@ -409,8 +409,7 @@ class ManifestsTest(FuzzTest):
             self.write("run/manifest.json", damaged(encoded(altered(RUN, rng, 3), rng), rng))
             how = {"need_new": rng.random() < 0.5, "extend": rng.random() < 0.5}
             how["allow_changed"] = rng.choice((None, "seed", "seed,max_steps", "data", "nope", "../x"))
-            with mock.patch("t5suite.runs.opening.git_commit", return_value=None):
-                self.outcome(open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, **how)
+            self.outcome(open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, **how)
 
     def use_checkpoint(self, content: bytes):
         self.write("checkpoint-2/checkpoint.json", content)
@@ -489,5 +488,4 @@ class FoundTest(FuzzTest):
         (self.folder / "run").mkdir()
         for more in (b'{"max_steps": [null]}}', b'{}, "versions": []}'):
             self.write("run/manifest.json", b'{"run_id": "a", "settings": ' + more)
-            with mock.patch("t5suite.runs.opening.git_commit", return_value=None):
-                self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
+            self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)

@@ -5,6 +5,8 @@
 """
 
 import base64
+import copy
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -135,6 +137,19 @@ def _has_changed(distribution: importlib.metadata.Distribution) -> bool:
         if digest_text != file.hash.value:
             return True
     return False
+
+
+def loaded_software() -> dict:
+    """The versions, commit, hash and packages of the code that this process runs, as a manifest has them.
+
+    They are read once in a process: what changes on the disk later does not run in it.
+    """
+    return copy.deepcopy(_software_of_process())
+
+
+@functools.cache
+def _software_of_process() -> dict:
+    return {"versions": versions(), "commit": git_commit(), "code_sha256": code_sha256(), "packages": packages()}
 
 
 def code_sha256(package: Path = PACKAGE) -> str:

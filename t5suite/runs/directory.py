@@ -126,7 +126,7 @@ class Run:
         """Warns and records that a run resumes with other software: its results may not be bitwise the same.
 
         Args:
-          software: `versions`, `commit` and `code_sha256`, as a manifest has them.
+          software: that of this process (`loaded_software`).
         """
         before = software_of(self.manifest)
         changes = {

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import read_json
 from t5suite.base.lookup import refuse_links_out
-from t5suite.base.provenance import code_sha256, git_commit, hardware, packages, versions
+from t5suite.base.provenance import hardware, loaded_software, versions
 from t5suite.base.redaction import redacted
 from t5suite.base.script_flags import TABLE_FILE, flags_marked
 from t5suite.runs.directory import MANIFEST, Run, current_time, differences_text, has_trained, new_run_id, read_manifest
@@ -154,7 +154,7 @@ def _resume(run: Run, settings: dict, extend: bool, is_default: bool) -> None:
         run.manifest["fingerprint"] = settings_fingerprint(settings)
         run.note_changes(run.changed)
     if not run.finished:
-        run.note_software({"versions": versions(), "commit": git_commit(), "code_sha256": code_sha256()})
+        run.note_software(loaded_software())
 
 
 def starts_again(run: Run) -> bool:
@@ -250,11 +250,8 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
         "command": [sys.argv[0], *without_secrets(argv)],
         "working_directory": redacted(os.getcwd()),
         "settings": public_settings(settings),
-        "versions": versions(),
-        "commit": git_commit(),
-        "code_sha256": code_sha256(),
+        **loaded_software(),
         **COMMAND,
-        "packages": packages(),
         "hardware": hardware(),
     }
 
