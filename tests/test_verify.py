@@ -313,6 +313,31 @@ class TamperingTest(parameterized.TestCase):
         self.assertEqual(code, 1, output)
         self.assertRegex(output, expected)
 
+    def test_no_file_that_is_there_can_be_withheld(self):
+        folder = copy_of_run()
+        hash_before = json.loads((folder / "manifest.json").read_text())["record_sha256"]
+        change_idle_weight(folder)
+        change_json(folder / "manifest.json", lambda manifest: manifest.update(withheld=["model.safetensors"]))
+        code, output = verified(folder, "--scores_only", "--record_sha256", hash_before)
+        self.assertEqual(code, 1, output)
+        self.assertIn("different: model.safetensors is not the file that the run wrote (SHA-256)\n", output)
+        (folder / "model.safetensors").unlink()
+        code, output = verified(folder, "--scores_only", "--record_sha256", hash_before)
+        self.assertEqual(code, 1, output)
+        self.assertIn("different: model.safetensors is missing, which the run wrote\n", output)
+
+    def test_a_file_that_the_run_did_not_write_is_named(self):
+        folder = copy_of_run()
+        shutil.copy(folder / "model.safetensors", folder / "second.safetensors")
+        (folder / "notes.txt").write_text("Weights, answers and tokenizers are named; notes may be added.")
+        (folder / "tokenizer_x.py").write_text("raise SystemExit")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 1, output)
+        problems = [line for line in output.splitlines()[1:] if line.startswith("different: ")]
+        self.assertEqual(
+            problems, ["different: second.safetensors is in the folder, but is no file that the run wrote"]
+        )
+
 
 def uploaded_files(folder: Path) -> dict[str, bytes]:
     """What `--push_to_hub` sends of a run's directory."""
@@ -332,8 +357,8 @@ def uploaded_files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 class HubTest(parameterized.TestCase):
-    def verified_there(self, hub, *flags) -> subprocess.CompletedProcess:
-        environment = {**os.environ, **hub.environment(tempfile.mkdtemp()), "OMP_NUM_THREADS": "1"}
+    def verified_there(self, hub, *flags, cache=None) -> subprocess.CompletedProcess:
+        environment = {**os.environ, **hub.environment(cache or tempfile.mkdtemp()), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "t5suite", "verify", "ada/reviews", *flags]
         return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
@@ -360,6 +385,18 @@ class HubTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             done = self.verified_there(hub, "--scores_only", "--record_sha256", here)
             self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+
+    def test_only_the_files_of_the_run_are_downloaded(self):
+        sent = uploaded_files(copy_of_run())
+        others = {"checkpoint-5/model.safetensors": b"x" * 8, "tokenizer_x.py": b"raise SystemExit", "notes.txt": b"x"}
+        cache = Path(tempfile.mkdtemp())
+        with HubServer() as hub:
+            hub.commit("model", "ada/reviews", {**sent, **others})
+            done = self.verified_there(hub, "--scores_only", cache=cache)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        names = {path.name for path in cache.rglob("*") if "snapshots" in path.parts}
+        self.assertContainsSubset({"manifest.json", "model.safetensors", "tokenizer.json"}, names)
+        self.assertNoCommonElements(names, {"checkpoint-5", "tokenizer_x.py", "notes.txt"})
 
     def test_rows_and_answers_of_ones_own_stay_without_the_flag(self):
         folder = copy_of_run()

@@ -20,6 +20,7 @@ from t5suite.data.rows.jsonl import file_sha256
 from t5suite.reports.evaluations import TOLERANCE
 from t5suite.reports.formatting import average_title, points
 from t5suite.reports.run_records import RecordedSplit, RunRecord, with_class_ids
+from t5suite.reports.shared_files import FOLDERS_WITHHELD, files_of_record
 from t5suite.runs.directory import MANIFEST, RESULTS, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.entry_metrics import optimised_metrics
@@ -33,16 +34,28 @@ MOST_NAMED = 5
 
 
 def problems_of_files(record: RunRecord) -> list[str]:
-    """Files that are not those that the run wrote, by the hashes in its manifest."""
+    """Files that are not those that the run wrote, by the hashes in its manifest; earlier versions recorded none."""
+    hashes = record.manifest.get("files")
+    if hashes is None:
+        return []
     problems = []
-    for name, sha256 in recorded_hashes(record).items():
+    for name, sha256 in hashes.items():
         path = record.folder / name
+        if is_withheld(record, name):
+            continue
         is_inside = path.resolve().is_relative_to(record.folder.resolve()) or path.is_symlink()
         if not is_inside or not path.is_file():
             problems.append(f"{name} is missing, which the run wrote")
         elif file_sha256(path) != sha256:
             problems.append(f"{name} is not the file that the run wrote (SHA-256)")
-    return problems
+    new_names = [name for name in files_of_record(record.folder) if name not in hashes]
+    return problems + [f"{name} is in the folder, but is no file that the run wrote" for name in new_names]
+
+
+def is_withheld(record: RunRecord, name: str) -> bool:
+    """Whether an upload has left a file out: of answers, of rows, of a task's best weights; never one that is there."""
+    is_listed = name in (record.manifest.get("withheld") or ())
+    return is_listed and name.startswith(FOLDERS_WITHHELD) and not (record.folder / name).exists()
 
 
 def problems_of_manifest(record: RunRecord, expected: str | None = None) -> list[str]:
@@ -58,13 +71,6 @@ def problems_of_manifest(record: RunRecord, expected: str | None = None) -> list
     if expected is not None and expected != sha256:
         problems.append(f"the record is another one: its SHA-256 is {sha256}, not {expected}")
     return problems
-
-
-def recorded_hashes(record: RunRecord) -> dict[str, str]:
-    """The hashes in the manifest, of files that belong to the record; an upload leaves some of them out."""
-    withheld = set(record.manifest.get("withheld") or ())
-    hashes = record.manifest.get("files") or {}
-    return {name: sha256 for name, sha256 in hashes.items() if name not in withheld}
 
 
 def problems_of_tasks(record: RunRecord) -> list[str]:

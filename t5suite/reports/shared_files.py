@@ -25,15 +25,22 @@ HASHED = (
     "adapter_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt",
     "*.model", TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
 )  # fmt: skip
+# Where an upload may leave files of the record out.
+FOLDERS_WITHHELD = (f"{PREDICTIONS}/", f"{ROWS}/", "best/")
 # What verification reads of a run on the hub, besides what it can do without.
 SHARED = (MANIFEST, *HASHED, CARD)
 
 
 def hashes_of_run(directory) -> dict[str, str]:
     """The SHA-256 of each file that verification reads, by its path in the run's directory."""
+    return {name: file_sha256(Path(directory, name)) for name in files_of_record(directory)}
+
+
+def files_of_record(directory) -> list[str]:
+    """The files that verification reads, by their paths in the run's directory; code is none of them."""
     directory = Path(directory)
     paths = {path for pattern in HASHED for path in directory.glob(pattern) if path.is_file()}
-    return {path.relative_to(directory).as_posix(): file_sha256(path) for path in sorted(paths)}
+    return [path.relative_to(directory).as_posix() for path in sorted(paths) if path.suffix != ".py"]
 
 
 def has_own_rows(task: Task, role: str, settings: dict) -> bool:
