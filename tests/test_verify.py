@@ -240,19 +240,20 @@ def hash_of_record(manifest: dict) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_hashes_anew(folder: Path) -> None:
+def make_hashes_anew(folder: Path, split: str = SPLIT) -> None:
     """What somebody does who hides a change: every hash in the manifest fits the files as they are now."""
 
     def renew(manifest):
         manifest.pop("tokenizer", None)  # a description of the tokenizer, which has hashes, too
         names = [name for name in manifest["files"] if (folder / name).exists()]
         manifest["files"] = {name: sha256(folder / name) for name in names}
-        if not (folder / ROWS).exists():
+        path = folder / "rows" / f"{split}.validation.jsonl"
+        if not path.exists():
             manifest["record_sha256"] = hash_of_record(manifest)
             return
-        rows = read_rows(folder / ROWS)
+        rows = read_rows(path)
         text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
-        facts = manifest["scored"][SPLIT]
+        facts = manifest["scored"][split]
         facts["rows_sha256"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         facts["n"] = len(rows)
         manifest["record_sha256"] = hash_of_record(manifest)
@@ -337,6 +338,81 @@ class TamperingTest(parameterized.TestCase):
         self.assertEqual(
             problems, ["different: second.safetensors is in the folder, but is no file that the run wrote"]
         )
+
+
+def recorded_as_right(folder: Path) -> None:
+    """The record says that every answer to its benchmark's rows is right, and brings rows that say so, too."""
+    path = folder / "predictions" / "sentiment.validation.jsonl"
+    lines = [{**line, "target": line["prediction"]} for line in read_rows(path)]
+    write_rows(path, lines)
+    rows = [{"sentence": "x", "label": ["negative", "positive"].index(line["target"])} for line in lines]
+    (folder / "rows").mkdir()
+    write_rows(folder / "rows" / "sentiment.validation.jsonl", rows)
+
+    def change(results):
+        results["tasks"]["sentiment"].update(accuracy=100.0)
+
+    change_json(folder / "results.json", change)
+    (folder / "README.md").unlink()
+
+
+@pytest.mark.slow
+class RowsTest(parameterized.TestCase):
+    """Which rows a verification takes."""
+
+    def test_rows_of_a_benchmark_are_never_taken_from_the_record(self):
+        folder = tiny_run(eval_method="score").directory
+        recorded_as_right(folder)
+        change_json(folder / "manifest.json", lambda manifest: manifest["scored"]["sentiment"].update(own_rows=True))
+        make_hashes_anew(folder, "sentiment")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, "different: sentiment: its rows are not those that the run was scored on: ")
+        self.assertRegex(
+            output, r"different: sentiment: accuracy is [\d.]+ by the recorded answers, and 100.00 in results"
+        )
+
+    def test_rows_of_the_verifier_come_before_those_of_the_record(self):
+        folder = copy_of_run()
+        change_row_label(folder)
+        make_hashes_anew(folder)
+        mine = Path(tempfile.mkdtemp())
+        code, output = verified(folder, "--scores_only", "--data_dir", mine)  # has none of them
+        self.assertNotIn("its rows are not those", output)
+        for name in ("train", "validation"):
+            shutil.copy(finished_run().parent / f"{name}.jsonl", mine)
+        code, output = verified(folder, "--scores_only", "--data_dir", mine)
+        self.assertEqual(code, 1, output)
+        self.assertIn(
+            f"its rows are not those that the run was scored on: {mine / 'validation.jsonl'} has changed", output
+        )
+
+    def test_the_authors_own_rows_are_named_as_not_verified(self):
+        _, output = verified(copy_of_run(), "--scores_only")
+        self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)
+
+    def test_a_folder_that_the_record_names_is_named_as_not_verified(self):
+        folder = tiny_run(eval_method="score").directory
+        set_flag(data_dir=str(folder))(folder)
+        _, output = verified(folder, "--scores_only")
+        self.assertIn(f"not verified: the rows of sentiment (from a folder that the record names, {folder})", output)
+        _, output = verified(folder, "--scores_only", "--data_dir", folder)
+        self.assertNotIn("the rows of sentiment", output)
+
+    def test_rows_that_have_changed_are_named_first_and_without_distances(self):
+        folder = copy_of_run()
+        rows = read_rows(folder / ROWS)
+        write_rows(folder / ROWS, [*rows[1:], rows[0]])
+        code, output = verified(folder)
+        self.assertEqual(code, 1, output)
+        problems = [line for line in output.splitlines()[1:] if line.startswith("different: ")]
+        self.assertEqual(
+            problems[0],
+            "different: reviews: its rows are not those that the run was scored on: rows/reviews.validation.jsonl has changed",
+        )
+        self.assertNotEmpty(difference_of_answers(output))
+        for line in difference_of_answers(output):
+            self.assertEndsWith(line, "; not measured how far apart, since the rows have changed")
 
 
 def uploaded_files(folder: Path) -> dict[str, bytes]:

@@ -203,7 +203,7 @@ def answer_again(
     answering: Answering,
     other_answers: OtherAnswers | None = None,
 ) -> Answered:
-    """Answers every row, and measures how far apart answers lie that differ.
+    """Answers every row, and measures how far apart answers lie that differ, if the rows are those of the run.
 
     Args:
       rows: those of each split.
@@ -229,6 +229,8 @@ def answer_again(
         else:
             answers = other_answers.answer(eval_set)
         answered.answers[split.name] = answers
+        if rows[split.name].problem:
+            continue
         answered.distances.update(distances(evaluator, model, eval_set, split.answers, answers))
     return answered
 

@@ -19,7 +19,7 @@ from t5suite.base.model_files import table_or_empty
 from t5suite.reports.evaluated_rows import ScoredSplit
 from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role
 from t5suite.reports.finished_runs import has_weights, hub_commits
-from t5suite.reports.shared_files import PREDICTIONS
+from t5suite.reports.shared_files import PREDICTIONS, has_own_rows
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import evaluate_names
@@ -97,6 +97,10 @@ class RunRecord:
     def model_revision(self) -> str | None:
         """The commits of the hub's models that the run has read, as `--model_revision` takes them."""
         return hub_commits(self.manifest.get("hub") or {}, "models") or self.settings.get("model_revision")
+
+    def has_own_rows(self, split: RecordedSplit) -> bool:
+        """Whether a split's rows are the author's own, by task and flags, whatever the manifest says of it."""
+        return has_own_rows(split.scored.task, split.scored.role, self.settings)
 
 
 def read_record(folder, commit: str | None = None) -> RunRecord:

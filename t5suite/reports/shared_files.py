@@ -44,11 +44,12 @@ def files_of_record(directory) -> list[str]:
 
 
 def has_own_rows(task: Task, role: str, settings: dict) -> bool:
-    """Whether a split's rows are the author's own: all but those of the benchmarks that come with the suite.
+    """Whether a split's rows are the author's own: all but what the sources of the suite's benchmarks have.
 
     Args:
       role: 'validation' or 'test'.
       settings: the run's flags by name.
     """
     is_shipped = task.name in DATASET_VALS.get(task.benchmark, {})
-    return not is_shipped or bool(settings.get(f"{role}_file"))
+    has_own_source = settings.get(f"{role}_file") or settings.get("data_format")
+    return not is_shipped or bool(has_own_source)

@@ -10,6 +10,7 @@ and now (versions, device, number format) explains small differences, and is non
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from t5suite.base.provenance import code_sha256, versions
 from t5suite.reports.evaluations import row_key
@@ -44,6 +45,7 @@ class DifferingRow:
       row: its number in the run; key: what names it in the data.
       nats: by which the model now prefers its answer to the recorded one; None: not measured.
       is_near_tie: rounding may explain it.
+      rows_changed: the split's rows are not those of the run, so that this may be another row.
     """
 
     split: str
@@ -53,6 +55,7 @@ class DifferingRow:
     now: str
     nats: float | None
     is_near_tie: bool
+    rows_changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,11 +131,13 @@ def verify_record(
     Raises:
       DataError: rows are missing.
     """
-    problems = [*problems_of_manifest(record, expected), *problems_of_files(record)]
-    problems += [*problems_of_tasks(record), *problems_of_card(record)]
     rows = {split.name: rows_of_split(record, split, data_dir) for split in record.splits}
+    # Rows that have changed explain most of what follows.
+    problems = [rows_of_a_split.problem for rows_of_a_split in rows.values() if rows_of_a_split.problem]
+    problems += [*problems_of_manifest(record, expected), *problems_of_files(record)]
+    problems += [*problems_of_tasks(record), *problems_of_card(record)]
     for split in record.splits:
-        problems += problems_of_split(record, split, rows[split.name])
+        problems += problems_of_split(record, split, rows[split.name].rows)
     problems += problems_of_averages(record)
     not_answered = ""
     if answer is None:
@@ -149,7 +154,7 @@ def verify_record(
         answered = answer(record, rows)
         environment = environment_differences(record, answered.now)
         for split in record.splits:
-            differing += differing_rows(record, split, answered)
+            differing += differing_rows(record, split, answered, bool(rows[split.name].problem))
             problems += problems_of_losses(record, split, answered)
     return Verification(
         splits=[verified_split(record, split, answered) for split in record.splits],
@@ -159,22 +164,17 @@ def verify_record(
         answered=answered is not None,
         not_answered=not_answered,
         record_sha256=record_sha256(record.manifest),
-        unverified=unverified_parts(record),
+        unverified=unverified_parts(record, data_dir),
         commit=record.commit,
     )
 
 
-def problems_of_split(record: RunRecord, split: RecordedSplit, rows: RecordedRows) -> list[str]:
-    """What does not fit in rows, answers and scores of a split."""
-    problems = []
-    if rows.problem:
-        problems.append(rows.problem)
-    if not rows.rows:
-        return problems
-    task = split.scored.task
-    example_set = task.example_set(rows.rows, split.scored.role)
-    line_problems = problems_of_lines(split, example_set)
-    problems += line_problems
+def problems_of_split(record: RunRecord, split: RecordedSplit, rows: list[dict]) -> list[str]:
+    """What does not fit in answers and scores of a split."""
+    if not rows:
+        return []
+    example_set = split.scored.task.example_set(rows, split.scored.role)
+    problems = problems_of_lines(split, example_set)
     if len(example_set) != len(split.lines):
         return problems
     scores = scores_by_answers(split, example_set, split.answers)
@@ -192,8 +192,12 @@ def problems_of_losses(record: RunRecord, split: RecordedSplit, answered) -> lis
     return problems
 
 
-def differing_rows(record: RunRecord, split: RecordedSplit, answered) -> list[DifferingRow]:
-    """The examples that are answered in another way now."""
+def differing_rows(record: RunRecord, split: RecordedSplit, answered, rows_changed: bool) -> list[DifferingRow]:
+    """The examples that are answered in another way now.
+
+    Args:
+      rows_changed: as in `DifferingRow`.
+    """
     answers = answered.answers.get(split.name, [])
     if answers and len(answers) != len(split.lines):
         return []  # `problems_of_lines` has said so
@@ -204,9 +208,10 @@ def differing_rows(record: RunRecord, split: RecordedSplit, answered) -> list[Di
             continue
         nats = answered.distances.get((split.name, position))
         is_near = nats is not None and abs(nats) <= bound
-        differing.append(
-            DifferingRow(split.name, line["row"], key_of_line(line), line["prediction"], now, nats, is_near)
+        row = DifferingRow(
+            split.name, line["row"], key_of_line(line), line["prediction"], now, nats, is_near, rows_changed
         )
+        differing.append(row)
     return differing
 
 
@@ -275,9 +280,24 @@ def verified_split(record: RunRecord, split: RecordedSplit, answered) -> SplitVe
     return SplitVerification(split.name, split.facts.get("n", 0), len(split.lines), num_equal, scores)
 
 
-def unverified_parts(record: RunRecord) -> list[str]:
-    """What a verification does not show of this run."""
+def is_folder_here(record: RunRecord, name: str) -> bool:
+    """Whether a folder of the run is there, from here or from where the run was started."""
+    return any(Path(start, name).is_dir() for start in (".", record.manifest.get("working_directory") or "."))
+
+
+def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str]:
+    """What a verification does not show of this run.
+
+    Args:
+      data_dir: where the verifier's own copies of rows are.
+    """
     parts = []
+    named_folder = record.settings.get("data_dir")
+    for split in record.splits:
+        if record.has_own_rows(split):
+            parts.append(f"the rows of {split.name} (the author's own)")
+        elif named_folder and is_folder_here(record, named_folder) and not data_dir:
+            parts.append(f"the rows of {split.name} (from a folder that the record names, {named_folder})")
     if record.settings.get("teacher") or "training" in record.manifest:
         parts.append("how the weights were trained")
     callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())

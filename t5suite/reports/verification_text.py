@@ -102,6 +102,8 @@ def row_line(row: DifferingRow) -> str:
 
 def distance_text(row: DifferingRow) -> str:
     """By how much the two best answers lie apart."""
+    if row.rows_changed:
+        return "not measured how far apart, since the rows have changed"
     if row.nats is None:
         return "not measured how far apart"
     text = f"{abs(row.nats):.3g} nats apart"
