@@ -278,7 +278,7 @@ CASES = {
     "a setting of the training": (change_learning_rate, "manifest.json does not say", None),
     "the tokenizer": (change_tokenizer, "the tokenizer is another one: its 621 pieces", "row .* recorded"),
     "the text's form": (change_prefix, "manifest.json does not say", "row .* recorded"),
-    "the metric": (change_metric, "manifest.json does not say", "accuracy, which is no metric of the task"),
+    "the metric": (change_metric, "manifest.json does not say", "accuracy, which the recorded answers do not give"),
 }  # fmt: skip
 
 
@@ -413,6 +413,129 @@ class RowsTest(parameterized.TestCase):
         self.assertNotEmpty(difference_of_answers(output))
         for line in difference_of_answers(output):
             self.assertEndsWith(line, "; not measured how far apart, since the rows have changed")
+
+
+def replace_in_card(folder: Path, text: str, replacement: str) -> None:
+    card = (folder / "README.md").read_text()
+    assert text in card, card
+    (folder / "README.md").write_text(card.replace(text, replacement))
+
+
+def change_results(folder: Path, change) -> None:
+    """Changes the results, and every hash with them."""
+    change_json(folder / "results.json", change)
+    (folder / "README.md").unlink(missing_ok=True)
+    make_hashes_anew(folder, "no split with rows of its own")
+
+
+def problems_of(folder: Path) -> list[str]:
+    """What differs in a record, without its model."""
+    _, output = verified(folder, "--scores_only")
+    return [line.removeprefix("different: ") for line in output.splitlines()[1:] if line.startswith("different: ")]
+
+
+# What stands on the card of a run whose accuracy is 75.00, and what is said of it.
+CARDS = (
+    ("value: 75.0\n", "value: 75.004\n", None),
+    ("value: 75.0\n", "value: '75.0'\n", None),
+    ("value: 75.0\n", "value: 75.02\n", "75.02"),
+    ("value: 75.0\n", "value: '99'\n", "99.00"),
+    ("value: 75.0\n", "value: high\n", "'high'"),
+    ("accuracy | 75.00 |", "accuracy | 75.02 |", "75.02"),
+    ("accuracy | 75.00 |", "accuracy | **99.00** |", "'**99.00**'"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+class ScoresTest(parameterized.TestCase):
+    """Every score in results and on the card follows from the recorded answers."""
+
+    @parameterized.parameters(*CARDS)
+    def test_the_card_differs_by_rounding_alone(self, text, replacement, shown):
+        folder = copy_of_run()
+        self.assertEqual(score_of_answers(folder), 75.0)
+        replace_in_card(folder, text, replacement)
+        expected = (
+            [] if shown is None else [f"README.md: reviews: accuracy is {shown} on the card, and 75.00 in results.json"]
+        )
+        self.assertEqual(problems_of(folder), expected)
+
+    def test_rows_without_labels_give_no_score(self):
+        place = Path(tempfile.mkdtemp())
+        rows = reviews(24, seed=3)
+        write_rows(place / "train.jsonl", rows)
+        write_rows(place / "test.jsonl", [{"text": row["text"]} for row in rows[:8]])
+        files = {f"{split}_file": str(place / f"{split}.jsonl") for split in ("train", "test")}
+        columns = {"text_column": "text", "target_column": "label", "labels": "bad,good"}
+        folder = tiny_run(data_format="jsonl", dataset_name=SPLIT, do_predict=True, **files, **columns).directory
+        self.assertEmpty(problems_of(folder))
+        (name,) = [name for name in json.loads((folder / "manifest.json").read_text())["scored"] if "test" in name]
+        change_results(folder, lambda results: results["tasks"].update({name: {"accuracy": 99.0}}))
+        self.assertEqual(
+            problems_of(folder), [f"{name}: results.json has accuracy, which the recorded answers do not give"]
+        )
+
+    def test_of_a_loss_only_the_loss_is_reported(self):
+        folder = tiny_run(eval_method="loss").directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        change_results(folder, lambda results: results["tasks"]["sentiment"].update(accuracy=99.0, nll=0.1, loss=0.2))
+        code, output = verified(folder)
+        self.assertEqual(code, 1, output)
+        self.assertIn("sentiment: results.json has accuracy, which the recorded answers do not give\n", output)
+        self.assertIn("sentiment: results.json has nll, which the model does not give\n", output)
+        self.assertRegex(output, r"sentiment: loss is \d+\.\d{6} by the model, and 0.200000 in results.json\n")
+
+    def test_the_scores_of_parts_are_those_of_their_answers(self):
+        place = Path(tempfile.mkdtemp())
+        entry = {
+            "prefix": "review: ", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+            "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "report_by": ["town"],
+        }  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"mine": {SPLIT: entry}}))
+        rows = [{**row, "town": "Ulm" if number % 3 else "Bonn"} for number, row in enumerate(reviews(24, seed=4))]
+        rows = [{**row, "label": ["bad", "good"].index(row["label"])} for row in rows]
+        for split in ("train", "validation"):
+            write_rows(place / f"{split}.jsonl", rows)
+        files = {f"{split}_file": str(place / f"{split}.jsonl") for split in ("train", "validation")}
+        task = {"task_file": str(place / "tasks.yaml"), "benchmark": "mine", "dataset_name": SPLIT}
+        folder = tiny_run(**task, **files, max_eval_samples=None).directory
+        groups = json.loads((folder / "results.json").read_text())["groups"][SPLIT]["town"]
+        self.assertEqual({town: scores["n"] for town, scores in groups.items()}, {"Bonn": 8, "Ulm": 16})
+        self.assertEmpty(problems_of(folder))
+
+        def change(results):
+            towns = results["groups"][SPLIT]["town"]
+            towns["Bonn"]["n"] = 9
+            towns["Ulm"]["f1"] = 50.0
+            towns["Linz"] = {"accuracy": 99.0}
+            results["groups"]["other"] = {}
+
+        change_results(folder, change)
+        expected = [
+            "reviews, town Bonn: n is 8.00 by the recorded answers, and 9.00 in results.json",
+            "reviews, town Linz: results.json has accuracy, which the recorded answers do not give",
+            "reviews, town Ulm: results.json has f1, which the recorded answers do not give",
+            "other: results.json has scores, but nothing was answered for it",
+        ]
+        self.assertEqual(problems_of(folder), expected)
+
+    @parameterized.parameters(
+        ({"average": 99.0}, r"average: the mean of the tasks is [\d.]+, and 99.00 in results.json"),
+        ({}, r"average: results.json has no average, and the mean of the tasks is [\d.]+"),
+        ({"glue": 99.0}, "glue: results.json has an average, which the run's tasks do not give"),
+    )
+    def test_the_average_is_that_of_the_runs_tasks(self, averages, problem):
+        folder = run_of_two_tasks()
+        self.assertEmpty(problems_of(folder))
+        folder = Path(shutil.copytree(folder, Path(tempfile.mkdtemp()) / "run"))
+        change_results(folder, lambda results: results.update(averages=averages))
+        self.assertRegex("\n".join(problems_of(folder)), problem)
+
+
+@functools.cache
+def run_of_two_tasks() -> Path:
+    return tiny_run(dataset_name="sentiment,entailment").directory
 
 
 def uploaded_files(folder: Path) -> dict[str, bytes]:

@@ -161,7 +161,7 @@ class Answered:
 
     Attributes:
       answers: by split, in the examples' order.
-      losses: by split, the metrics of those of which only the loss is evaluated.
+      losses: by split that the model answered, the metrics of one of which only the loss is evaluated.
       now: as `Evaluator.described`.
       distances: by split and position of an example, nats between its two answers; None: not measured.
     """
@@ -224,8 +224,7 @@ def answer_again(
         if other_answers is None:
             result = evaluator.evaluate(model, [eval_set]).results[split.name]
             answers = result.predictions
-            if result.method == "loss":
-                answered.losses[split.name] = result.metrics
+            answered.losses[split.name] = result.metrics if result.method == "loss" else {}
         else:
             answers = other_answers.answer(eval_set)
         answered.answers[split.name] = answers

@@ -14,19 +14,23 @@ from pathlib import Path
 
 from t5suite.base.provenance import code_sha256, versions
 from t5suite.reports.evaluations import row_key
+from t5suite.reports.formatting import points
 from t5suite.reports.record_checks import (
+    groups_of_results,
     is_same,
     problems_of_averages,
     problems_of_card,
     problems_of_files,
+    problems_of_groups,
     problems_of_lines,
     problems_of_manifest,
+    problems_of_names,
     problems_of_scores,
     problems_of_tasks,
-    scores_by_answers,
 )
 from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
 from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.runs.directory import RESULTS
 from t5suite.runs.public_record import record_sha256
 
 # Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
@@ -35,6 +39,8 @@ NEAR_TIES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
 FORMATS = {"fp16": "float16", "bf16": "bfloat16"}
 # Losses that are summed in another order: the share by which they may differ.
 LOSS_TOLERANCE = 1e-5
+# What results have of a split of which only the loss is evaluated.
+LOSSES = ("nll", "loss")
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ def verify_record(
     problems += [*problems_of_tasks(record), *problems_of_card(record)]
     for split in record.splits:
         problems += problems_of_split(record, split, rows[split.name].rows)
-    problems += problems_of_averages(record)
+    problems += [*problems_of_names(record), *problems_of_averages(record)]
     not_answered = ""
     if answer is None:
         not_answered = "--scores_only"
@@ -177,18 +183,31 @@ def problems_of_split(record: RunRecord, split: RecordedSplit, rows: list[dict])
     problems = problems_of_lines(split, example_set)
     if len(example_set) != len(split.lines):
         return problems
-    scores = scores_by_answers(split, example_set, split.answers)
-    return problems + problems_of_scores(split, scores, record.results)
+    task = split.scored.task
+    reported = record.results["tasks"].get(split.name, {})
+    if split.facts.get("method") == "loss":
+        problems += problems_of_scores(split.name, {}, reported, names_of_losses=LOSSES)
+    else:
+        problems += problems_of_scores(split.name, task.score_examples(example_set, split.answers), reported)
+    groups = task.score_groups(example_set, split.answers)
+    return problems + problems_of_groups(split.name, groups, groups_of_results(record).get(split.name, {}))
 
 
 def problems_of_losses(record: RunRecord, split: RecordedSplit, answered) -> list[str]:
     """Losses in the results that are not those of the model now, of splits of which only the loss is evaluated."""
-    metrics = answered.losses.get(split.name, {})
+    losses = answered.losses.get(split.name)
+    if losses is None:
+        return []
+    reported = record.results["tasks"].get(split.name, {})
     problems = []
-    for name, reported in record.results["tasks"].get(split.name, {}).items():
-        value = metrics.get(name)
-        if value is not None and not is_same(value, reported, LOSS_TOLERANCE):
-            problems.append(f"{split.name}: {name} is {value:.6f} by the model, and {reported:.6f} in results.json")
+    for name in LOSSES:
+        if name not in reported:
+            continue
+        if name not in losses:
+            problems.append(f"{split.name}: {RESULTS} has {name}, which the model does not give")
+        elif not is_same(losses[name], reported[name], LOSS_TOLERANCE):
+            value = points(reported[name], "nan", digits=6)
+            problems.append(f"{split.name}: {name} is {losses[name]:.6f} by the model, and {value} in {RESULTS}")
     return problems
 
 
