@@ -460,6 +460,25 @@ class ScoresTest(parameterized.TestCase):
         )
         self.assertEqual(problems_of(folder), expected)
 
+    @parameterized.parameters(
+        ("model-index: abc", []),
+        ("model-index: {name: x}", []),
+        ("model-index: [{name: x, results: abc}]", []),
+        ("model-index: [{name: x, results: [{task: {name: reviews}, metrics: abc}]}]", []),
+        (
+            "model-index: [{results: [{task: {name: [reviews]}, metrics: [{name: accuracy, value: 75.0}]}]}]",
+            ["README.md: ['reviews']: accuracy is 75.00 on the card, and none in results.json"],
+        ),
+        (
+            "model-index: [{results: [{task: {name: reviews}, metrics: [{name: accuracy, value: true}]}]}]",
+            ["README.md: reviews: accuracy is True on the card, and 75.00 in results.json"],
+        ),
+    )
+    def test_what_is_no_table_in_the_header_of_a_card_is_no_score(self, header, problems):
+        folder = copy_of_run()
+        (folder / "README.md").write_text(f"---\n{header}\n---\n# reviews\n")
+        self.assertEqual(problems_of(folder), problems)
+
     def test_rows_without_labels_give_no_score(self):
         place = Path(tempfile.mkdtemp())
         rows = reviews(24, seed=3)
@@ -642,6 +661,15 @@ def set_kernel(folder: Path) -> None:
     change_json(folder / "config.json", lambda config: config.update(attn_implementation="ada/kernel"))
 
 
+def set_auto_map_list(folder: Path) -> None:
+    set_flag(trust_remote_code=True)(folder)
+    change_json(folder / "config.json", lambda config: config.update(auto_map=["modeling_x.X"]))
+
+
+def set_entry(**entries):
+    return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest.update(entries))
+
+
 def remove(name: str):
     def change(folder: Path) -> None:
         path = folder / name
@@ -674,6 +702,47 @@ REFUSALS = (
     (set_flag(metrics="accuracy,os.path:exists"), r"never run: --metrics os.path:exists \(os/path.py\)"),
     (set_flag(attn_implementation="ada/kernel"), r"never run: --attn_implementation ada/kernel \(a kernel of the hub"),
     (set_kernel, "never run: config.json: attn_implementation ada/kernel"),
+    (
+        write_text("results.json", '{"tasks": {"reviews": {"accuracy": "75"}}, "averages": {}}'),
+        "results.json: .*'tasks.reviews.accuracy' is '75', not a finite number",
+    ),
+    (
+        write_text("results.json", f'{{"tasks": {{"reviews": {{"accuracy": 1{"0" * 400}}}}}, "averages": {{}}}}'),
+        "'tasks.reviews.accuracy' is 10.*, not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {"reviews": {"accuracy": Infinity}}, "averages": {}}'),
+        "'tasks.reviews.accuracy' is inf, not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {"reviews": [75]}, "averages": {}}'),
+        "'tasks.reviews' is .75., not a table",
+    ),
+    (
+        write_text("results.json", '{"tasks": {}, "averages": {"mini": []}}'),
+        "'averages.mini' is .., not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {}, "averages": {}, "groups": {"reviews": 3}}'),
+        "'groups.reviews' is 3, not a table",
+    ),
+    (set_entry(files=["model.safetensors"]), "manifest.json: .*'files' is .*, not a table"),
+    (set_entry(files={"model.safetensors": 3}), "'files.model.safetensors' is 3, not a text"),
+    (set_entry(withheld=3), "'withheld' is 3, not a list"),
+    (set_entry(scored={SPLIT: [3]}), "'scored.reviews' is .3., not a table"),
+    (set_entry(scored={SPLIT: {"n": "40"}}), "'scored.reviews.n' is '40', not a whole number"),
+    (set_entry(scored={SPLIT: {"method": ["generate"]}}), "'scored.reviews.method' is .*, not one of generate, score"),
+    (set_entry(trained_on="own"), "'trained_on' is 'own', not a list of a benchmark and its tasks"),
+    (set_entry(tasks={SPLIT: "reviews"}), "'tasks.reviews' is 'reviews', not a table"),
+    (set_entry(hub={"models": {"ada/x": "main"}}), "'hub.models.ada/x' is 'main', not a table"),
+    (set_entry(answering={"dtype": ["float32"]}), "'answering.dtype' is .*, not a text"),
+    (set_entry(tokenizer={"pieces": 3}), "'tokenizer' has no 'vocabulary'"),
+    (set_flag(plug_ins=["os:path"]), "'settings.plug_ins' is .*, not a table"),
+    (set_flag(plug_ins={"callbacks": [{"sha256": "x"}]}), "'settings.plug_ins.callbacks.0' has no 'name'"),
+    (set_flag(max_eval_samples="40"), "'settings.max_eval_samples' is '40', not a whole number"),
+    (set_flag(seed=2**64), "'settings.seed' is 18446744073709551616, not a whole number"),
+    (set_flag(validation_file=["a.jsonl"]), "'settings.validation_file' is .*, not a text"),
+    (set_auto_map_list, "config.json: .*'auto_map' is .*, not a table"),
     (set_flag(model_class="mine.models:Slow"), r"never run: --model_class mine.models:Slow \(mine/models.py\)"),
 )
 WRONG_FLAGS = (

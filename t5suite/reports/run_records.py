@@ -19,6 +19,7 @@ from t5suite.base.model_files import table_or_empty
 from t5suite.reports.evaluated_rows import ScoredSplit
 from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role
 from t5suite.reports.finished_runs import has_weights, hub_commits
+from t5suite.reports.record_shapes import CONFIGURATION_SHAPE, MANIFEST_SHAPE, RESULTS_SHAPE, Shape, first_problem
 from t5suite.reports.shared_files import PREDICTIONS, has_own_rows
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entry_checks import check_entry
@@ -123,8 +124,21 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
         results = read_results(folder)
     if manifest.get("status") != "finished":
         raise DataError(f"{folder}: {MANIFEST}: the run is not finished (status {manifest.get('status')!r})")
+    check_shape(folder / MANIFEST, manifest, MANIFEST_SHAPE)
+    check_shape(folder / RESULTS, results, RESULTS_SHAPE)
     check_needs_no_code(folder, manifest)
     return RunRecord(folder, manifest, results, read_splits(folder, manifest), commit)
+
+
+def check_shape(path: Path, content, shape: Shape) -> None:
+    """Refuses a file of the record that does not look like one that a run has written.
+
+    Raises:
+      DataError: names the key and its value.
+    """
+    problem = first_problem(content, shape)
+    if problem:
+        raise DataError(f"{path}: not as a run writes it: {problem}")
 
 
 def what_to_give_instead(folder: Path) -> str:
@@ -203,7 +217,9 @@ def code_of_flags(settings: Mapping) -> Iterator[str]:
 
 def code_named_in(path: Path) -> list[str]:
     """The classes that a configuration's `auto_map` names."""
-    auto_map = table_or_empty(path).get(CODE_KEY) or {}
+    configuration = table_or_empty(path)
+    check_shape(path, configuration, CONFIGURATION_SHAPE)
+    auto_map = configuration.get(CODE_KEY) or {}
     targets = []
     for target in auto_map.values():
         names = target if isinstance(target, list) else [target]
