@@ -1,5 +1,6 @@
 """`t5suite verify`: an untouched run is equal; what was tampered with is found, or only a hash from elsewhere shows it."""
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -218,48 +219,29 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-PRIVATE = ("command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended")
-NOT_HASHED = ("record_sha256", "withheld", "status", "finished")
-PLACES = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
-
-
-def without_places(value):
-    if isinstance(value, str):
-        return PLACES.sub(lambda path: f"…/{path[0].rstrip('/').split('/')[-1]}", value)
-    if isinstance(value, dict):
-        return {without_places(key): without_places(part) for key, part in value.items()}
-    return [without_places(part) for part in value] if isinstance(value, list) else value
-
-
-def hash_of_record(manifest: dict) -> str:
-    """What `record_sha256` is, written once more from its description."""
-    record = {key: value for key, value in manifest.items() if key not in PRIVATE + NOT_HASHED}
-    for key in ("settings", "data", "title", "hub", "model"):
-        record[key] = without_places(record[key])
-    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def make_hashes_anew(folder: Path, split: str = SPLIT) -> None:
     """What somebody does who hides a change: every hash in the manifest fits the files as they are now."""
 
     def renew(manifest):
+        manifest.pop("record_sha256", None)
         manifest.pop("tokenizer", None)  # a description of the tokenizer, which has hashes, too
         names = [name for name in manifest["files"] if (folder / name).exists()]
         manifest["files"] = {name: sha256(folder / name) for name in names}
         path = folder / "rows" / f"{split}.validation.jsonl"
         if not path.exists():
-            manifest["record_sha256"] = hash_of_record(manifest)
             return
         rows = read_rows(path)
         text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
         facts = manifest["scored"][split]
         facts["rows_sha256"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         facts["n"] = len(rows)
-        manifest["record_sha256"] = hash_of_record(manifest)
 
-    change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
+    if (folder / "task.json").exists():
+        change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
     change_json(folder / "manifest.json", renew)
+    with contextlib.suppress(ValueError):  # refused: no hash is looked at
+        record_hash = re.search("record: ([0-9a-f]{64})", verified(folder, "--scores_only")[1])[1]
+        change_json(folder / "manifest.json", lambda manifest: manifest.update(record_sha256=record_hash))
 
 
 # What is tampered with, what verification says, and what it says after every hash was made anew; None: nothing, since
@@ -633,6 +615,45 @@ class HubTest(parameterized.TestCase):
             self.assertIn("predictions/reviews.validation.jsonl is missing", done.stderr)
             self.assertIn("--share_rows", done.stderr)
 
+    def test_folders_of_the_author_are_not_sent_and_do_not_count_in_the_hash(self):
+        folder = copy_of_run()
+        places = {
+            "train_file": "/home/ada/my data/train.jsonl",
+            "validation_file": "file:///home/ada/v 1/validation.jsonl",
+            "test_file": "C:\\Users\\ada\\test set\\test.jsonl",
+            "data_dir": "../../ada/my rows",
+            "model_name_or_path": "~/ada/my models/t5",
+            "output_dir": "/home/ada/one, two/run, /home/ada/second",
+            "run_name": "from /home/ada/x.csv, ../ada/y.csv and file:///home/ada/z.csv",
+        }
+        names = {
+            "train_file": "…/train.jsonl",
+            "validation_file": "…/validation.jsonl",
+            "test_file": "…/test.jsonl",
+            "data_dir": "…/my rows",
+            "model_name_or_path": "…/t5",
+            "output_dir": "…/run, …/second",
+            "run_name": "from …/x.csv, …/y.csv and …/z.csv",
+        }
+        set_flag(**places)(folder)
+        sent = json.loads(uploaded_files(folder)["manifest.json"])
+        self.assertEqual({name: sent["settings"][name] for name in places}, names)
+        hashes = []
+        for settings in (places, names):
+            set_flag(**settings)(folder)
+            hashes.append(re.search("record: ([0-9a-f]{64})", verified(folder, "--scores_only")[1])[1])
+        self.assertEqual(hashes[0], hashes[1])
+
+    def test_the_weights_of_each_tasks_best_step_stay_and_the_card_says_so(self):
+        flags = {"select": "per_task", "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1}
+        folder = tiny_run(dataset_name="sentiment,entailment", max_steps=2, **flags).directory
+        with self.assertLogs("t5suite", "INFO") as logs:
+            sent = uploaded_files(folder)
+        self.assertIn("in the run's own folder alone: the weights of each task's best step", sent["README.md"].decode())
+        (line,) = [line for line in logs.output if "not uploaded: " in line]
+        self.assertIn("best/", line)
+        self.assertNotIn("--share_rows", line)
+
     def test_code_of_a_repository_is_neither_downloaded_nor_run(self):
         folder = copy_of_run()
         trap = Path(tempfile.mkdtemp()) / "ran"
@@ -855,6 +876,10 @@ class HonestDifferencesTest(parameterized.TestCase):
         first, *others = [json.loads(line) for line in output.splitlines()]
         num_different = sum("recorded" in line for line in others)
         self.assertEqual((first["verdict"], first["answers"], first["equal"]), ("different", 40, 40 - num_different))
+        not_shown = ["the rows of reviews (the author's own)", "how the weights were trained"]
+        self.assertEqual((first["not_answered"], first["unverified"]), (None, not_shown))
+        _, output = verified(folder, "--json", "--scores_only")
+        self.assertEqual(json.loads(output.splitlines()[0])["not_answered"], "--scores_only")
         self.assertGreater(num_different, 2)
 
     def test_labels_that_are_chosen_by_their_scores(self):
@@ -902,9 +927,29 @@ class HonestDifferencesTest(parameterized.TestCase):
         code, output = verified(place / "scored")
         self.assertEqual(code, 0, output)
         self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        self.assertNotIn("the weights of", output)
+        change_idle_weight(place / "trained")
+        code, output = verified(place / "scored")
+        self.assertEqual(code, 1, output)
+        self.assertIn("trained: model.safetensors is not the file that the run wrote (SHA-256)\n", output)
+        change_json(place / "scored" / "manifest.json", lambda manifest: manifest.pop("model_files"))
+        make_hashes_anew(place / "scored")
+        code, output = verified(place / "scored")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"not verified: the weights of .*trained \(no hashes were recorded\)\n")
         shutil.rmtree(place / "trained")
         with exits_with(65, "the model that answered, trained, is missing"):
             run_cli("verify", place / "scored")
+
+    def test_an_export_answers_no_longer_than_the_run(self):
+        pytest.importorskip("onnxruntime")
+        source = tiny_run(dataset_name="similarity", generation_max_length=2).directory
+        answers = [line["prediction"] for line in read_rows(source / "predictions" / "similarity.validation.jsonl")]
+        exported = Path(tempfile.mkdtemp()) / "onnx"
+        run_cli("export", "--model_name_or_path", source, "--output_dir", exported, "--format", "onnx")
+        code, output = verified(source, "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertNotEmpty("".join(answers))
 
     @parameterized.parameters("generate", "score")
     def test_an_export_answers_in_place_of_the_model(self, method):

@@ -20,7 +20,7 @@ from t5suite.reports.averages import SplitFigure, averages_of, figure_of
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
-from t5suite.reports.shared_files import PREDICTIONS, ROWS, has_own_rows, hashes_of_run
+from t5suite.reports.shared_files import FILES_OF_MODEL, PREDICTIONS, ROWS, has_own_rows, hashes_of_run
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
@@ -153,6 +153,9 @@ def finish_run(
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.update(files=hashes_of_run(run.directory))
+    model = settings.get("model_name_or_path")
+    if not is_model and model and Path(model).is_dir():
+        run.update(model_files=hashes_of_run(model, FILES_OF_MODEL))
     run.update(**{RECORD_HASH: record_sha256(read_manifest(run.directory))})
     run.finish()
     print_results(run.directory, run.manifest, results)

@@ -21,7 +21,7 @@ from t5suite.reports.averages import SplitFigure, averaged_tasks, averages_of, f
 from t5suite.reports.evaluations import TOLERANCE
 from t5suite.reports.formatting import average_title, points
 from t5suite.reports.run_records import RecordedSplit, RunRecord, with_class_ids
-from t5suite.reports.shared_files import FOLDERS_WITHHELD, files_of_record
+from t5suite.reports.shared_files import FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
 from t5suite.runs.directory import MANIFEST, RESULTS, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.examples import ExampleSet
@@ -35,20 +35,33 @@ MOST_NAMED = 5
 
 def problems_of_files(record: RunRecord) -> list[str]:
     """Files that are not those that the run wrote, by the hashes in its manifest; earlier versions recorded none."""
+    problems = []
     hashes = record.manifest.get("files")
-    if hashes is None:
-        return []
+    if hashes is not None:
+        shared = {name: sha256 for name, sha256 in hashes.items() if not is_withheld(record, name)}
+        problems += differing_files(record.folder, shared, HASHED)
+    hashes_of_model = record.manifest.get("model_files")
+    if hashes_of_model is not None and record.model_folder is not None:
+        names = differing_files(record.model_folder, hashes_of_model, FILES_OF_MODEL)
+        problems += [f"the model in {record.model_folder}: {problem}" for problem in names]
+    return problems
+
+
+def differing_files(folder: Path, hashes: Mapping[str, str], patterns: Sequence[str]) -> list[str]:
+    """Files of a folder that are not those that were there, by their hashes.
+
+    Args:
+      patterns: of files that must have a hash.
+    """
     problems = []
     for name, sha256 in hashes.items():
-        path = record.folder / name
-        if is_withheld(record, name):
-            continue
-        is_inside = path.resolve().is_relative_to(record.folder.resolve()) or path.is_symlink()
+        path = folder / name
+        is_inside = path.resolve().is_relative_to(folder.resolve()) or path.is_symlink()
         if not is_inside or not path.is_file():
             problems.append(f"{name} is missing, which the run wrote")
         elif file_sha256(path) != sha256:
             problems.append(f"{name} is not the file that the run wrote (SHA-256)")
-    new_names = [name for name in files_of_record(record.folder) if name not in hashes]
+    new_names = [name for name in files_of_record(folder, patterns) if name not in hashes]
     return problems + [f"{name} is in the folder, but is no file that the run wrote" for name in new_names]
 
 

@@ -210,6 +210,7 @@ MANIFEST_SHAPE = Table(
         ),
         "scored": OrNull(Table(each=SPLIT)),
         "files": OrNull(HASHES),
+        "model_files": OrNull(HASHES),
         "withheld": OrNull(ListOf(TEXT)),
         "record_sha256": OrNull(TEXT),
     }

@@ -95,6 +95,14 @@ class RunRecord:
         return name
 
     @property
+    def model_folder(self) -> Path | None:
+        """The folder of a model that the run has evaluated, not trained, if it is here."""
+        folder = Path(self.model)
+        if folder == self.folder or not folder.is_dir():
+            return None
+        return folder
+
+    @property
     def model_revision(self) -> str | None:
         """The commits of the hub's models that the run has read, as `--model_revision` takes them."""
         return hub_commits(self.manifest.get("hub") or {}, "models") or self.settings.get("model_revision")

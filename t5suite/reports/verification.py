@@ -317,6 +317,10 @@ def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str
             parts.append(f"the rows of {split.name} (the author's own)")
         elif named_folder and is_folder_here(record, named_folder) and not data_dir:
             parts.append(f"the rows of {split.name} (from a folder that the record names, {named_folder})")
+    if record.manifest.get("files") is None:
+        parts.append("the files (no hashes were recorded)")
+    if record.model_folder is not None and record.manifest.get("model_files") is None:
+        parts.append(f"the weights of {record.model_folder} (no hashes were recorded)")
     if record.settings.get("teacher") or "training" in record.manifest:
         parts.append("how the weights were trained")
     callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())

@@ -120,6 +120,8 @@ def verification_json(verification: Verification) -> list[dict]:
             "answers": verification.num_answers,
             "equal": verification.num_equal if verification.answered else None,
             "answered": verification.answered,
+            "not_answered": verification.not_answered or None,
+            "unverified": verification.unverified,
             "record_sha256": verification.record_sha256,
             "commit": verification.commit,
         }

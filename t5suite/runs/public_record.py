@@ -49,7 +49,7 @@ def record_sha256(manifest: Mapping) -> str:
 
 
 def without_places(value):
-    """A value of the manifest, every absolute path in it reduced to its last name."""
+    """A value of the manifest, every path in it that leads out of the working directory reduced to its last name."""
     if isinstance(value, str):
         return without_folders(value)
     if isinstance(value, Mapping):
