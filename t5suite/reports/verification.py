@@ -1,8 +1,8 @@
 """Whether a finished run's scores can be had again: its record checked, and its rows answered again by its model.
 
->>> verification = verify_record(read_record("runs/mini-sentiment"))
->>> verification.is_equal, verification.num_equal, verification.num_answers
-(True, 400, 400)
+>>> verification = verify_record(read_record("runs/mini-sentiment"))     # without the model
+>>> verification.is_equal, verification.num_answers, verification.num_equal
+(True, 400, None)
 
 A verification is complete when every recorded answer was compared, or says what it left out. What differs between then
 and now (versions, device, number format) explains small differences, and is none itself.
@@ -114,9 +114,11 @@ class Verification:
         return sum(split.num_answers for split in self.splits)
 
     @property
-    def num_equal(self) -> int:
-        """Recorded answers that the model gives again."""
-        return sum(split.num_equal or 0 for split in self.splits)
+    def num_equal(self) -> int | None:
+        """Recorded answers that the model gives again; None: it was not run."""
+        if not self.answered:
+            return None
+        return sum(split.num_equal for split in self.splits)
 
 
 def verify_record(
