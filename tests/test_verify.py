@@ -253,7 +253,7 @@ CASES = {
     "the card": (raise_score_on_card, "^different: all 40 answers are equal, but 1 part of the record differs\n", "accuracy is 99.00 on the card"),
     "a row's text": (change_row_text, "rows/reviews.* has changed", "row 0.* recorded"),
     "a row's label": (change_row_label, "rows/reviews.* has changed", "targets are not those of the rows: row 0"),
-    "a row left out": (drop_row, "^different: 0 of 39 answers are equal; .*\n.*\ndifferent: .*40 rows then, 39 now", None),
+    "a row left out": (drop_row, "^different: 0 of 39 answers are equal, 39 were not compared; .*\n.*\ndifferent: .*40 rows then, 39 now", None),
     "weights": (change_weights, "model.safetensors is not the file", "no near tie"),
     "a weight that alters no answer": (change_idle_weight, "model.safetensors is not the file", None),
     "a setting of the answers": (change_length, "manifest.json does not say", "row .* recorded"),
@@ -678,13 +678,13 @@ def set_flag(**settings):
     return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(settings))
 
 
-def set_kernel(folder: Path) -> None:
-    change_json(folder / "config.json", lambda config: config.update(attn_implementation="ada/kernel"))
+def set_configuration(**settings):
+    return lambda folder: change_json(folder / "config.json", lambda config: config.update(settings))
 
 
 def set_auto_map_list(folder: Path) -> None:
     set_flag(trust_remote_code=True)(folder)
-    change_json(folder / "config.json", lambda config: config.update(auto_map=["modeling_x.X"]))
+    set_configuration(auto_map=["modeling_x.X"])(folder)
 
 
 def set_entry(**entries):
@@ -722,7 +722,7 @@ REFUSALS = (
     (set_flag(task_file="my_tasks.py"), "code, which is never run: --task_file my_tasks.py"),
     (set_flag(metrics="accuracy,os.path:exists"), r"never run: --metrics os.path:exists \(os/path.py\)"),
     (set_flag(attn_implementation="ada/kernel"), r"never run: --attn_implementation ada/kernel \(a kernel of the hub"),
-    (set_kernel, "never run: config.json: attn_implementation ada/kernel"),
+    (set_configuration(attn_implementation="ada/kernel"), "never run: config.json: attn_implementation ada/kernel"),
     (
         write_text("results.json", '{"tasks": {"reviews": {"accuracy": "75"}}, "averages": {}}'),
         "results.json: .*'tasks.reviews.accuracy' is '75', not a finite number",
@@ -763,6 +763,12 @@ REFUSALS = (
     (set_flag(max_eval_samples="40"), "'settings.max_eval_samples' is '40', not a whole number"),
     (set_flag(seed=2**64), "'settings.seed' is 18446744073709551616, not a whole number"),
     (set_flag(validation_file=["a.jsonl"]), "'settings.validation_file' is .*, not a text"),
+    (set_configuration(dtype=1e308), "config.json: .*'dtype' is 1e.308, not a text"),
+    (set_configuration(decoder_start_token_id={}), "'decoder_start_token_id' is .., not a whole number"),
+    (
+        lambda folder: change_json(folder / "task.json", lambda card: card.update(tokenizer={"pieces": 3})),
+        "task.json: .*'tokenizer' has no 'vocabulary'",
+    ),
     (set_auto_map_list, "config.json: .*'auto_map' is .*, not a table"),
     (set_flag(model_class="mine.models:Slow"), r"never run: --model_class mine.models:Slow \(mine/models.py\)"),
 )
@@ -931,7 +937,7 @@ class HonestDifferencesTest(parameterized.TestCase):
         change_idle_weight(place / "trained")
         code, output = verified(place / "scored")
         self.assertEqual(code, 1, output)
-        self.assertIn("trained: model.safetensors is not the file that the run wrote (SHA-256)\n", output)
+        self.assertIn("trained: model.safetensors is not the file that the run has read (SHA-256)\n", output)
         change_json(place / "scored" / "manifest.json", lambda manifest: manifest.pop("model_files"))
         make_hashes_anew(place / "scored")
         code, output = verified(place / "scored")

@@ -26,6 +26,7 @@ from t5suite.models.tokenizer_checks import tokenizer_differences
 from t5suite.models.weights import load_weights
 from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.reports.verification import ANSWERED_BY
 from t5suite.training.eval_sets import EvalSet, make_eval_set
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings
 from t5suite.training.fine_tuning_data import encoding_by_flags
@@ -215,7 +216,7 @@ def answer_again(
     model, evaluator, encoding = load_evaluator(record, answering)
     answered = Answered(evaluator.described(model))
     if other_answers is not None:
-        answered.now["answered by"] = other_answers.name
+        answered.now[ANSWERED_BY] = other_answers.name
     for split in by_task(record.splits):
         if not rows[split.name].rows:
             continue

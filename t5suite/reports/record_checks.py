@@ -39,30 +39,31 @@ def problems_of_files(record: RunRecord) -> list[str]:
     hashes = record.manifest.get("files")
     if hashes is not None:
         shared = {name: sha256 for name, sha256 in hashes.items() if not is_withheld(record, name)}
-        problems += differing_files(record.folder, shared, HASHED)
+        problems += differing_files(record.folder, shared, HASHED, "wrote")
     hashes_of_model = record.manifest.get("model_files")
     if hashes_of_model is not None and record.model_folder is not None:
-        names = differing_files(record.model_folder, hashes_of_model, FILES_OF_MODEL)
-        problems += [f"the model in {record.model_folder}: {problem}" for problem in names]
+        of_model = differing_files(record.model_folder, hashes_of_model, FILES_OF_MODEL, "has read")
+        problems += [f"the model in {record.model_folder}: {problem}" for problem in of_model]
     return problems
 
 
-def differing_files(folder: Path, hashes: Mapping[str, str], patterns: Sequence[str]) -> list[str]:
+def differing_files(folder: Path, hashes: Mapping[str, str], patterns: Sequence[str], verb: str) -> list[str]:
     """Files of a folder that are not those that were there, by their hashes.
 
     Args:
       patterns: of files that must have a hash.
+      verb: what the run did with the files: `wrote`, `has read`.
     """
     problems = []
     for name, sha256 in hashes.items():
         path = folder / name
         is_inside = path.resolve().is_relative_to(folder.resolve()) or path.is_symlink()
         if not is_inside or not path.is_file():
-            problems.append(f"{name} is missing, which the run wrote")
+            problems.append(f"{name} is missing, which the run {verb}")
         elif file_sha256(path) != sha256:
-            problems.append(f"{name} is not the file that the run wrote (SHA-256)")
+            problems.append(f"{name} is not the file that the run {verb} (SHA-256)")
     new_names = [name for name in files_of_record(folder, patterns) if name not in hashes]
-    return problems + [f"{name} is in the folder, but is no file that the run wrote" for name in new_names]
+    return problems + [f"{name} is in the folder, but is no file that the run {verb}" for name in new_names]
 
 
 def is_withheld(record: RunRecord, name: str) -> bool:

@@ -173,9 +173,10 @@ def settings_shape() -> Table:
 TEXT = Kind("a text", is_text)
 COUNT = Kind("a whole number of at least 0", is_count)
 SCORE = Kind("a finite number or null", is_score)
+WHOLE = Kind("a whole number", is_whole)
 KINDS_OF_FLAGS = {
     "str": TEXT,
-    "int": Kind("a whole number", is_whole),
+    "int": WHOLE,
     "float": Kind("a finite number", is_finite),
     "bool": Kind("true or false", is_truth),
 }
@@ -188,6 +189,11 @@ SPLIT = Table(
         "max_answer_tokens": OrNull(COUNT),
         "rows_sha256": OrNull(TEXT),
     }
+)
+# What the manifest and task.json say of a tokenizer.
+TOKENIZER = Table(
+    {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": Table()},
+    needed=("pieces", "vocabulary"),
 )
 MANIFEST_SHAPE = Table(
     {
@@ -202,12 +208,7 @@ MANIFEST_SHAPE = Table(
         "tasks": OrNull(Table(each=Table())),
         "best_per_task": OrNull(Table()),
         "answering": OrNull(Table({"dtype": TEXT, "autocast": TEXT, "device": TEXT})),
-        "tokenizer": OrNull(
-            Table(
-                {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": Table()},
-                needed=("pieces", "vocabulary"),
-            )
-        ),
+        "tokenizer": OrNull(TOKENIZER),
         "scored": OrNull(Table(each=SPLIT)),
         "files": OrNull(HASHES),
         "model_files": OrNull(HASHES),
@@ -223,4 +224,13 @@ RESULTS_SHAPE = Table(
     },
     needed=("tasks", "averages"),
 )
-CONFIGURATION_SHAPE = Table({"auto_map": OrNull(Table())})
+TASK_CARD_SHAPE = Table({"tokenizer": OrNull(TOKENIZER)})
+CONFIGURATION_SHAPE = Table(
+    {
+        "auto_map": OrNull(Table()),
+        "dtype": OrNull(TEXT),
+        "torch_dtype": OrNull(TEXT),
+        "decoder_start_token_id": OrNull(WHOLE),
+        "pad_token_id": OrNull(WHOLE),
+    }
+)

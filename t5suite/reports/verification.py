@@ -31,7 +31,7 @@ from t5suite.reports.record_checks import (
 from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.runs.directory import RESULTS
-from t5suite.runs.public_record import record_sha256
+from t5suite.runs.public_record import RECORD_HASH, record_sha256
 
 # Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
 # are 0.06 apart, and errors of a few layers add up; of float32 with 24 bits sums in another order differ by 1e-5.
@@ -39,6 +39,8 @@ NEAR_TIES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
 FORMATS = {"fp16": "float16", "bf16": "bfloat16"}
 # Losses that are summed in another order: the share by which they may differ.
 LOSS_TOLERANCE = 1e-5
+# The name in `Answered.now` of what answers, where it is not the run's model.
+ANSWERED_BY = "answered by"
 # What results have of a split of which only the loss is evaluated.
 LOSSES = ("nll", "loss")
 
@@ -69,7 +71,7 @@ class SplitVerification:
     """A split's answers and scores.
 
     Attributes:
-      num_equal: recorded answers that are equal to those now; None: the model was not run.
+      num_equal: recorded answers that are equal to those now; None: they were not compared.
       scores: as reported.
     """
 
@@ -90,6 +92,7 @@ class Verification:
       rows: the examples whose answers differ.
       environment: `(what, then, now)` of what differs around the run.
       answered: whether the model was run; if not, `not_answered` says why.
+      unverified: what nothing was compared of.
       record_sha256, commit: what to compare with a hash from elsewhere; the commit is the hub's.
     """
 
@@ -118,7 +121,12 @@ class Verification:
         """Recorded answers that the model gives again; None: it was not run."""
         if not self.answered:
             return None
-        return sum(split.num_equal for split in self.splits)
+        return sum(split.num_equal or 0 for split in self.splits)
+
+    @property
+    def num_not_compared(self) -> int:
+        """Recorded answers that could not be compared with others."""
+        return sum(split.num_answers for split in self.splits if split.num_equal is None)
 
 
 def verify_record(
@@ -140,13 +148,7 @@ def verify_record(
       DataError: rows are missing.
     """
     rows = {split.name: rows_of_split(record, split, data_dir) for split in record.splits}
-    # Rows that have changed explain most of what follows.
-    problems = [rows_of_a_split.problem for rows_of_a_split in rows.values() if rows_of_a_split.problem]
-    problems += [*problems_of_manifest(record, expected), *problems_of_files(record)]
-    problems += [*problems_of_tasks(record), *problems_of_card(record)]
-    for split in record.splits:
-        problems += problems_of_split(record, split, rows[split.name].rows)
-    problems += [*problems_of_names(record), *problems_of_averages(record)]
+    problems = problems_without_model(record, rows, expected)
     not_answered = ""
     if answer is None:
         not_answered = "--scores_only"
@@ -175,6 +177,24 @@ def verify_record(
         unverified=unverified_parts(record, data_dir),
         commit=record.commit,
     )
+
+
+def problems_without_model(record: RunRecord, rows: Mapping[str, RecordedRows], expected: str | None) -> list[str]:
+    """What does not fit in a record and its rows; rows that have changed explain most of the others, and come first.
+
+    Args:
+      rows: those of each split.
+      expected: the hash of the record, from elsewhere.
+    """
+    problems = [rows[split.name].problem for split in record.splits if rows[split.name].problem]
+    problems += problems_of_manifest(record, expected)
+    problems += problems_of_files(record)
+    problems += problems_of_tasks(record)
+    problems += problems_of_card(record)
+    for split in record.splits:
+        problems += problems_of_split(record, split, rows[split.name].rows)
+    problems += problems_of_names(record)
+    return problems + problems_of_averages(record)
 
 
 def problems_of_split(record: RunRecord, split: RecordedSplit, rows: list[dict]) -> list[str]:
@@ -219,21 +239,35 @@ def differing_rows(record: RunRecord, split: RecordedSplit, answered, rows_chang
     Args:
       rows_changed: as in `DifferingRow`.
     """
-    answers = answered.answers.get(split.name, [])
-    if answers and len(answers) != len(split.lines):
-        return []  # `problems_of_lines` has said so
+    answers = answers_now(split, answered)
+    if answers is None:
+        return []
     bound = near_tie(record, answered.now)
     differing = []
-    for position, (line, now) in enumerate(zip(split.lines, answers)):
+    for position, (line, now) in enumerate(zip(split.lines, answers, strict=True)):
         if line["prediction"] == now:
             continue
         nats = answered.distances.get((split.name, position))
-        is_near = nats is not None and abs(nats) <= bound
         row = DifferingRow(
-            split.name, line["row"], key_of_line(line), line["prediction"], now, nats, is_near, rows_changed
+            split=split.name,
+            row=line["row"],
+            key=key_of_line(line),
+            recorded=line["prediction"],
+            now=now,
+            nats=nats,
+            is_near_tie=nats is not None and abs(nats) <= bound,
+            rows_changed=rows_changed,
         )
         differing.append(row)
     return differing
+
+
+def answers_now(split: RecordedSplit, answered) -> list[str] | None:
+    """The answers that can be compared with the recorded ones; None: there are none, or of another number of rows."""
+    if answered is None:
+        return None
+    answers = answered.answers.get(split.name, [])
+    return answers if len(answers) == len(split.lines) else None
 
 
 def key_of_line(line: Mapping) -> str:
@@ -256,21 +290,19 @@ def near_tie(record: RunRecord, now: Mapping) -> float:
 
 def environment_differences(record: RunRecord, now: Mapping) -> list[tuple[str, str, str]]:
     """`(what, then, now)` of versions, code, device and decoding, where they differ."""
-    past = {**record.manifest.get("versions", {}), "code": record.manifest.get("code_sha256", "")[:12]}
-    present = {**versions(), "code": code_sha256()[:12]}
-    past |= {f"answering: {name}": value for name, value in record.answering.items()}
-    present |= {f"answering: {name}": value for name, value in now.items()}
-    past["answered by"] = "the run's model"
-    present.setdefault("answered by", present.pop("answering: answered by", past["answered by"]))
-    hardware = record.manifest.get("hardware") or {}
-    for name, value in hardware_now().items():
-        if hardware.get(name) is not None:
-            past[name] = hardware[name]
-            present[name] = value
+    code_then = record.manifest.get("code_sha256", "")
+    hardware_then = record.manifest.get("hardware") or {}
+    pairs = [
+        (record.manifest.get("versions", {}), versions()),
+        ({"code": code_then[:12]}, {"code": code_sha256()[:12]}),
+        ({ANSWERED_BY: "the run's model", **record.answering}, {ANSWERED_BY: "the run's model", **now}),
+        ({name: value for name, value in hardware_then.items() if value is not None}, hardware_now()),
+    ]
     differences = []
-    for name, value in present.items():
-        if name in past and past[name] != value:
-            differences.append((name.removeprefix("answering: "), shown(past[name]), shown(value)))
+    for past, present in pairs:
+        for name, value in present.items():
+            if name in past and past[name] != value:
+                differences.append((name, shown(past[name]), shown(value)))
     return differences
 
 
@@ -294,9 +326,9 @@ def shown(value) -> str:
 def verified_split(record: RunRecord, split: RecordedSplit, answered) -> SplitVerification:
     """What was compared of a split."""
     num_equal = None
-    if answered is not None:
-        answers = answered.answers.get(split.name, [])
-        num_equal = sum(recorded == now for recorded, now in zip(split.answers, answers))
+    answers = answers_now(split, answered)
+    if answers is not None:
+        num_equal = sum(recorded == now for recorded, now in zip(split.answers, answers, strict=True))
     scores = record.results["tasks"].get(split.name, {})
     return SplitVerification(split.name, split.facts.get("n", 0), len(split.lines), num_equal, scores)
 
@@ -321,6 +353,8 @@ def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str
             parts.append(f"the rows of {split.name} (from a folder that the record names, {named_folder})")
     if record.manifest.get("files") is None:
         parts.append("the files (no hashes were recorded)")
+    if record.manifest.get(RECORD_HASH) is None:
+        parts.append("the manifest (no hash was recorded)")
     if record.model_folder is not None and record.manifest.get("model_files") is None:
         parts.append(f"the weights of {record.model_folder} (no hashes were recorded)")
     if record.settings.get("teacher") or "training" in record.manifest:

@@ -53,6 +53,8 @@ def verdict(verification: Verification) -> str:
         parts = "1 part of the record differs" if num_problems == 1 else f"{num_problems} parts of the record differ"
         return f"different: all {verification.num_answers} answers are equal, but {parts}"
     text = f"different: {counts} are equal"
+    if verification.num_not_compared:
+        text += f", {verification.num_not_compared} were not compared"
     if verification.rows and all(row.is_near_tie for row in verification.rows):
         text += ", the others are near ties"
     if num_problems:
