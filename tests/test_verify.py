@@ -764,6 +764,7 @@ REFUSALS = (
     (set_flag(seed=2**64), "'settings.seed' is 18446744073709551616, not a whole number"),
     (set_flag(validation_file=["a.jsonl"]), "'settings.validation_file' is .*, not a text"),
     (set_configuration(dtype=1e308), "config.json: .*'dtype' is 1e.308, not a text"),
+    (set_configuration(dense_act_fn=["a"]), "the model cannot be loaded: .*config.json: feed_forward_proj is"),
     (set_configuration(decoder_start_token_id={}), "'decoder_start_token_id' is .., not a whole number"),
     (
         lambda folder: change_json(folder / "task.json", lambda card: card.update(tokenizer={"pieces": 3})),

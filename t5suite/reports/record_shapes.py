@@ -3,7 +3,7 @@
 >>> first_problem({"tasks": {"rte": {"accuracy": "75"}}, "averages": {}}, RESULTS_SHAPE)
 "'tasks.rte.accuracy' is '75', not a finite number or null"
 
-A shape is a `Kind` of value, or a `Table` or a `ListOf` shapes. Keys that no shape names may be anything.
+A shape is a `Kind` of value, a `TableShape` or a `ListOf` one shape. Keys that no shape names may be anything.
 """
 
 import math
@@ -17,7 +17,8 @@ from t5suite.base.script_flags import LIMIT, flags_of
 METHODS = ("generate", "score", "classify", "loss")
 # Flags of Hugging Face's arguments that verification reads; others may hold whatever these arguments make of them.
 FLAGS_OF_ANSWERING = (
-    "seed", "per_device_eval_batch_size", "generation_num_beams", "generation_max_length", "bf16", "fp16", "tf32",
+    "seed", "per_device_eval_batch_size", "generation_num_beams", "generation_max_length", "use_cache",
+    "bf16", "fp16", "tf32",
 )  # fmt: skip
 
 
@@ -47,17 +48,17 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableShape:
     """A table.
 
     Attributes:
       keys: the shapes of some keys, which may be absent.
-      each: the shape of every other key; None: anything.
+      other_keys: the shape of all others; None: anything.
       needed: keys that must be there.
     """
 
     keys: Mapping[str, Shape] = field(default_factory=dict)
-    each: Shape | None = None
+    other_keys: Shape | None = None
     needed: tuple[str, ...] = ()
 
     def problems(self, value, place: str) -> Iterator[str]:
@@ -68,7 +69,7 @@ class Table:
             if key not in value:
                 yield f"{place!r} has no {key!r}"
         for key, part in value.items():
-            shape = self.keys.get(key, self.each)
+            shape = self.keys.get(key, self.other_keys)
             if shape is not None:
                 yield from shape.problems(part, f"{place}.{key}" if place else key)
 
@@ -77,14 +78,14 @@ class Table:
 class ListOf:
     """A list whose entries have one shape."""
 
-    each: Shape
+    entry: Shape
 
     def problems(self, value, place: str) -> Iterator[str]:
         if not isinstance(value, list):
             yield f"{place!r} is {value!r:.60}, not a list"
             return
         for number, part in enumerate(value):
-            yield from self.each.problems(part, f"{place}.{number}")
+            yield from self.entry.problems(part, f"{place}.{number}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class OrNull:
 class IfTable:
     """A table's shape; a value that is no table may be anything."""
 
-    shape: Table
+    shape: TableShape
 
     def problems(self, value, place: str) -> Iterator[str]:
         if isinstance(value, dict):
@@ -159,7 +160,7 @@ def is_pair_of_names(value) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
 
 
-def settings_shape() -> Table:
+def settings_shape() -> TableShape:
     """The shapes of the suite's own flags, and of those of Hugging Face's that say how rows were answered, by type."""
     shapes = {}
     for name, flag in flags_of("fine_tune_t5.py").items():
@@ -167,7 +168,9 @@ def settings_shape() -> Table:
         is_read = flag.get("ours") or name in FLAGS_OF_ANSWERING
         if is_read and kind is not None and not flag["list"]:
             shapes[name] = OrNull(kind)
-    return Table({**shapes, "plug_ins": OrNull(Table(each=ListOf(Table({"name": TEXT}, needed=("name",)))))})
+    return TableShape(
+        {**shapes, "plug_ins": OrNull(TableShape(other_keys=ListOf(TableShape({"name": TEXT}, needed=("name",)))))}
+    )
 
 
 TEXT = Kind("a text", is_text)
@@ -180,9 +183,9 @@ KINDS_OF_FLAGS = {
     "float": Kind("a finite number", is_finite),
     "bool": Kind("true or false", is_truth),
 }
-HASHES = Table(each=TEXT)
-REPOSITORIES = Table(each=Table({"commit": TEXT}, needed=("commit",)))
-SPLIT = Table(
+HASHES = TableShape(other_keys=TEXT)
+REPOSITORIES = TableShape(other_keys=TableShape({"commit": TEXT}, needed=("commit",)))
+SPLIT = TableShape(
     {
         "n": COUNT,
         "method": Kind(f"one of {', '.join(METHODS)}", is_method),
@@ -191,43 +194,45 @@ SPLIT = Table(
     }
 )
 # What the manifest and task.json say of a tokenizer.
-TOKENIZER = Table(
-    {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": Table()},
+TOKENIZER = TableShape(
+    {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": TableShape()},
     needed=("pieces", "vocabulary"),
 )
-MANIFEST_SHAPE = Table(
+MANIFEST_SHAPE = TableShape(
     {
         "settings": settings_shape(),
         "working_directory": OrNull(TEXT),
-        "versions": Table(each=OrNull(TEXT)),
-        "hardware": OrNull(Table()),
-        "libraries": OrNull(Table({"off": OrNull(ListOf(TEXT))})),
-        "hub": Table({"models": REPOSITORIES, "datasets": REPOSITORIES}),
-        "data": Table(each=IfTable(Table({"files": OrNull(HASHES)}))),
+        "versions": TableShape(other_keys=OrNull(TEXT)),
+        "hardware": OrNull(TableShape()),
+        "libraries": OrNull(TableShape({"off": OrNull(ListOf(TEXT))})),
+        "hub": TableShape({"models": REPOSITORIES, "datasets": REPOSITORIES}),
+        "data": TableShape(other_keys=IfTable(TableShape({"files": OrNull(HASHES)}))),
         "trained_on": OrNull(Kind("a list of a benchmark and its tasks", is_pair_of_names)),
-        "tasks": OrNull(Table(each=Table())),
-        "best_per_task": OrNull(Table()),
-        "answering": OrNull(Table({"dtype": TEXT, "autocast": TEXT, "device": TEXT})),
+        "tasks": OrNull(TableShape(other_keys=TableShape())),
+        "best_per_task": OrNull(TableShape()),
+        "answering": OrNull(TableShape({"dtype": TEXT, "autocast": TEXT, "device": TEXT})),
         "tokenizer": OrNull(TOKENIZER),
-        "scored": OrNull(Table(each=SPLIT)),
+        "scored": OrNull(TableShape(other_keys=SPLIT)),
         "files": OrNull(HASHES),
         "model_files": OrNull(HASHES),
         "withheld": OrNull(ListOf(TEXT)),
         "record_sha256": OrNull(TEXT),
     }
 )
-RESULTS_SHAPE = Table(
+RESULTS_SHAPE = TableShape(
     {
-        "tasks": Table(each=Table(each=SCORE)),
-        "averages": Table(each=SCORE),
-        "groups": OrNull(Table(each=Table(each=Table(each=Table(each=SCORE))))),
+        "tasks": TableShape(other_keys=TableShape(other_keys=SCORE)),
+        "averages": TableShape(other_keys=SCORE),
+        "groups": OrNull(
+            TableShape(other_keys=TableShape(other_keys=TableShape(other_keys=TableShape(other_keys=SCORE))))
+        ),
     },
     needed=("tasks", "averages"),
 )
-TASK_CARD_SHAPE = Table({"tokenizer": OrNull(TOKENIZER)})
-CONFIGURATION_SHAPE = Table(
+TASK_CARD_SHAPE = TableShape({"tokenizer": OrNull(TOKENIZER)})
+CONFIGURATION_SHAPE = TableShape(
     {
-        "auto_map": OrNull(Table()),
+        "auto_map": OrNull(TableShape()),
         "dtype": OrNull(TEXT),
         "torch_dtype": OrNull(TEXT),
         "decoder_start_token_id": OrNull(WHOLE),

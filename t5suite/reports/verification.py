@@ -10,7 +10,6 @@ and now (versions, device, number format) explains small differences, and is non
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from t5suite.base.provenance import code_sha256, versions
 from t5suite.reports.evaluations import row_key
@@ -30,8 +29,9 @@ from t5suite.reports.record_checks import (
 )
 from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
 from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.reports.unverified_parts import unverified_parts
 from t5suite.runs.directory import RESULTS
-from t5suite.runs.public_record import RECORD_HASH, record_sha256
+from t5suite.runs.public_record import record_sha256
 
 # Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
 # are 0.06 apart, and errors of a few layers add up; of float32 with 24 bits sums in another order differ by 1e-5.
@@ -331,34 +331,3 @@ def verified_split(record: RunRecord, split: RecordedSplit, answered) -> SplitVe
         num_equal = sum(recorded == now for recorded, now in zip(split.answers, answers, strict=True))
     scores = record.results["tasks"].get(split.name, {})
     return SplitVerification(split.name, split.facts.get("n", 0), len(split.lines), num_equal, scores)
-
-
-def is_folder_here(record: RunRecord, name: str) -> bool:
-    """Whether a folder of the run is there, from here or from where the run was started."""
-    return any(Path(start, name).is_dir() for start in (".", record.manifest.get("working_directory") or "."))
-
-
-def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str]:
-    """What a verification does not show of this run.
-
-    Args:
-      data_dir: where the verifier's own copies of rows are.
-    """
-    parts = []
-    named_folder = record.settings.get("data_dir")
-    for split in record.splits:
-        if record.has_own_rows(split):
-            parts.append(f"the rows of {split.name} (the author's own)")
-        elif named_folder and is_folder_here(record, named_folder) and not data_dir:
-            parts.append(f"the rows of {split.name} (from a folder that the record names, {named_folder})")
-    if record.manifest.get("files") is None:
-        parts.append("the files (no hashes were recorded)")
-    if record.manifest.get(RECORD_HASH) is None:
-        parts.append("the manifest (no hash was recorded)")
-    if record.model_folder is not None and record.manifest.get("model_files") is None:
-        parts.append(f"the weights of {record.model_folder} (no hashes were recorded)")
-    if record.settings.get("teacher") or "training" in record.manifest:
-        parts.append("how the weights were trained")
-    callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())
-    parts += [f"what the callback {callback['name']} did (it was not run)" for callback in callbacks]
-    return parts

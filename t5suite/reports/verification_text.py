@@ -48,11 +48,20 @@ def verdict(verification: Verification) -> str:
     if verification.is_equal:
         scores = f", {scores_text(verification.splits[0])}" if len(verification.splits) == 1 else ""
         return f"equal: {counts}{scores}"
+    return f"different: {difference_text(verification, counts)}"
+
+
+def difference_text(verification: Verification, counts: str) -> str:
+    """What differs, in numbers.
+
+    >>> difference_text(verification, "871 of 872 answers")
+    '871 of 872 answers are equal, the others are near ties'
+    """
     num_problems = len(verification.problems)
     if verification.num_equal == verification.num_answers:
         parts = "1 part of the record differs" if num_problems == 1 else f"{num_problems} parts of the record differ"
-        return f"different: all {verification.num_answers} answers are equal, but {parts}"
-    text = f"different: {counts} are equal"
+        return f"all {verification.num_answers} answers are equal, but {parts}"
+    text = f"{counts} are equal"
     if verification.num_not_compared:
         text += f", {verification.num_not_compared} were not compared"
     if verification.rows and all(row.is_near_tie for row in verification.rows):
