@@ -687,6 +687,15 @@ def set_auto_map_list(folder: Path) -> None:
     set_configuration(auto_map=["modeling_x.X"])(folder)
 
 
+def number_in_row(folder: Path) -> None:
+    rows = read_rows(folder / ROWS)
+    write_rows(folder / ROWS, [*rows[:-1], {**rows[-1], "text": 3}])
+
+
+def change_task_card(**entries):
+    return lambda folder: change_json(folder / "task.json", lambda card: card.update(entries))
+
+
 def set_entry(**entries):
     return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest.update(entries))
 
@@ -756,6 +765,8 @@ REFUSALS = (
     (set_entry(trained_on="own"), "'trained_on' is 'own', not a list of a benchmark and its tasks"),
     (set_entry(tasks={SPLIT: "reviews"}), "'tasks.reviews' is 'reviews', not a table"),
     (set_entry(hub={"models": {"ada/x": "main"}}), "'hub.models.ada/x' is 'main', not a table"),
+    (set_entry(answering={"max_length": 10**10}), "manifest.json: 'answering': max_length is 10000000000"),
+    (change_task_card(tasks={SPLIT: {"prefix": True}}), "the model cannot be loaded: .*task.json is not a task card"),
     (set_entry(answering={"dtype": ["float32"]}), "'answering.dtype' is .*, not a text"),
     (set_entry(tokenizer={"pieces": 3}), "'tokenizer' has no 'vocabulary'"),
     (set_flag(plug_ins=["os:path"]), "'settings.plug_ins' is .*, not a table"),
@@ -764,10 +775,11 @@ REFUSALS = (
     (set_flag(seed=2**64), "'settings.seed' is 18446744073709551616, not a whole number"),
     (set_flag(validation_file=["a.jsonl"]), "'settings.validation_file' is .*, not a text"),
     (set_configuration(dtype=1e308), "config.json: .*'dtype' is 1e.308, not a text"),
+    (number_in_row, "the rows of reviews: a column has values of several types"),
     (set_configuration(dense_act_fn=["a"]), "the model cannot be loaded: .*config.json: feed_forward_proj is"),
     (set_configuration(decoder_start_token_id={}), "'decoder_start_token_id' is .., not a whole number"),
     (
-        lambda folder: change_json(folder / "task.json", lambda card: card.update(tokenizer={"pieces": 3})),
+        change_task_card(tokenizer={"pieces": 3}),
         "task.json: .*'tokenizer' has no 'vocabulary'",
     ),
     (set_auto_map_list, "config.json: .*'auto_map' is .*, not a table"),

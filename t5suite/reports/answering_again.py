@@ -18,6 +18,7 @@ import datasets
 import torch
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.model_files import LARGEST
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_tokenizer
@@ -111,7 +112,7 @@ def check_answering(answering: Answering, record: RunRecord) -> None:
       DataError: names the value.
     """
     counts = {name: getattr(answering, name) for name in ("batch_rows", "batch_tokens", "num_beams", "max_length")}
-    are_right = {name: value is None or (type(value) is int and value > 0) for name, value in counts.items()}
+    are_right = {name: value is None or (type(value) is int and 0 < value <= LARGEST) for name, value in counts.items()}
     are_right["dtype"] = answering.dtype in (*DTYPES, *QUANTIZED_DTYPES)
     are_right["autocast"] = answering.autocast in ("no", *AUTOCAST_TYPES)
     for name, is_right in are_right.items():
@@ -264,7 +265,7 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
     if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
         model.to(place.device, DTYPES[answering.dtype])
     text = SimpleNamespace(**{name: record.settings.get(name) for name in TEXT_FLAGS})
-    encoding = encoding_by_flags(model, tokenizer, text, None, record.model)
+    encoding = loaded(record, encoding_by_flags, model, tokenizer, text, None, record.model)
     return model, repeating_evaluator(model, tokenizer, place, answering), encoding
 
 
@@ -295,13 +296,21 @@ def repeating_evaluator(model, tokenizer, place: OneDevice, answering: Answering
 
 
 def eval_set_of(split: RecordedSplit, rows: RecordedRows, encoding) -> EvalSet:
-    """The rows of a split as the model reads them."""
+    """The rows of a split as the model reads them.
+
+    Raises:
+      DataError: a column has values of several types, which no run writes.
+    """
     scored = split.scored
+    try:
+        data = datasets.Dataset.from_list(rows.rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"the rows of {split.name}: a column has values of several types ({error})") from None
     eval_set = make_eval_set(
         scored.name,
         scored.task,
         scored.role,
-        datasets.Dataset.from_list(rows.rows),
+        data,
         encoding,
         split.facts.get("method") or "generate",
         scored.split,
