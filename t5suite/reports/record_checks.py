@@ -1,34 +1,26 @@
-"""What can be checked of a run without its model: do its files, scores, answers, card and tasks agree with each other?
+"""What can be checked of a run without its model: do its files, manifest, tasks and answers agree with each other?
 
 >>> problems_of_files(record)
 ['predictions/sentiment.validation.jsonl is not the file that the run wrote (SHA-256)']
->>> problems_of_scores("sentiment", {"accuracy": 91.4}, {"accuracy": 92.4})
-['sentiment: accuracy is 91.40 by the recorded answers, and 92.40 in results.json']
 
 Each problem is one sentence; a record without any is consistent, which does not show that its model gives the answers.
+`score_checks` and `card_checks` compare its numbers.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from t5suite.base.errors import UserError
-from t5suite.base.hub_statements import CARD, header_of_file
 from t5suite.base.lookup import listed
 from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.reports.averages import SplitFigure, averaged_tasks, averages_of, figure_of
-from t5suite.reports.evaluations import TOLERANCE
-from t5suite.reports.formatting import average_title, points
 from t5suite.reports.run_records import RecordedSplit, RunRecord, with_class_ids
 from t5suite.reports.shared_files import FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
-from t5suite.runs.directory import MANIFEST, RESULTS, tasks_named
+from t5suite.runs.directory import MANIFEST, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.task_card import TASK_CARD, read_task_card
 
-# Points by which a number on a card may differ from one in results.json: its table has two decimals.
-CARD_TOLERANCE = 0.00501
 # Rows of a split that a message names.
 MOST_NAMED = 5
 
@@ -147,176 +139,3 @@ def problems_of_lines(split: RecordedSplit, example_set: ExampleSet) -> list[str
     if not differing:
         return []
     return [f"{split.name}: {len(differing)} targets are not those of the rows: {listed(differing, MOST_NAMED)}"]
-
-
-def problems_of_scores(name: str, scores: Mapping, reported: Mapping, names_of_losses: Sequence[str] = ()) -> list[str]:
-    """Scores in `results.json` that the recorded answers do not give.
-
-    >>> problems_of_scores("sentiment", {"accuracy": 91.4}, {"accuracy": 92.4})
-    ['sentiment: accuracy is 91.40 by the recorded answers, and 92.40 in results.json']
-
-    Args:
-      scores: those of the recorded answers.
-      reported: those in `results.json`.
-      names_of_losses: other names that `results.json` may have, whose values answers do not give.
-    """
-    problems = []
-    for metric, score in scores.items():
-        if metric not in reported:
-            problems.append(f"{name}: {RESULTS} has no {metric}, which is {points(score, 'nan')} by the answers")
-        elif not is_same(score, reported[metric]):
-            problems.append(
-                f"{name}: {metric} is {points(score, 'nan')} by the recorded answers, and "
-                f"{points(reported[metric], 'nan')} in {RESULTS}"
-            )
-    for metric in sorted(reported.keys() - {*scores, *names_of_losses}):
-        problems.append(f"{name}: {RESULTS} has {metric}, which the recorded answers do not give")
-    return problems
-
-
-def problems_of_groups(name: str, groups: Mapping, reported: Mapping) -> list[str]:
-    """Scores of parts of a split (`report_by`) in `results.json` that the recorded answers do not give.
-
-    Args:
-      groups: `{column: {value: {metric: points}}}` by the recorded answers; reported: those in `results.json`.
-    """
-    problems = []
-    for column in sorted({*groups, *reported}):
-        parts = groups.get(column, {})
-        reported_parts = reported.get(column, {})
-        for value in sorted({*parts, *reported_parts}):
-            place = f"{name}, {column} {value}"
-            problems += problems_of_scores(place, parts.get(value, {}), reported_parts.get(value, {}))
-    return problems
-
-
-def is_same(score: float, reported: float | None, share: float = TOLERANCE) -> bool:
-    """Whether two numbers are one score, but for a share; None and NaN both mean that a score is not defined."""
-    if reported is None:
-        return math.isnan(score)
-    return is_near(score, reported, share * max(1.0, abs(reported)))
-
-
-def is_near(number: float, second_number: float, distance: float) -> bool:
-    """Whether two numbers are at most so far apart; NaN is near NaN."""
-    if math.isnan(number) or math.isnan(second_number):
-        return math.isnan(number) and math.isnan(second_number)
-    return abs(number - second_number) <= distance
-
-
-def problems_of_names(record: RunRecord) -> list[str]:
-    """Names in `results.json` that are of no split that was answered."""
-    answered = {split.name for split in record.splits}
-    names = dict.fromkeys((*record.results["tasks"], *groups_of_results(record)))
-    return [f"{name}: {RESULTS} has scores, but nothing was answered for it" for name in names if name not in answered]
-
-
-def groups_of_results(record: RunRecord) -> Mapping:
-    """The scores of parts of splits, by the splits' names."""
-    return record.results.get("groups") or {}
-
-
-def problems_of_averages(record: RunRecord) -> list[str]:
-    """Averages in `results.json` that do not follow from its scores."""
-    figures = []
-    for split in record.splits:
-        scored = split.scored
-        metrics = {name: nan_for_none(score) for name, score in record.results["tasks"].get(split.name, {}).items()}
-        figure = figure_of(metrics, scored.task.optimised)
-        figures.append(SplitFigure(split.name, scored.task, scored.role, figure))
-    benchmark, dataset_name = tasks_named(record.manifest)
-    average_over, published = averaged_tasks(benchmark, dataset_name, record.manifest.get("tasks") or {})
-    averages = averages_of(figures, benchmark, average_over, published)
-    reported = record.results["averages"]
-    problems = []
-    for suite, average in averages.items():
-        mean = points(average, "nan")
-        if suite not in reported:
-            problems.append(f"{suite}: {RESULTS} has no average, and the mean of the tasks is {mean}")
-        elif not is_same(average, reported[suite]):
-            score = points(reported[suite], "nan")
-            problems.append(f"{suite}: the mean of the tasks is {mean}, and {score} in {RESULTS}")
-    for suite in reported.keys() - averages.keys():
-        problems.append(f"{suite}: {RESULTS} has an average, which the run's tasks do not give")
-    return problems
-
-
-def nan_for_none(score: float | None) -> float:
-    """A score of `results.json`, in which None stands for NaN."""
-    return math.nan if score is None else score
-
-
-def problems_of_card(record: RunRecord) -> list[str]:
-    """Scores on the card that are not those of `results.json`; a card without scores says nothing wrong."""
-    path = record.folder / CARD
-    if not path.is_file():
-        return []
-    problems = []
-    for name, metric, value in [*scores_in_header(path), *scores_in_table(path)]:
-        reported = reported_score(record.results, name, metric)
-        number = number_on_card(value)
-        is_right = None not in (number, reported) and is_near(number, reported, CARD_TOLERANCE)
-        if not is_right:
-            shown_value = f"{value!r:.60}" if number is None else points(number, "nan")
-            score = points(reported, "none")
-            problems.append(f"{CARD}: {name}: {metric} is {shown_value} on the card, and {score} in {RESULTS}")
-    return list(dict.fromkeys(problems))
-
-
-def number_on_card(value) -> float | None:
-    """A score on a card, which may be quoted; None if it is no number.
-
-    >>> number_on_card("66.79"), number_on_card("**66.79**")
-    (66.79, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def reported_score(results: Mapping, name: str, metric: str) -> float | None:
-    """A score by its name and metric on a card; NaN where it is not defined, None where there is none."""
-    if metric == "average":
-        scores = {average_title(suite): average for suite, average in results["averages"].items()}
-        key = name
-    else:
-        scores = results["tasks"].get(name, {})
-        key = metric
-    if key not in scores:
-        return None
-    return nan_for_none(scores[key])
-
-
-def scores_in_header(path: Path) -> Iterator[tuple[str, str, object]]:
-    """`(task, metric, value)` of the hub's metadata in a card; what is no table there is no score."""
-    for model in tables_in(header_of_file(path).get("model-index")):
-        for result in tables_in(model.get("results")):
-            task = result.get("task")
-            name = task.get("name") if isinstance(task, Mapping) else task
-            for metric in tables_in(result.get("metrics")):
-                title = str(metric.get("name") or metric.get("type"))
-                if metric.get("value") is not None:
-                    yield str(name), title.partition(" (")[0], metric["value"]
-
-
-def tables_in(value) -> list[Mapping]:
-    """The tables in a list; none in what is no list.
-
-    >>> tables_in([{"name": "rte"}, "rte"]), tables_in("rte")
-    ([{'name': 'rte'}], [])
-    """
-    if not isinstance(value, list):
-        return []
-    return [part for part in value if isinstance(part, Mapping)]
-
-
-def scores_in_table(path: Path) -> Iterator[tuple[str, str, str]]:
-    """`(task, metric, value)` of the table of scores in a card, whose values have two decimals."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for line in lines:
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 6 and cells[5] == "points":
-            yield cells[0], cells[3], cells[4]

@@ -12,23 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from t5suite.base.provenance import code_sha256, versions
+from t5suite.reports.card_checks import problems_of_card
 from t5suite.reports.evaluations import row_key
 from t5suite.reports.formatting import points
-from t5suite.reports.record_checks import (
+from t5suite.reports.record_checks import problems_of_files, problems_of_lines, problems_of_manifest, problems_of_tasks
+from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
+from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.reports.score_checks import (
     groups_of_results,
     is_same,
     problems_of_averages,
-    problems_of_card,
-    problems_of_files,
     problems_of_groups,
-    problems_of_lines,
-    problems_of_manifest,
     problems_of_names,
     problems_of_scores,
-    problems_of_tasks,
 )
-from t5suite.reports.recorded_rows import RecordedRows, rows_of_split
-from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.reports.unverified_parts import unverified_parts
 from t5suite.runs.directory import RESULTS
 from t5suite.runs.public_record import record_sha256
