@@ -27,6 +27,7 @@ from t5suite.testing import (
     exits_with,
     make_task,
     read_rows,
+    run_cli,
     save_model,
     tiny_model,
     tiny_rows,
@@ -232,7 +233,8 @@ class AverageTest(parameterized.TestCase):
     @classmethod
     def results(cls, data_dir, names="all", **flags):
         source = {"benchmark": "glue", "dataset_name": names, "data_dir": data_dir, "allow_missing_tasks": True}
-        return scored_by_the_script(model_name_or_path=cls.model, **source, **flags)[0]
+        results, cls.directory = scored_by_the_script(model_name_or_path=cls.model, **source, **flags)
+        return results
 
     def own_numbers(self, results, *without) -> list[float]:
         numbers = []
@@ -269,6 +271,9 @@ class AverageTest(parameterized.TestCase):
         results = self.results(glue_folder(split))
         self.assertNotIn(split, results["tasks"])
         self.check(results, "glue (7 of 8 tasks)", statistics.fmean(self.own_numbers(results, task)))
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            run_cli("verify", self.directory, "--scores_only")
+        self.assertStartsWith(output.getvalue(), "equal: ")
 
     def test_mnli_with_60_and_100_points_selects_and_is_logged_with_80(self):
         """Of real answers: labels are such that 3 of 5 are right in one half, and all in the other."""

@@ -1,5 +1,6 @@
 """`t5suite verify`: an untouched run is equal; what was tampered with is found, or only a hash from elsewhere shows it."""
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -218,47 +219,29 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-PRIVATE = ("command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended")
-NOT_HASHED = ("record_sha256", "withheld", "status", "finished")
-PLACES = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
-
-
-def without_places(value):
-    if isinstance(value, str):
-        return PLACES.sub(lambda path: f"…/{path[0].rstrip('/').split('/')[-1]}", value)
-    if isinstance(value, dict):
-        return {without_places(key): without_places(part) for key, part in value.items()}
-    return [without_places(part) for part in value] if isinstance(value, list) else value
-
-
-def hash_of_record(manifest: dict) -> str:
-    """What `record_sha256` is, written once more from its description."""
-    record = {key: value for key, value in manifest.items() if key not in PRIVATE + NOT_HASHED}
-    for key in ("settings", "data", "title", "hub", "model"):
-        record[key] = without_places(record[key])
-    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def make_hashes_anew(folder: Path) -> None:
+def make_hashes_anew(folder: Path, split: str = SPLIT) -> None:
     """What somebody does who hides a change: every hash in the manifest fits the files as they are now."""
 
     def renew(manifest):
+        manifest.pop("record_sha256", None)
         manifest.pop("tokenizer", None)  # a description of the tokenizer, which has hashes, too
         names = [name for name in manifest["files"] if (folder / name).exists()]
         manifest["files"] = {name: sha256(folder / name) for name in names}
-        if not (folder / ROWS).exists():
-            manifest["record_sha256"] = hash_of_record(manifest)
+        path = folder / "rows" / f"{split}.validation.jsonl"
+        if not path.exists():
             return
-        rows = read_rows(folder / ROWS)
+        rows = read_rows(path)
         text = "".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
-        facts = manifest["scored"][SPLIT]
+        facts = manifest["scored"][split]
         facts["rows_sha256"] = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         facts["n"] = len(rows)
-        manifest["record_sha256"] = hash_of_record(manifest)
 
-    change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
+    if (folder / "task.json").exists():
+        change_json(folder / "task.json", lambda card: card.pop("tokenizer", None))
     change_json(folder / "manifest.json", renew)
+    with contextlib.suppress(ValueError):  # refused: no hash is looked at
+        record_hash = re.search("record: ([0-9a-f]{64})", verified(folder, "--scores_only")[1])[1]
+        change_json(folder / "manifest.json", lambda manifest: manifest.update(record_sha256=record_hash))
 
 
 # What is tampered with, what verification says, and what it says after every hash was made anew; None: nothing, since
@@ -267,17 +250,17 @@ CASES = {
     "an answer": (swap_answer, "predictions/reviews.*SHA-256", "row 0.* recorded"),
     "an answer and its score": (swap_answer_and_score, "results.json is not the file", "row 0.*no near tie"),
     "a score": (raise_score, "accuracy is .* by the recorded answers", "accuracy is .* by the recorded answers"),
-    "the card": (raise_score_on_card, "accuracy is 99.00 on the card", "accuracy is 99.00 on the card"),
+    "the card": (raise_score_on_card, "^different: all 40 answers are equal, but 1 part of the record differs\n", "accuracy is 99.00 on the card"),
     "a row's text": (change_row_text, "rows/reviews.* has changed", "row 0.* recorded"),
     "a row's label": (change_row_label, "rows/reviews.* has changed", "targets are not those of the rows: row 0"),
-    "a row left out": (drop_row, "40 rows then, 39 now", None),
+    "a row left out": (drop_row, "^different: 0 of 39 answers are equal, 39 were not compared; .*\n.*\ndifferent: .*40 rows then, 39 now", None),
     "weights": (change_weights, "model.safetensors is not the file", "no near tie"),
     "a weight that alters no answer": (change_idle_weight, "model.safetensors is not the file", None),
     "a setting of the answers": (change_length, "manifest.json does not say", "row .* recorded"),
     "a setting of the training": (change_learning_rate, "manifest.json does not say", None),
     "the tokenizer": (change_tokenizer, "the tokenizer is another one: its 621 pieces", "row .* recorded"),
     "the text's form": (change_prefix, "manifest.json does not say", "row .* recorded"),
-    "the metric": (change_metric, "manifest.json does not say", "accuracy, which is no metric of the task"),
+    "the metric": (change_metric, "manifest.json does not say", "accuracy, which the recorded answers do not give"),
 }  # fmt: skip
 
 
@@ -313,6 +296,248 @@ class TamperingTest(parameterized.TestCase):
         self.assertEqual(code, 1, output)
         self.assertRegex(output, expected)
 
+    def test_no_file_that_is_there_can_be_withheld(self):
+        folder = copy_of_run()
+        hash_before = json.loads((folder / "manifest.json").read_text())["record_sha256"]
+        change_idle_weight(folder)
+        change_json(folder / "manifest.json", lambda manifest: manifest.update(withheld=["model.safetensors"]))
+        code, output = verified(folder, "--scores_only", "--record_sha256", hash_before)
+        self.assertEqual(code, 1, output)
+        self.assertIn("different: model.safetensors is not the file that the run wrote (SHA-256)\n", output)
+        (folder / "model.safetensors").unlink()
+        code, output = verified(folder, "--scores_only", "--record_sha256", hash_before)
+        self.assertEqual(code, 1, output)
+        self.assertIn("different: model.safetensors is missing, which the run wrote\n", output)
+
+    def test_a_file_that_the_run_did_not_write_is_named(self):
+        folder = copy_of_run()
+        shutil.copy(folder / "model.safetensors", folder / "second.safetensors")
+        (folder / "notes.txt").write_text("Weights, answers and tokenizers are named; notes may be added.")
+        (folder / "tokenizer_x.py").write_text("raise SystemExit")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 1, output)
+        problems = [line for line in output.splitlines()[1:] if line.startswith("different: ")]
+        self.assertEqual(
+            problems, ["different: second.safetensors is in the folder, but is no file that the run wrote"]
+        )
+
+
+def recorded_as_right(folder: Path) -> None:
+    """The record says that every answer to its benchmark's rows is right, and brings rows that say so, too."""
+    path = folder / "predictions" / "sentiment.validation.jsonl"
+    lines = [{**line, "target": line["prediction"]} for line in read_rows(path)]
+    write_rows(path, lines)
+    rows = [{"sentence": "x", "label": ["negative", "positive"].index(line["target"])} for line in lines]
+    (folder / "rows").mkdir()
+    write_rows(folder / "rows" / "sentiment.validation.jsonl", rows)
+
+    def change(results):
+        results["tasks"]["sentiment"].update(accuracy=100.0)
+
+    change_json(folder / "results.json", change)
+    (folder / "README.md").unlink()
+
+
+@pytest.mark.slow
+class RowsTest(parameterized.TestCase):
+    """Which rows a verification takes."""
+
+    def test_rows_of_a_benchmark_are_never_taken_from_the_record(self):
+        folder = tiny_run(eval_method="score").directory
+        recorded_as_right(folder)
+        change_json(folder / "manifest.json", lambda manifest: manifest["scored"]["sentiment"].update(own_rows=True))
+        make_hashes_anew(folder, "sentiment")
+        code, output = verified(folder, "--scores_only")
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, "different: sentiment: its rows are not those that the run was scored on: ")
+        self.assertRegex(
+            output, r"different: sentiment: accuracy is [\d.]+ by the recorded answers, and 100.00 in results"
+        )
+
+    def test_rows_of_the_verifier_come_before_those_of_the_record(self):
+        folder = copy_of_run()
+        change_row_label(folder)
+        make_hashes_anew(folder)
+        mine = Path(tempfile.mkdtemp())
+        code, output = verified(folder, "--scores_only", "--data_dir", mine)  # has none of them
+        self.assertNotIn("its rows are not those", output)
+        for name in ("train", "validation"):
+            shutil.copy(finished_run().parent / f"{name}.jsonl", mine)
+        code, output = verified(folder, "--scores_only", "--data_dir", mine)
+        self.assertEqual(code, 1, output)
+        self.assertIn(
+            f"its rows are not those that the run was scored on: {mine / 'validation.jsonl'} has changed", output
+        )
+
+    def test_the_authors_own_rows_are_named_as_not_verified(self):
+        _, output = verified(copy_of_run(), "--scores_only")
+        self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)
+
+    def test_a_folder_that_the_record_names_is_named_as_not_verified(self):
+        folder = tiny_run(eval_method="score").directory
+        set_flag(data_dir=str(folder))(folder)
+        _, output = verified(folder, "--scores_only")
+        self.assertIn(f"not verified: the rows of sentiment (from a folder that the record names, {folder})", output)
+        _, output = verified(folder, "--scores_only", "--data_dir", folder)
+        self.assertNotIn("the rows of sentiment", output)
+
+    def test_rows_that_have_changed_are_named_first_and_without_distances(self):
+        folder = copy_of_run()
+        rows = read_rows(folder / ROWS)
+        write_rows(folder / ROWS, [*rows[1:], rows[0]])
+        code, output = verified(folder)
+        self.assertEqual(code, 1, output)
+        problems = [line for line in output.splitlines()[1:] if line.startswith("different: ")]
+        self.assertEqual(
+            problems[0],
+            "different: reviews: its rows are not those that the run was scored on: rows/reviews.validation.jsonl has changed",
+        )
+        self.assertNotEmpty(difference_of_answers(output))
+        for line in difference_of_answers(output):
+            self.assertEndsWith(line, "; not measured how far apart, since the rows have changed")
+
+
+def replace_in_card(folder: Path, text: str, replacement: str) -> None:
+    card = (folder / "README.md").read_text()
+    assert text in card, card
+    (folder / "README.md").write_text(card.replace(text, replacement))
+
+
+def change_results(folder: Path, change) -> None:
+    """Changes the results, and every hash with them."""
+    change_json(folder / "results.json", change)
+    (folder / "README.md").unlink(missing_ok=True)
+    make_hashes_anew(folder, "no split with rows of its own")
+
+
+def problems_of(folder: Path) -> list[str]:
+    """What differs in a record, without its model."""
+    _, output = verified(folder, "--scores_only")
+    return [line.removeprefix("different: ") for line in output.splitlines()[1:] if line.startswith("different: ")]
+
+
+# What stands on the card of a run whose accuracy is 75.00, and what is said of it.
+CARDS = (
+    ("value: 75.0\n", "value: 75.004\n", None),
+    ("value: 75.0\n", "value: '75.0'\n", None),
+    ("value: 75.0\n", "value: 75.02\n", "75.02"),
+    ("value: 75.0\n", "value: '99'\n", "99.00"),
+    ("value: 75.0\n", "value: high\n", "'high'"),
+    ("accuracy | 75.00 |", "accuracy | 75.02 |", "75.02"),
+    ("accuracy | 75.00 |", "accuracy | **99.00** |", "'**99.00**'"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+class ScoresTest(parameterized.TestCase):
+    """Every score in results and on the card follows from the recorded answers."""
+
+    @parameterized.parameters(*CARDS)
+    def test_the_card_differs_by_rounding_alone(self, text, replacement, shown):
+        folder = copy_of_run()
+        self.assertEqual(score_of_answers(folder), 75.0)
+        replace_in_card(folder, text, replacement)
+        expected = (
+            [] if shown is None else [f"README.md: reviews: accuracy is {shown} on the card, and 75.00 in results.json"]
+        )
+        self.assertEqual(problems_of(folder), expected)
+
+    @parameterized.parameters(
+        ("model-index: abc", []),
+        ("model-index: {name: x}", []),
+        ("model-index: [{name: x, results: abc}]", []),
+        ("model-index: [{name: x, results: [{task: {name: reviews}, metrics: abc}]}]", []),
+        (
+            "model-index: [{results: [{task: {name: [reviews]}, metrics: [{name: accuracy, value: 75.0}]}]}]",
+            ["README.md: ['reviews']: accuracy is 75.00 on the card, and none in results.json"],
+        ),
+        (
+            "model-index: [{results: [{task: {name: reviews}, metrics: [{name: accuracy, value: true}]}]}]",
+            ["README.md: reviews: accuracy is True on the card, and 75.00 in results.json"],
+        ),
+    )
+    def test_what_is_no_table_in_the_header_of_a_card_is_no_score(self, header, problems):
+        folder = copy_of_run()
+        (folder / "README.md").write_text(f"---\n{header}\n---\n# reviews\n")
+        self.assertEqual(problems_of(folder), problems)
+
+    def test_rows_without_labels_give_no_score(self):
+        place = Path(tempfile.mkdtemp())
+        rows = reviews(24, seed=3)
+        write_rows(place / "train.jsonl", rows)
+        write_rows(place / "test.jsonl", [{"text": row["text"]} for row in rows[:8]])
+        files = {f"{split}_file": str(place / f"{split}.jsonl") for split in ("train", "test")}
+        columns = {"text_column": "text", "target_column": "label", "labels": "bad,good"}
+        folder = tiny_run(data_format="jsonl", dataset_name=SPLIT, do_predict=True, **files, **columns).directory
+        self.assertEmpty(problems_of(folder))
+        (name,) = [name for name in json.loads((folder / "manifest.json").read_text())["scored"] if "test" in name]
+        change_results(folder, lambda results: results["tasks"].update({name: {"accuracy": 99.0}}))
+        self.assertEqual(
+            problems_of(folder), [f"{name}: results.json has accuracy, which the recorded answers do not give"]
+        )
+
+    def test_of_a_loss_only_the_loss_is_reported(self):
+        folder = tiny_run(eval_method="loss").directory
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        change_results(folder, lambda results: results["tasks"]["sentiment"].update(accuracy=99.0, nll=0.1, loss=0.2))
+        code, output = verified(folder)
+        self.assertEqual(code, 1, output)
+        self.assertIn("sentiment: results.json has accuracy, which the recorded answers do not give\n", output)
+        self.assertIn("sentiment: results.json has nll, which the model does not give\n", output)
+        self.assertRegex(output, r"sentiment: loss is \d+\.\d{6} by the model, and 0.200000 in results.json\n")
+
+    def test_the_scores_of_parts_are_those_of_their_answers(self):
+        place = Path(tempfile.mkdtemp())
+        entry = {
+            "prefix": "review: ", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+            "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "report_by": ["town"],
+        }  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"mine": {SPLIT: entry}}))
+        rows = [{**row, "town": "Ulm" if number % 3 else "Bonn"} for number, row in enumerate(reviews(24, seed=4))]
+        rows = [{**row, "label": ["bad", "good"].index(row["label"])} for row in rows]
+        for split in ("train", "validation"):
+            write_rows(place / f"{split}.jsonl", rows)
+        files = {f"{split}_file": str(place / f"{split}.jsonl") for split in ("train", "validation")}
+        task = {"task_file": str(place / "tasks.yaml"), "benchmark": "mine", "dataset_name": SPLIT}
+        folder = tiny_run(**task, **files, max_eval_samples=None).directory
+        groups = json.loads((folder / "results.json").read_text())["groups"][SPLIT]["town"]
+        self.assertEqual({town: scores["n"] for town, scores in groups.items()}, {"Bonn": 8, "Ulm": 16})
+        self.assertEmpty(problems_of(folder))
+
+        def change(results):
+            towns = results["groups"][SPLIT]["town"]
+            towns["Bonn"]["n"] = 9
+            towns["Ulm"]["f1"] = 50.0
+            towns["Linz"] = {"accuracy": 99.0}
+            results["groups"]["other"] = {}
+
+        change_results(folder, change)
+        expected = [
+            "reviews, town Bonn: n is 8.00 by the recorded answers, and 9.00 in results.json",
+            "reviews, town Linz: results.json has accuracy, which the recorded answers do not give",
+            "reviews, town Ulm: results.json has f1, which the recorded answers do not give",
+            "other: results.json has scores, but nothing was answered for it",
+        ]
+        self.assertEqual(problems_of(folder), expected)
+
+    @parameterized.parameters(
+        ({"average": 99.0}, r"average: the mean of the tasks is [\d.]+, and 99.00 in results.json"),
+        ({}, r"average: results.json has no average, and the mean of the tasks is [\d.]+"),
+        ({"glue": 99.0}, "glue: results.json has an average, which the run's tasks do not give"),
+    )
+    def test_the_average_is_that_of_the_runs_tasks(self, averages, problem):
+        folder = run_of_two_tasks()
+        self.assertEmpty(problems_of(folder))
+        folder = Path(shutil.copytree(folder, Path(tempfile.mkdtemp()) / "run"))
+        change_results(folder, lambda results: results.update(averages=averages))
+        self.assertRegex("\n".join(problems_of(folder)), problem)
+
+
+@functools.cache
+def run_of_two_tasks() -> Path:
+    return tiny_run(dataset_name="sentiment,entailment").directory
+
 
 def uploaded_files(folder: Path) -> dict[str, bytes]:
     """What `--push_to_hub` sends of a run's directory."""
@@ -332,8 +557,8 @@ def uploaded_files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 class HubTest(parameterized.TestCase):
-    def verified_there(self, hub, *flags) -> subprocess.CompletedProcess:
-        environment = {**os.environ, **hub.environment(tempfile.mkdtemp()), "OMP_NUM_THREADS": "1"}
+    def verified_there(self, hub, *flags, cache=None) -> subprocess.CompletedProcess:
+        environment = {**os.environ, **hub.environment(cache or tempfile.mkdtemp()), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "t5suite", "verify", "ada/reviews", *flags]
         return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
@@ -361,6 +586,18 @@ class HubTest(parameterized.TestCase):
             done = self.verified_there(hub, "--scores_only", "--record_sha256", here)
             self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
 
+    def test_only_the_files_of_the_run_are_downloaded(self):
+        sent = uploaded_files(copy_of_run())
+        others = {"checkpoint-5/model.safetensors": b"x" * 8, "tokenizer_x.py": b"raise SystemExit", "notes.txt": b"x"}
+        cache = Path(tempfile.mkdtemp())
+        with HubServer() as hub:
+            hub.commit("model", "ada/reviews", {**sent, **others})
+            done = self.verified_there(hub, "--scores_only", cache=cache)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        names = {path.name for path in cache.rglob("*") if "snapshots" in path.parts}
+        self.assertContainsSubset({"manifest.json", "model.safetensors", "tokenizer.json"}, names)
+        self.assertNoCommonElements(names, {"checkpoint-5", "tokenizer_x.py", "notes.txt"})
+
     def test_rows_and_answers_of_ones_own_stay_without_the_flag(self):
         folder = copy_of_run()
         change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(share_rows=False))
@@ -377,6 +614,45 @@ class HubTest(parameterized.TestCase):
             self.assertEqual(done.returncode, 65, done.stdout + done.stderr)
             self.assertIn("predictions/reviews.validation.jsonl is missing", done.stderr)
             self.assertIn("--share_rows", done.stderr)
+
+    def test_folders_of_the_author_are_not_sent_and_do_not_count_in_the_hash(self):
+        folder = copy_of_run()
+        places = {
+            "train_file": "/home/ada/my data/train.jsonl",
+            "validation_file": "file:///home/ada/v 1/validation.jsonl",
+            "test_file": "C:\\Users\\ada\\test set\\test.jsonl",
+            "data_dir": "../../ada/my rows",
+            "model_name_or_path": "~/ada/my models/t5",
+            "output_dir": "/home/ada/one, two/run, /home/ada/second",
+            "run_name": "from /home/ada/x.csv, ../ada/y.csv and file:///home/ada/z.csv",
+        }
+        names = {
+            "train_file": "…/train.jsonl",
+            "validation_file": "…/validation.jsonl",
+            "test_file": "…/test.jsonl",
+            "data_dir": "…/my rows",
+            "model_name_or_path": "…/t5",
+            "output_dir": "…/run, …/second",
+            "run_name": "from …/x.csv, …/y.csv and …/z.csv",
+        }
+        set_flag(**places)(folder)
+        sent = json.loads(uploaded_files(folder)["manifest.json"])
+        self.assertEqual({name: sent["settings"][name] for name in places}, names)
+        hashes = []
+        for settings in (places, names):
+            set_flag(**settings)(folder)
+            hashes.append(re.search("record: ([0-9a-f]{64})", verified(folder, "--scores_only")[1])[1])
+        self.assertEqual(hashes[0], hashes[1])
+
+    def test_the_weights_of_each_tasks_best_step_stay_and_the_card_says_so(self):
+        flags = {"select": "per_task", "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1}
+        folder = tiny_run(dataset_name="sentiment,entailment", max_steps=2, **flags).directory
+        with self.assertLogs("t5suite", "INFO") as logs:
+            sent = uploaded_files(folder)
+        self.assertIn("in the run's own folder alone: the weights of each task's best step", sent["README.md"].decode())
+        (line,) = [line for line in logs.output if "not uploaded: " in line]
+        self.assertIn("best/", line)
+        self.assertNotIn("--share_rows", line)
 
     def test_code_of_a_repository_is_neither_downloaded_nor_run(self):
         folder = copy_of_run()
@@ -402,8 +678,26 @@ def set_flag(**settings):
     return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(settings))
 
 
-def set_kernel(folder: Path) -> None:
-    change_json(folder / "config.json", lambda config: config.update(attn_implementation="ada/kernel"))
+def set_configuration(**settings):
+    return lambda folder: change_json(folder / "config.json", lambda config: config.update(settings))
+
+
+def set_auto_map_list(folder: Path) -> None:
+    set_flag(trust_remote_code=True)(folder)
+    set_configuration(auto_map=["modeling_x.X"])(folder)
+
+
+def number_in_row(folder: Path) -> None:
+    rows = read_rows(folder / ROWS)
+    write_rows(folder / ROWS, [*rows[:-1], {**rows[-1], "text": 3}])
+
+
+def change_task_card(**entries):
+    return lambda folder: change_json(folder / "task.json", lambda card: card.update(entries))
+
+
+def set_entry(**entries):
+    return lambda folder: change_json(folder / "manifest.json", lambda manifest: manifest.update(entries))
 
 
 def remove(name: str):
@@ -437,7 +731,58 @@ REFUSALS = (
     (set_flag(task_file="my_tasks.py"), "code, which is never run: --task_file my_tasks.py"),
     (set_flag(metrics="accuracy,os.path:exists"), r"never run: --metrics os.path:exists \(os/path.py\)"),
     (set_flag(attn_implementation="ada/kernel"), r"never run: --attn_implementation ada/kernel \(a kernel of the hub"),
-    (set_kernel, "never run: config.json: attn_implementation ada/kernel"),
+    (set_configuration(attn_implementation="ada/kernel"), "never run: config.json: attn_implementation ada/kernel"),
+    (
+        write_text("results.json", '{"tasks": {"reviews": {"accuracy": "75"}}, "averages": {}}'),
+        "results.json: .*'tasks.reviews.accuracy' is '75', not a finite number",
+    ),
+    (
+        write_text("results.json", f'{{"tasks": {{"reviews": {{"accuracy": 1{"0" * 400}}}}}, "averages": {{}}}}'),
+        "'tasks.reviews.accuracy' is 10.*, not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {"reviews": {"accuracy": Infinity}}, "averages": {}}'),
+        "'tasks.reviews.accuracy' is inf, not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {"reviews": [75]}, "averages": {}}'),
+        "'tasks.reviews' is .75., not a table",
+    ),
+    (
+        write_text("results.json", '{"tasks": {}, "averages": {"mini": []}}'),
+        "'averages.mini' is .., not a finite number",
+    ),
+    (
+        write_text("results.json", '{"tasks": {}, "averages": {}, "groups": {"reviews": 3}}'),
+        "'groups.reviews' is 3, not a table",
+    ),
+    (set_entry(files=["model.safetensors"]), "manifest.json: .*'files' is .*, not a table"),
+    (set_entry(files={"model.safetensors": 3}), "'files.model.safetensors' is 3, not a text"),
+    (set_entry(withheld=3), "'withheld' is 3, not a list"),
+    (set_entry(scored={SPLIT: [3]}), "'scored.reviews' is .3., not a table"),
+    (set_entry(scored={SPLIT: {"n": "40"}}), "'scored.reviews.n' is '40', not a whole number"),
+    (set_entry(scored={SPLIT: {"method": ["generate"]}}), "'scored.reviews.method' is .*, not one of generate, score"),
+    (set_entry(trained_on="own"), "'trained_on' is 'own', not a list of a benchmark and its tasks"),
+    (set_entry(tasks={SPLIT: "reviews"}), "'tasks.reviews' is 'reviews', not a table"),
+    (set_entry(hub={"models": {"ada/x": "main"}}), "'hub.models.ada/x' is 'main', not a table"),
+    (set_entry(answering={"max_length": 10**10}), "manifest.json: 'answering': max_length is 10000000000"),
+    (change_task_card(tasks={SPLIT: {"prefix": True}}), "the model cannot be loaded: .*task.json is not a task card"),
+    (set_entry(answering={"dtype": ["float32"]}), "'answering.dtype' is .*, not a text"),
+    (set_entry(tokenizer={"pieces": 3}), "'tokenizer' has no 'vocabulary'"),
+    (set_flag(plug_ins=["os:path"]), "'settings.plug_ins' is .*, not a table"),
+    (set_flag(plug_ins={"callbacks": [{"sha256": "x"}]}), "'settings.plug_ins.callbacks.0' has no 'name'"),
+    (set_flag(max_eval_samples="40"), "'settings.max_eval_samples' is '40', not a whole number"),
+    (set_flag(seed=2**64), "'settings.seed' is 18446744073709551616, not a whole number"),
+    (set_flag(validation_file=["a.jsonl"]), "'settings.validation_file' is .*, not a text"),
+    (set_configuration(dtype=1e308), "config.json: .*'dtype' is 1e.308, not a text"),
+    (number_in_row, "the rows of reviews: a column has values of several types"),
+    (set_configuration(dense_act_fn=["a"]), "the model cannot be loaded: .*config.json: feed_forward_proj is"),
+    (set_configuration(decoder_start_token_id={}), "'decoder_start_token_id' is .., not a whole number"),
+    (
+        change_task_card(tokenizer={"pieces": 3}),
+        "task.json: .*'tokenizer' has no 'vocabulary'",
+    ),
+    (set_auto_map_list, "config.json: .*'auto_map' is .*, not a table"),
     (set_flag(model_class="mine.models:Slow"), r"never run: --model_class mine.models:Slow \(mine/models.py\)"),
 )
 WRONG_FLAGS = (
@@ -550,6 +895,10 @@ class HonestDifferencesTest(parameterized.TestCase):
         first, *others = [json.loads(line) for line in output.splitlines()]
         num_different = sum("recorded" in line for line in others)
         self.assertEqual((first["verdict"], first["answers"], first["equal"]), ("different", 40, 40 - num_different))
+        not_shown = ["the rows of reviews (the author's own)", "how the weights were trained"]
+        self.assertEqual((first["not_answered"], first["unverified"]), (None, not_shown))
+        _, output = verified(folder, "--json", "--scores_only")
+        self.assertEqual(json.loads(output.splitlines()[0])["not_answered"], "--scores_only")
         self.assertGreater(num_different, 2)
 
     def test_labels_that_are_chosen_by_their_scores(self):
@@ -597,9 +946,29 @@ class HonestDifferencesTest(parameterized.TestCase):
         code, output = verified(place / "scored")
         self.assertEqual(code, 0, output)
         self.assertStartsWith(output, "equal: 30 of 30 answers, accuracy ")
+        self.assertNotIn("the weights of", output)
+        change_idle_weight(place / "trained")
+        code, output = verified(place / "scored")
+        self.assertEqual(code, 1, output)
+        self.assertIn("trained: model.safetensors is not the file that the run has read (SHA-256)\n", output)
+        change_json(place / "scored" / "manifest.json", lambda manifest: manifest.pop("model_files"))
+        make_hashes_anew(place / "scored")
+        code, output = verified(place / "scored")
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r"not verified: the weights of .*trained \(no hashes were recorded\)\n")
         shutil.rmtree(place / "trained")
         with exits_with(65, "the model that answered, trained, is missing"):
             run_cli("verify", place / "scored")
+
+    def test_an_export_answers_no_longer_than_the_run(self):
+        pytest.importorskip("onnxruntime")
+        source = tiny_run(dataset_name="similarity", generation_max_length=2).directory
+        answers = [line["prediction"] for line in read_rows(source / "predictions" / "similarity.validation.jsonl")]
+        exported = Path(tempfile.mkdtemp()) / "onnx"
+        run_cli("export", "--model_name_or_path", source, "--output_dir", exported, "--format", "onnx")
+        code, output = verified(source, "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertNotEmpty("".join(answers))
 
     @parameterized.parameters("generate", "score")
     def test_an_export_answers_in_place_of_the_model(self, method):

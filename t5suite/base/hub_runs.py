@@ -50,11 +50,26 @@ def download_run(name: str, revision: str | None, patterns: Sequence[str]) -> Do
             f"{name} (commit {commit[:12]}): {needed} is missing: its author has not shared how its scores were made"
         )
     for file in files:
-        if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns):
+        if is_of_run(file, patterns):
             path = download_file(name, commit, file)
             if file == needed:
                 folder = path.parent
     return DownloadedRun(folder, commit)
+
+
+def is_of_run(file: str, patterns: Sequence[str]) -> bool:
+    """Whether a repository's file is one of a run, by the patterns; a pattern's `*` stays within a folder.
+
+    >>> patterns = ("*.safetensors", "best/*/*.safetensors", "tokenizer*")
+    >>> is_of_run("model.safetensors", patterns), is_of_run("best/rte/model.safetensors", patterns)
+    (True, True)
+    >>> is_of_run("checkpoint-5/model.safetensors", patterns), is_of_run("tokenizer_x.py", patterns)
+    (False, False)
+    """
+    if file.endswith(".py"):
+        return False
+    as_deep = [pattern for pattern in patterns if pattern.count("/") == file.count("/")]
+    return any(fnmatch.fnmatchcase(file, pattern) for pattern in as_deep)
 
 
 def cached_folder(name: str, commit: str, needed: str) -> Path:

@@ -30,17 +30,33 @@ SHAPES = re.compile(
 )
 # Control characters except tab and line feed, Unicode's line separators and direction marks, lone surrogates.
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# A path from the root or from a home; the two slashes of a URL do not count.
-PATHS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
+# How a path begins that leads out of the working directory: from the root, a home, a drive, a server, a folder above.
+# The two slashes of a URL do not count.
+PATH_START = r"(?:file:/+|[A-Za-z]:[\\/](?!/)|\\\\|~[\w.-]*[\\/]|\.\.[\\/]|/(?!/))"
+# In a text a path ends at a space; a text that is a path as a whole, or a flag with one, may have spaces in it.
+PATHS = re.compile(rf"(?<![^\s=,:'\"(\[`]){PATH_START}[^\s,:'\")\]`]*")
+IS_PATH = re.compile(rf"(?:--?[\w-]+=)?{PATH_START}")
+WHOLE_PATHS = re.compile(rf"{PATH_START}(?:(?!,\s*{PATH_START}).)*", re.DOTALL)
 
 
 def without_folders(text: str) -> str:
-    """The text with every absolute path reduced to its last name.
+    """The text with every path that leads out of the working directory reduced to its last name.
 
-    >>> without_folders("--train_file /home/ada/reviews.csv")
-    '--train_file …/reviews.csv'
+    >>> without_folders("--train_file /home/ada/reviews.csv"), without_folders("/home/ada/my data/reviews.csv")
+    ('--train_file …/reviews.csv', '…/reviews.csv')
     """
-    return PATHS.sub(lambda path: f"…/{path[0].rstrip('/').rpartition('/')[2]}", str(text))
+    text = str(text)
+    pattern = WHOLE_PATHS if IS_PATH.match(text) else PATHS
+    return pattern.sub(lambda path: f"…/{_last_name(path[0])}", text)
+
+
+def _last_name(path: str) -> str:
+    """What stands after a path's last slash.
+
+    >>> _last_name("C:\\\\data\\\\reviews.csv"), _last_name("/home/ada/")
+    ('reviews.csv', 'ada')
+    """
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
 def redacted(text: str) -> str:

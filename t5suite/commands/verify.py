@@ -149,7 +149,7 @@ def answers_of_exported_files(record, arguments, answering):
 
     if exported_kind(arguments.exported) is None:
         raise ConfigError(f"--exported {arguments.exported}: no folder of t5suite export --format onnx or ctranslate2")
-    return answers_of_export(arguments.exported, record.settings, answering.num_beams, answering.use_cpu)
+    return answers_of_export(arguments.exported, record.settings, answering)
 
 
 def print_verification(verification, arguments) -> None:

@@ -1,6 +1,6 @@
 """Answers of an exported model (ONNX, CTranslate2) to rows that a run has evaluated, for `t5suite verify`.
 
->>> answers_of_export("exported/sst2", record.settings).answer(eval_set)[:2]
+>>> answers_of_export("exported/sst2", record.settings, Answering.of(record)).answer(eval_set)[:2]
 ['negative', 'positive']
 """
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import MODEL_FLAGS, WRITING_FLAGS, EncodingSettings, exported_kind, load_exported
-from t5suite.reports.answering_again import OtherAnswers
+from t5suite.reports.answering_again import Answering, OtherAnswers
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation import number_range
@@ -17,19 +17,21 @@ from t5suite.training.evaluation import number_range
 UNUSED_FLAGS = (*MODEL_FLAGS, *WRITING_FLAGS, "num_return_sequences", "scores", "length_penalty")
 
 
-def answers_of_export(folder: str, settings: dict, num_beams: int = 1, use_cpu: bool = False) -> OtherAnswers:
+def answers_of_export(folder: str, settings: dict, answering: Answering) -> OtherAnswers:
     """What answers an evaluated set as the folder's files do; a batch has 16 rows.
 
     Args:
       settings: the run's flags by name.
+      answering: how the run answered, of which beams, lengths and `use_cpu` hold here, too.
 
     Raises:
       ConfigError: the files cannot answer so.
     """
-    flags = dict.fromkeys(UNUSED_FLAGS) | {"model_name_or_path": folder, "tokenizer_name": None, "use_cpu": use_cpu}
+    flags = dict.fromkeys(UNUSED_FLAGS) | {"model_name_or_path": folder, "tokenizer_name": None}
+    flags |= {"use_cpu": answering.use_cpu, "num_beams": answering.num_beams}
     lengths = Lengths(settings["max_source_length"], settings["max_target_length"])
     encoding = EncodingSettings(lengths, settings.get("answer_separator"))
-    predictor = load_exported(SimpleNamespace(**flags, num_beams=num_beams), encoding, batch_size=16)
+    predictor = load_exported(SimpleNamespace(**flags), encoding, batch_size=16)
 
     def answers(eval_set: EvalSet) -> list[str]:
         features = eval_set.features.__getitems__(list(range(len(eval_set.examples))))
@@ -40,8 +42,9 @@ def answers_of_export(folder: str, settings: dict, num_beams: int = 1, use_cpu: 
             candidates = [eval_set.candidates[row][0] for row in eval_set.row_of_example]
             return [choice.text for choice in predictor.choices(prompts, candidates)]
         is_plain = eval_set.task.value_kind != "text"
-        decoding = DecodingSettings(num_beams=num_beams)
-        written = predictor.answers(prompts, decoding, eval_set.max_target_tokens, plain=is_plain)
+        decoding = DecodingSettings(num_beams=answering.num_beams)
+        max_tokens = answering.max_length or eval_set.max_target_tokens
+        written = predictor.answers(prompts, decoding, max_tokens, plain=is_plain)
         return [answers_of_text[0].text for answers_of_text in written]
 
     return OtherAnswers(f"{exported_kind(folder)} in {folder}", answers)

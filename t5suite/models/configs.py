@@ -233,10 +233,10 @@ def _check_activation(config, settings: dict, name: str) -> None:
     """
     if config.model_type not in T5_TYPES:
         return
-    if config.dense_act_fn not in ACT2FN:
+    activation = str(config.dense_act_fn)
+    if activation not in ACT2FN:
         raise ConfigError(
-            f"{name}: config.json: feed_forward_proj is {config.feed_forward_proj!r}; "
-            f"{suggestion(config.dense_act_fn, ACT2FN)}"
+            f"{name}: config.json: feed_forward_proj is {config.feed_forward_proj!r}; {suggestion(activation, ACT2FN)}"
         )
     derived = config.feed_forward_proj.removeprefix("gated-")
     if config.feed_forward_proj == "gated-gelu":

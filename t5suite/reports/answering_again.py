@@ -18,6 +18,7 @@ import datasets
 import torch
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.model_files import LARGEST
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_tokenizer
@@ -26,6 +27,7 @@ from t5suite.models.tokenizer_checks import tokenizer_differences
 from t5suite.models.weights import load_weights
 from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.reports.verification import ANSWERED_BY
 from t5suite.training.eval_sets import EvalSet, make_eval_set
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings
 from t5suite.training.fine_tuning_data import encoding_by_flags
@@ -110,7 +112,7 @@ def check_answering(answering: Answering, record: RunRecord) -> None:
       DataError: names the value.
     """
     counts = {name: getattr(answering, name) for name in ("batch_rows", "batch_tokens", "num_beams", "max_length")}
-    are_right = {name: value is None or (type(value) is int and value > 0) for name, value in counts.items()}
+    are_right = {name: value is None or (type(value) is int and 0 < value <= LARGEST) for name, value in counts.items()}
     are_right["dtype"] = answering.dtype in (*DTYPES, *QUANTIZED_DTYPES)
     are_right["autocast"] = answering.autocast in ("no", *AUTOCAST_TYPES)
     for name, is_right in are_right.items():
@@ -161,7 +163,7 @@ class Answered:
 
     Attributes:
       answers: by split, in the examples' order.
-      losses: by split, the metrics of those of which only the loss is evaluated.
+      losses: by split that the model answered, the metrics of one of which only the loss is evaluated.
       now: as `Evaluator.described`.
       distances: by split and position of an example, nats between its two answers; None: not measured.
     """
@@ -203,7 +205,7 @@ def answer_again(
     answering: Answering,
     other_answers: OtherAnswers | None = None,
 ) -> Answered:
-    """Answers every row, and measures how far apart answers lie that differ.
+    """Answers every row, and measures how far apart answers lie that differ, if the rows are those of the run.
 
     Args:
       rows: those of each split.
@@ -215,7 +217,7 @@ def answer_again(
     model, evaluator, encoding = load_evaluator(record, answering)
     answered = Answered(evaluator.described(model))
     if other_answers is not None:
-        answered.now["answered by"] = other_answers.name
+        answered.now[ANSWERED_BY] = other_answers.name
     for split in by_task(record.splits):
         if not rows[split.name].rows:
             continue
@@ -224,11 +226,12 @@ def answer_again(
         if other_answers is None:
             result = evaluator.evaluate(model, [eval_set]).results[split.name]
             answers = result.predictions
-            if result.method == "loss":
-                answered.losses[split.name] = result.metrics
+            answered.losses[split.name] = result.metrics if result.method == "loss" else {}
         else:
             answers = other_answers.answer(eval_set)
         answered.answers[split.name] = answers
+        if rows[split.name].problem:
+            continue
         answered.distances.update(distances(evaluator, model, eval_set, split.answers, answers))
     return answered
 
@@ -262,7 +265,7 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
     if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
         model.to(place.device, DTYPES[answering.dtype])
     text = SimpleNamespace(**{name: record.settings.get(name) for name in TEXT_FLAGS})
-    encoding = encoding_by_flags(model, tokenizer, text, None, record.model)
+    encoding = loaded(record, encoding_by_flags, model, tokenizer, text, None, record.model)
     return model, repeating_evaluator(model, tokenizer, place, answering), encoding
 
 
@@ -293,13 +296,21 @@ def repeating_evaluator(model, tokenizer, place: OneDevice, answering: Answering
 
 
 def eval_set_of(split: RecordedSplit, rows: RecordedRows, encoding) -> EvalSet:
-    """The rows of a split as the model reads them."""
+    """The rows of a split as the model reads them.
+
+    Raises:
+      DataError: a column has values of several types, which no run writes.
+    """
     scored = split.scored
+    try:
+        data = datasets.Dataset.from_list(rows.rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"the rows of {split.name}: a column has values of several types ({error})") from None
     eval_set = make_eval_set(
         scored.name,
         scored.task,
         scored.role,
-        datasets.Dataset.from_list(rows.rows),
+        data,
         encoding,
         split.facts.get("method") or "generate",
         scored.split,

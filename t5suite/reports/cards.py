@@ -212,6 +212,8 @@ def verify_line(facts: CardFacts) -> str:
     if not scored or needs_code:
         return ""
     line = "`t5suite verify .` fetches these rows, answers every one again and compares"
+    if facts.settings.get("select") == "per_task" and "training" in facts.manifest:
+        return f"{line}, in the run's own folder alone: the weights of each task's best step are not uploaded."
     has_own_rows = any(split.get("own_rows") for split in scored.values())
     if has_own_rows and not facts.settings.get("share_rows"):
         return f"{line}; some of the rows are the author's own and not shared (`--data_dir DIR` if you have them)."

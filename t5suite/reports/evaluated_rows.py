@@ -1,15 +1,15 @@
 """The rows that a run evaluated, read again from where the run read them.
 
->>> rows, reason = read_rows_again(ScoredSplit("rte", load_task("glue", "rte"), "validation", "validation"), manifest)
->>> rows.rows[0]["sentence1"], rows.numbers[0], reason
+>>> rte = ScoredSplit("rte", load_task("glue", "rte"), "validation", "validation")
+>>> again = read_rows_again(rte, manifest, settings_by_place(manifest))
+>>> again.rows.rows[0]["sentence1"], again.rows.numbers[0], again.changed_source
 ('Dana Reeve, the widow of the actor ...', 0, '')
 
-A relative path is tried in `--data_dir`, from the working directory, and from where the run was started. Rows are used
-only if their fingerprint is that of the run; the hub's is not compared, because it also depends on how a data set was
-loaded.
+A relative path is tried in `--data_dir`, from the working directory, and from where the run was started. Rows are those
+of the run if their fingerprint is; the hub's is not compared, because it also depends on how a data set was loaded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
-CHANGED = "has changed since"
 # What `HeldOutRows` appends to an origin.
 HELD_OUT = "(held-out rows)"
 LONGEST_ERROR = 200
@@ -64,49 +63,91 @@ class EvaluatedRows(NamedTuple):
     places: list[str]
 
 
-def read_rows_again(
-    scored: ScoredSplit, manifest: dict, data_dir: str | None = None
-) -> tuple[EvaluatedRows | None, str]:
-    """`(the rows, "")`, or `(None, why not)`.
+class RowsAgain(NamedTuple):
+    """What is now where a run has read the rows of a split.
+
+    Attributes:
+      rows: those of the run, or else the first ones that are there; None: nothing can be read.
+      changed_source: the files that have changed since; empty: the rows are those of the run.
+      error: why nothing can be read.
+    """
+
+    rows: EvaluatedRows | None
+    changed_source: str = ""
+    error: str = ""
+
+
+def has_fingerprint_of_run(loaded: LoadedSplit, rows: EvaluatedRows, facts: dict) -> bool:
+    """Whether rows are those of the run, by what their source was; the hub's pass, and are compared by their targets.
 
     Args:
-      data_dir: where to look first.
+      rows: those of the split that are evaluated.
+      facts: what the manifest's `data` says of the split.
     """
-    title = f"the rows of {scored.task.name} {scored.split}"
+    if loaded.fingerprint.startswith("datasets:"):
+        return True
+    return facts.get("fingerprint") in (None, loaded.fingerprint)
+
+
+def read_rows_again(
+    scored: ScoredSplit,
+    manifest: dict,
+    places: Iterable[dict],
+    are_those_of_run: Callable[[LoadedSplit, EvaluatedRows, dict], bool] = has_fingerprint_of_run,
+) -> RowsAgain:
+    """The rows of a split: those of the run from the first place that has them, else what is there.
+
+    Args:
+      places: where to look, as `settings_by_place`.
+      are_those_of_run: as `has_fingerprint_of_run`.
+    """
     facts = data_facts(manifest).get(scored.key) or {}
-    unreadable = []
+    errors = []
     changed = []
-    for settings in settings_by_place(manifest, data_dir):
+    for settings in places:
         try:
-            loaded, places = load_evaluated_rows(scored, settings, data_revisions(manifest))
+            loaded, places_of_rows = load_evaluated_rows(scored, settings, data_revisions(manifest))
+            rows = drawn_rows(scored, loaded, places_of_rows, settings)
         except (UserError, OSError, ImportError) as error:
-            unreadable.append(f"{title} could not be read again ({str(error)[:LONGEST_ERROR]})")
+            errors.append(str(error)[:LONGEST_ERROR])
             continue
-        if is_changed(loaded, facts):
-            source = changed_source(loaded, facts)
-            changed.append(f"{title} are not those of the run any more: {source} {CHANGED}")
-            continue
-        return drawn_rows(scored, loaded, places, settings), ""
+        if are_those_of_run(loaded, rows, facts):
+            return RowsAgain(rows)
+        changed.append(RowsAgain(rows, changed_source=changed_source(loaded, facts)))
     # Rows that have changed say more than places where there are none.
     if changed:
-        return None, changed[-1]
-    return None, unreadable[0]
+        return changed[0]
+    return RowsAgain(None, error=errors[0])
 
 
-def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
-    """The run's settings, once for each place where its files may be now."""
+def settings_by_place(manifest: dict, data_dir: str | None = None) -> Iterator[dict]:
+    """The run's settings, once for each place where its files may be now.
+
+    Args:
+      data_dir: the first place.
+    """
     settings = manifest["settings"]
+    if data_dir:
+        yield settings_in_folder(settings, data_dir)
+    yield settings
+    started = manifest.get("working_directory")
+    if started and Path(started) != Path.cwd():
+        yield {**settings, **paths_from(paths_of_rows(settings), started)}
+
+
+def settings_in_folder(settings: dict, folder: str) -> dict:
+    """A run's settings, all of its rows in a folder."""
+    return {**settings, **paths_in_folder(paths_of_rows(settings), folder)}
+
+
+def paths_of_rows(settings: dict) -> dict[str, str]:
+    """The files and folders of rows that settings name."""
     paths = {}
     for name in (*flags_marked("rows"), "data_dir"):
         path = settings.get(name)
         if isinstance(path, str):
             paths[name] = path
-    if data_dir:
-        yield {**settings, **paths_in_folder(paths, data_dir)}
-    yield settings
-    started = manifest.get("working_directory")
-    if started and Path(started) != Path.cwd():
-        yield {**settings, **paths_from(paths, started)}
+    return paths
 
 
 def paths_in_folder(paths: dict[str, str], folder: str) -> dict[str, str]:
@@ -143,13 +184,6 @@ def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | No
     files = {name: settings.get(name) for name in FILES}
     options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
     return load_split(scored.task, scored.role, scored.split, options), []
-
-
-def is_changed(loaded: LoadedSplit, facts: dict) -> bool:
-    """Whether rows are not those of the run; the hub's are compared later, by their targets."""
-    if loaded.fingerprint.startswith("datasets:"):
-        return False
-    return facts.get("fingerprint") not in (None, loaded.fingerprint)
 
 
 def changed_source(loaded: LoadedSplit, facts: dict) -> str:

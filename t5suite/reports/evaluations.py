@@ -18,7 +18,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again
+from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again, settings_by_place
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_checks import check_entry
@@ -159,12 +159,16 @@ def evaluate_again(
     """The lines with their texts, or, without the rows, with what the lines contain."""
     if any("inputs" in line for line in lines):  # the run kept its texts, as they cannot be read again
         return evaluation_of_lines(scored, lines, scores)
-    rows, reason = read_rows_again(scored, manifest, data_dir)
-    if rows is None:
-        return evaluation_of_lines(scored, lines, scores, reason)
-    evaluation = evaluation_of_rows(scored, rows, lines, scores)
+    title = f"the rows of {scored.task.name} {scored.split}"
+    again = read_rows_again(scored, manifest, settings_by_place(manifest, data_dir))
+    if again.rows is None:
+        return evaluation_of_lines(scored, lines, scores, f"{title} could not be read again ({again.error})")
+    if again.changed_source:
+        note = f"{title} are not those of the run any more: {again.changed_source} has changed since"
+        return evaluation_of_lines(scored, lines, scores, note)
+    evaluation = evaluation_of_rows(scored, again.rows, lines, scores)
     if evaluation is None:
-        note = f"the rows of {scored.task.name} {scored.split} are no longer those that the run was scored on"
+        note = f"{title} are no longer those that the run was scored on"
         return evaluation_of_lines(scored, lines, scores, note)
     return evaluation
 

@@ -16,11 +16,11 @@ from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.models.families import recognize_family
+from t5suite.reports.averages import SplitFigure, averages_of, figure_of
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
-from t5suite.reports.finished_runs import RATES
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
-from t5suite.reports.shared_files import PREDICTIONS, ROWS, has_own_rows, hashes_of_run
+from t5suite.reports.shared_files import FILES_OF_MODEL, PREDICTIONS, ROWS, has_own_rows, hashes_of_run
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
@@ -52,47 +52,18 @@ def build_results(
         Test splits count only if nothing else was scored.
       published: the average is the benchmark's published one and has its name, if no task or half is missing.
     """
-    score_of_task = _mean_of_splits(report, eval_sets)
+    figures = []
+    for eval_set in eval_sets:
+        figure = figure_of(report.results[eval_set.name].metrics, eval_set.optimised)
+        figures.append(SplitFigure(eval_set.name, eval_set.task, eval_set.role, figure))
     results = {
         "tasks": {name: dict(result.metrics) for name, result in report.results.items() if result.metrics},
-        "averages": _averages(benchmark, average_over, score_of_task, published),
+        "averages": averages_of(figures, benchmark, average_over, published),
     }
     groups = _scores_by_group(report, eval_sets)
     if groups:
         results["groups"] = groups
     return results
-
-
-def _mean_of_splits(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
-    """Each task's one number, the mean over its splits; tasks of which a split has no score are left out."""
-    counted = [eval_set for eval_set in eval_sets if not eval_set.name.endswith(".test")] or eval_sets
-    num_splits = {eval_set.task.name: len(eval_set.task.splits(eval_set.role)) for eval_set in counted}
-    scores_of_task: dict[str, list[float]] = {}
-    for eval_set in counted:
-        metrics = report.results[eval_set.name].metrics
-        if any(name not in (*RATES, "loss") for name in metrics):
-            scores_of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
-    means = {}
-    for task, scores in scores_of_task.items():
-        if len(scores) == num_splits[task]:
-            means[task] = sum(scores) / len(scores)
-    return means
-
-
-def _averages(
-    benchmark: str, average_over: list[str], score_of_task: dict[str, float], published: bool
-) -> dict[str, float]:
-    """The mean over several tasks by its name, which says if some are missing; nothing for one task."""
-    scores = [score_of_task[task] for task in average_over if task in score_of_task]
-    if len(average_over) < 2 or not scores:
-        return {}
-    if len(scores) < len(average_over):
-        name = f"{benchmark} ({len(scores)} of {len(average_over)} tasks)"
-    elif published:
-        name = benchmark
-    else:
-        name = "average"
-    return {name: sum(scores) / len(scores)}
 
 
 def _scores_by_group(report: Report, eval_sets: list[EvalSet]) -> dict[str, dict]:
@@ -182,6 +153,9 @@ def finish_run(
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.update(files=hashes_of_run(run.directory))
+    model = settings.get("model_name_or_path")
+    if not is_model and model and Path(model).is_dir():
+        run.update(model_files=hashes_of_run(model, FILES_OF_MODEL))
     run.update(**{RECORD_HASH: record_sha256(read_manifest(run.directory))})
     run.finish()
     print_results(run.directory, run.manifest, results)

@@ -1,4 +1,4 @@
-"""The rows of a recorded split, fetched again: those that its author has shared, or from where the run read them.
+"""The rows of a recorded split, fetched again: from where the run read them, or those that its author has shared.
 
 >>> rows = rows_of_split(record, split)
 >>> len(rows.rows), rows.problem
@@ -8,23 +8,23 @@ A run records a hash of its rows as such (`rows_sha256`), so that rows of the hu
 the same rows. Earlier versions recorded only a fingerprint of files.
 """
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from t5suite.base.errors import DataError, UserError
+from t5suite.base.errors import DataError
 from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
+from t5suite.data.rows.sources import LoadedSplit
 from t5suite.reports.evaluated_rows import (
-    LONGEST_ERROR,
     EvaluatedRows,
-    changed_source,
-    data_revisions,
-    drawn_rows,
-    is_changed,
-    load_evaluated_rows,
+    has_fingerprint_of_run,
+    read_rows_again,
     settings_by_place,
+    settings_in_folder,
 )
-from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.reports.shared_files import ROWS
 
@@ -34,7 +34,7 @@ class RecordedRows:
     """The rows of a split.
 
     Attributes:
-      rows: none if their number is another one, so that answers cannot be compared_rows row by row.
+      rows: none if their number is another one, so that answers cannot be compared row by row.
       problem: how they differ from those of the run; empty if they are the same.
     """
 
@@ -45,64 +45,88 @@ class RecordedRows:
 def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None = None) -> RecordedRows:
     """The rows of a split: the same ones if they can be found, else those that are there now.
 
+    The author's own rows are those in `data_dir`, if it has them, or else those with the record; other places count
+    only without both.
+
     Args:
       data_dir: where to look first.
 
     Raises:
       DataError: there are none; names the files and the reason.
     """
-    shared = record.folder / ROWS / f"{split.scored.key}.jsonl"
-    if shared.is_file():
-        rows = read_jsonl(shared)
-        return compared_rows(EvaluatedRows(rows, list(range(len(rows))), []), split, f"{ROWS}/{shared.name}")
+    shared = shared_rows(record, split)
+    if shared is None:
+        return fetched_rows(record, split, settings_by_place(record.manifest, data_dir))
+    if data_dir:
+        with contextlib.suppress(DataError):
+            return fetched_rows(record, split, [settings_in_folder(record.settings, data_dir)])
+    return shared
+
+
+def shared_rows(record: RunRecord, split: RecordedSplit) -> RecordedRows | None:
+    """The author's own rows that are with the record, if there are any; rows of a benchmark never come from there."""
+    path = record.folder / ROWS / f"{split.scored.key}.jsonl"
+    if not record.has_own_rows(split) or not path.is_file():
+        return None
+    rows = read_jsonl(path)
+    if is_hash_of_run(rows, split):
+        return RecordedRows(rows)
+    return changed_rows(rows, split, f"{ROWS}/{path.name}")
+
+
+def fetched_rows(record: RunRecord, split: RecordedSplit, places: Iterable[dict]) -> RecordedRows:
+    """The rows from where the run has read them.
+
+    Args:
+      places: as `evaluated_rows.settings_by_place`.
+
+    Raises:
+      DataError: there are none; names the files and the reason.
+    """
     if not rows_stay(record.settings):
         raise DataError(
             f"the rows of {split.name} cannot be fetched: they were in memory, or made by code or a tokenizer, and "
-            f"{ROWS}/{shared.name} is missing (--share_rows keeps them)"
+            f"{ROWS}/{split.scored.key}.jsonl is missing (--share_rows keeps them)"
         )
-    different_rows = []
-    reasons = []
-    facts = data_facts(record.manifest).get(split.scored.key) or {}
-    for settings in settings_by_place(record.manifest, data_dir):
-        try:
-            loaded, places = load_evaluated_rows(split.scored, settings, data_revisions(record.manifest))
-            rows = drawn_rows(split.scored, loaded, places, settings)
-        except (UserError, OSError, ImportError) as error:
-            reasons.append(str(error)[:LONGEST_ERROR])
-            continue
-        recorded = compared_rows(rows, split, changed_source(loaded, facts))
-        if not split.facts.get("rows_sha256") and is_changed(loaded, facts):
-            recorded = changed(rows, split, changed_source(loaded, facts))
-        if not recorded.problem:
-            return recorded
-        different_rows.append(recorded)
-    if different_rows:
-        return different_rows[0]
-    raise DataError(
-        f"the rows of {split.name} ({split.scored.split}) cannot be fetched: {reasons[0]}{cure_of_rows(split)}"
-    )
+    again = read_rows_again(split.scored, record.manifest, places, partial(are_rows_of_split, split))
+    if again.rows is None:
+        raise DataError(
+            f"the rows of {split.name} ({split.scored.split}) cannot be fetched: {again.error}"
+            f"{cure_of_rows(record, split)}"
+        )
+    if again.changed_source:
+        return changed_rows(again.rows.rows, split, again.changed_source)
+    return RecordedRows(again.rows.rows)
 
 
-def cure_of_rows(split: RecordedSplit) -> str:
+def cure_of_rows(record: RunRecord, split: RecordedSplit) -> str:
     """What to do about rows that are nowhere."""
-    if split.facts.get("own_rows"):
+    if record.has_own_rows(split):
         file = f"{ROWS}/{split.scored.key}.jsonl"
         return f". They are the author's own, and {file} is missing; if you have them, give --data_dir DIR"
     return "; --data_dir DIR says where a copy is"
 
 
-def compared_rows(rows: EvaluatedRows, split: RecordedSplit, source: str) -> RecordedRows:
-    """The rows, and whether they are those of the run."""
-    expected = split.facts.get("rows_sha256")
-    if expected not in (None, rows_fingerprint(rows.rows)):
-        return changed(rows, split, source)
-    return RecordedRows(rows.rows)
+def are_rows_of_split(split: RecordedSplit, loaded: LoadedSplit, rows: EvaluatedRows, facts: dict) -> bool:
+    """Whether rows are those of the run, by their hash; in runs of earlier versions by the fingerprint of their source.
+
+    Args:
+      facts: what the manifest's `data` says of the split.
+    """
+    if split.facts.get("rows_sha256") is None:
+        return has_fingerprint_of_run(loaded, rows, facts)
+    return is_hash_of_run(rows.rows, split)
 
 
-def changed(rows: EvaluatedRows, split: RecordedSplit, source: str) -> RecordedRows:
+def is_hash_of_run(rows: list[dict], split: RecordedSplit) -> bool:
+    """Whether the hash of rows is the recorded one; true if none was recorded."""
+    return split.facts.get("rows_sha256") in (None, rows_fingerprint(rows))
+
+
+def changed_rows(rows: list[dict], split: RecordedSplit, source: str) -> RecordedRows:
     """Rows that are not those of the run."""
     count = split.facts.get("n")
-    problem = f"{split.name}: its rows are not those of the run: {source} has changed"
-    if len(rows.rows) != count:
-        return RecordedRows([], f"{problem} ({count} rows then, {len(rows.rows)} now)")
-    return RecordedRows(rows.rows, problem)
+    problem = f"{split.name}: its rows are not those that the run was scored on: {source} has changed"
+    if len(rows) != count:
+        return RecordedRows([], f"{problem} ({count} rows then, {len(rows)} now)")
+    return RecordedRows(rows, problem)

@@ -19,15 +19,25 @@ from t5suite.base.model_files import table_or_empty
 from t5suite.reports.evaluated_rows import ScoredSplit
 from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role
 from t5suite.reports.finished_runs import has_weights, hub_commits
-from t5suite.reports.shared_files import PREDICTIONS
+from t5suite.reports.record_shapes import (
+    CONFIGURATION_SHAPE,
+    MANIFEST_SHAPE,
+    RESULTS_SHAPE,
+    TASK_CARD_SHAPE,
+    Shape,
+    first_problem,
+)
+from t5suite.reports.shared_files import PREDICTIONS, has_own_rows
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import evaluate_names
 from t5suite.tasks.registry import Task
+from t5suite.tasks.task_card import TASK_CARD
 
 # Files that may name code of a model's repository.
 CODE_KEY = "auto_map"
-FILES_WITH_CODE = ("config.json", "tokenizer_config.json")
+CONFIGURATION = "config.json"
+FILES_WITH_CODE = (CONFIGURATION, "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -94,9 +104,21 @@ class RunRecord:
         return name
 
     @property
+    def model_folder(self) -> Path | None:
+        """The folder of a model that the run has evaluated, not trained, if it is here."""
+        folder = Path(self.model)
+        if folder == self.folder or not folder.is_dir():
+            return None
+        return folder
+
+    @property
     def model_revision(self) -> str | None:
         """The commits of the hub's models that the run has read, as `--model_revision` takes them."""
         return hub_commits(self.manifest.get("hub") or {}, "models") or self.settings.get("model_revision")
+
+    def has_own_rows(self, split: RecordedSplit) -> bool:
+        """Whether a split's rows are the author's own, by task and flags, whatever the manifest says of it."""
+        return has_own_rows(split.scored.task, split.scored.role, self.settings)
 
 
 def read_record(folder, commit: str | None = None) -> RunRecord:
@@ -119,8 +141,23 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
         results = read_results(folder)
     if manifest.get("status") != "finished":
         raise DataError(f"{folder}: {MANIFEST}: the run is not finished (status {manifest.get('status')!r})")
+    check_shape(folder / MANIFEST, manifest, MANIFEST_SHAPE)
+    check_shape(folder / RESULTS, results, RESULTS_SHAPE)
+    check_shape(folder / TASK_CARD, table_or_empty(folder / TASK_CARD), TASK_CARD_SHAPE)
+    check_shape(folder / CONFIGURATION, table_or_empty(folder / CONFIGURATION), CONFIGURATION_SHAPE)
     check_needs_no_code(folder, manifest)
     return RunRecord(folder, manifest, results, read_splits(folder, manifest), commit)
+
+
+def check_shape(path: Path, content, shape: Shape) -> None:
+    """Refuses a file of the record that does not look like one that a run has written.
+
+    Raises:
+      DataError: names the key and its value.
+    """
+    problem = first_problem(content, shape)
+    if problem:
+        raise DataError(f"{path}: not as a run writes it: {problem}")
 
 
 def what_to_give_instead(folder: Path) -> str:
@@ -168,7 +205,7 @@ def check_needs_no_code(folder: Path, manifest: Mapping) -> None:
 def code_of_author(folder: Path, settings: Mapping) -> Iterator[str]:
     """The code that a run's answers or scores depend on: the flag, and the file."""
     yield from code_of_flags(settings)
-    config = table_or_empty(folder / "config.json")
+    config = table_or_empty(folder / CONFIGURATION)
     if config.get("model_class"):
         yield f"config.json: model_class {config['model_class']} ({file_of_code(config['model_class'])})"
     for key, value in config.items():
@@ -199,7 +236,9 @@ def code_of_flags(settings: Mapping) -> Iterator[str]:
 
 def code_named_in(path: Path) -> list[str]:
     """The classes that a configuration's `auto_map` names."""
-    auto_map = table_or_empty(path).get(CODE_KEY) or {}
+    configuration = table_or_empty(path)
+    check_shape(path, configuration, CONFIGURATION_SHAPE)
+    auto_map = configuration.get(CODE_KEY) or {}
     targets = []
     for target in auto_map.values():
         names = target if isinstance(target, list) else [target]
@@ -230,7 +269,7 @@ def read_splits(folder: Path, manifest: dict) -> tuple[RecordedSplit, ...]:
       DataError: the record names no answers, or a file of answers is missing.
     """
     facts_by_name = manifest.get("scored")
-    if not isinstance(facts_by_name, dict) or not facts_by_name:
+    if not facts_by_name:
         raise DataError(
             f"{folder}: {MANIFEST} names no answers ('scored'): a pre-training run, or one of an old version, has none "
             "to verify"

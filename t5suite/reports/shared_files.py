@@ -8,6 +8,7 @@ False
 `README.md` is left out of the hashes: people add to it. `t5suite verify` compares its scores instead.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from t5suite.base.hub_statements import CARD
@@ -19,29 +20,45 @@ from t5suite.tasks.task_card import TASK_CARD
 
 PREDICTIONS = "predictions"
 ROWS = "rows"
-# What a run's answers come from: weights, configuration, tokenizer, tasks; and what is said of them.
-HASHED = (
+# What answers: weights, configuration, tokenizer.
+FILES_OF_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "config.json", "generation_config.json",
     "adapter_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt",
-    "*.model", TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
+    "*.model",
 )  # fmt: skip
+# What a run's answers come from, its tasks, and what is said of them.
+HASHED = (
+    *FILES_OF_MODEL, TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
+)  # fmt: skip
+# Where an upload may leave files of the record out.
+FOLDERS_WITHHELD = (f"{PREDICTIONS}/", f"{ROWS}/", "best/")
 # What verification reads of a run on the hub, besides what it can do without.
 SHARED = (MANIFEST, *HASHED, CARD)
 
 
-def hashes_of_run(directory) -> dict[str, str]:
-    """The SHA-256 of each file that verification reads, by its path in the run's directory."""
+def hashes_of_run(directory, patterns: Sequence[str] = HASHED) -> dict[str, str]:
+    """The SHA-256 of each file that verification reads, by its path in the run's directory.
+
+    Args:
+      patterns: of other files, such as `FILES_OF_MODEL`.
+    """
+    return {name: file_sha256(Path(directory, name)) for name in files_of_record(directory, patterns)}
+
+
+def files_of_record(directory, patterns: Sequence[str] = HASHED) -> list[str]:
+    """The files that verification reads, by their paths in the run's directory; code is none of them."""
     directory = Path(directory)
-    paths = {path for pattern in HASHED for path in directory.glob(pattern) if path.is_file()}
-    return {path.relative_to(directory).as_posix(): file_sha256(path) for path in sorted(paths)}
+    paths = {path for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
+    return [path.relative_to(directory).as_posix() for path in sorted(paths) if path.suffix != ".py"]
 
 
 def has_own_rows(task: Task, role: str, settings: dict) -> bool:
-    """Whether a split's rows are the author's own: all but those of the benchmarks that come with the suite.
+    """Whether a split's rows are the author's own: all but what the sources of the suite's benchmarks have.
 
     Args:
       role: 'validation' or 'test'.
       settings: the run's flags by name.
     """
     is_shipped = task.name in DATASET_VALS.get(task.benchmark, {})
-    return not is_shipped or bool(settings.get(f"{role}_file"))
+    has_own_source = settings.get(f"{role}_file") or settings.get("data_format")
+    return not is_shipped or bool(has_own_source)

@@ -1,8 +1,10 @@
 """A verification in words, and as JSON.
 
 >>> print("\\n".join(verification_lines(verification)))
-equal: 400 of 400 answers
-sentiment: 400 of 400 answers equal, accuracy 91.50, invalid_rate 0.00
+equal: 400 of 400 answers, accuracy 91.50, invalid_rate 0.00
+sentiment: 400 rows, 400 of 400 answers equal, accuracy 91.50, invalid_rate 0.00
+not verified: how the weights were trained
+SHA-256 of the record: 5e0c1f...
 """
 
 from t5suite.reports.formatting import points, shortened
@@ -46,11 +48,26 @@ def verdict(verification: Verification) -> str:
     if verification.is_equal:
         scores = f", {scores_text(verification.splits[0])}" if len(verification.splits) == 1 else ""
         return f"equal: {counts}{scores}"
-    text = f"different: {counts} are equal"
+    return f"different: {difference_text(verification, counts)}"
+
+
+def difference_text(verification: Verification, counts: str) -> str:
+    """What differs, in numbers.
+
+    >>> difference_text(verification, "871 of 872 answers")
+    '871 of 872 answers are equal, the others are near ties'
+    """
+    num_problems = len(verification.problems)
+    if verification.num_equal == verification.num_answers:
+        parts = "1 part of the record differs" if num_problems == 1 else f"{num_problems} parts of the record differ"
+        return f"all {verification.num_answers} answers are equal, but {parts}"
+    text = f"{counts} are equal"
+    if verification.num_not_compared:
+        text += f", {verification.num_not_compared} were not compared"
     if verification.rows and all(row.is_near_tie for row in verification.rows):
         text += ", the others are near ties"
-    if verification.problems:
-        text += f"; {counted(len(verification.problems), 'other difference')}"
+    if num_problems:
+        text += f"; {counted(num_problems, 'other difference')}"
     return text
 
 
@@ -102,6 +119,8 @@ def row_line(row: DifferingRow) -> str:
 
 def distance_text(row: DifferingRow) -> str:
     """By how much the two best answers lie apart."""
+    if row.rows_changed:
+        return "not measured how far apart, since the rows have changed"
     if row.nats is None:
         return "not measured how far apart"
     text = f"{abs(row.nats):.3g} nats apart"
@@ -116,8 +135,10 @@ def verification_json(verification: Verification) -> list[dict]:
         {
             "verdict": "equal" if verification.is_equal else "different",
             "answers": verification.num_answers,
-            "equal": verification.num_equal if verification.answered else None,
+            "equal": verification.num_equal,
             "answered": verification.answered,
+            "not_answered": verification.not_answered or None,
+            "unverified": verification.unverified,
             "record_sha256": verification.record_sha256,
             "commit": verification.commit,
         }

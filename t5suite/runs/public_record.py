@@ -14,7 +14,7 @@ from t5suite.base.redaction import without_folders
 PRIVATE_KEYS = (
     "command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended",
 )  # fmt: skip
-# The hash of the record, and what is not of the run itself: what an upload leaves out, when the run ended.
+# The hash of the record, and what is not of the run itself: which files an upload leaves out, when the run ended.
 RECORD_HASH = "record_sha256"
 NOT_OF_THE_RECORD = (RECORD_HASH, "withheld", "status", "finished")
 # Entries that hold places; texts of tasks may look like paths, and stay.
@@ -49,7 +49,7 @@ def record_sha256(manifest: Mapping) -> str:
 
 
 def without_places(value):
-    """A value of the manifest, every absolute path in it reduced to its last name."""
+    """A value of the manifest, every path in it that leads out of the working directory reduced to its last name."""
     if isinstance(value, str):
         return without_folders(value)
     if isinstance(value, Mapping):

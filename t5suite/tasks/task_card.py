@@ -109,7 +109,7 @@ def read_task_card(folder) -> TaskCard | None:
         return None
     try:
         return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
         what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"{path} is not a task card ({what:.300}); restore it, or remove it and give the flags"

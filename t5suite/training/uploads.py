@@ -176,9 +176,8 @@ def staged_run(directory, folder: Path) -> Path:
         link(str(path), str(place))
     if manifest:
         names = {path.relative_to(directory).as_posix() for path in paths}
-        withheld = set(manifest.get("files", ())) - names
-        if withheld:
-            logger.info("--push_to_hub: not uploaded: %s%s", ", ".join(sorted(withheld)), HINT_AT_SHARING)
+        withheld = sorted(set(manifest.get("files", ())) - names)
+        log_withheld(withheld)
         write_json(folder / MANIFEST, public_manifest(manifest, withheld))
     return folder
 
@@ -214,6 +213,16 @@ def may_be_shared(path: Path, manifest: dict) -> bool:
         return True
     public_names = [facts.get("file") for facts in manifest["scored"].values() if facts.get("own_rows") is False]
     return path.name in public_names
+
+
+def log_withheld(names: list[str]) -> None:
+    """Shows which files are not uploaded, and how those could be that hold answers or rows."""
+    of_answers = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS_OF_ANSWERS))]
+    of_weights = [name for name in names if name not in of_answers]
+    if of_answers:
+        logger.info("--push_to_hub: not uploaded: %s%s", ", ".join(of_answers), HINT_AT_SHARING)
+    if of_weights:
+        logger.info("--push_to_hub: not uploaded: %s (weights of --select per_task)", ", ".join(of_weights))
 
 
 def log_files(repository: str, folder: Path) -> None:

@@ -1,0 +1,52 @@
+"""What a verification does not show of a run: what nobody but its author has, and what no hash was recorded of.
+
+>>> unverified_parts(read_record("runs/reviews"))
+["the rows of reviews (the author's own)", 'how the weights were trained']
+"""
+
+from pathlib import Path
+
+from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.runs.public_record import RECORD_HASH
+
+
+def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str]:
+    """The parts, in words.
+
+    Args:
+      data_dir: where the verifier's own copies of rows are.
+    """
+    rows = [unverified_rows(record, split, data_dir) for split in record.splits]
+    parts = [*filter(None, rows), *parts_without_hashes(record)]
+    if record.settings.get("teacher") or "training" in record.manifest:
+        parts.append("how the weights were trained")
+    callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())
+    return parts + [f"what the callback {callback['name']} did (it was not run)" for callback in callbacks]
+
+
+def unverified_rows(record: RunRecord, split: RecordedSplit, data_dir: str | None) -> str:
+    """The rows of a split, if they are the author's own or from a folder of the author's; else an empty text."""
+    if record.has_own_rows(split):
+        return f"the rows of {split.name} (the author's own)"
+    folder = record.settings.get("data_dir")
+    if data_dir or not folder or not is_folder_here(record, folder):
+        return ""
+    return f"the rows of {split.name} (from a folder that the record names, {folder})"
+
+
+def is_folder_here(record: RunRecord, name: str) -> bool:
+    """Whether a folder of the run is there, from here or from where the run was started."""
+    started = record.manifest.get("working_directory") or "."
+    return any(Path(start, name).is_dir() for start in (".", started))
+
+
+def parts_without_hashes(record: RunRecord) -> list[str]:
+    """What the run has recorded no hash of, as those of earlier versions."""
+    parts = []
+    if record.manifest.get("files") is None:
+        parts.append("the files (no hashes were recorded)")
+    if record.manifest.get(RECORD_HASH) is None:
+        parts.append("the manifest (no hash was recorded)")
+    if record.model_folder is not None and record.manifest.get("model_files") is None:
+        parts.append(f"the weights of {record.model_folder} (no hashes were recorded)")
+    return parts
