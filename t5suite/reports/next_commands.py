@@ -35,17 +35,10 @@ def next_commands(directory, manifest: dict) -> list[str]:
     if len(card.tasks) > 1:
         model += ["--dataset_name", next(iter(card.tasks))]
     predict = ["t5suite", "predict", *model, "--input", _rows_to_answer(settings)]
-    if is_scored_by_labels(manifest):
-        predict.append("--labels")  # such a model has learned which label is likeliest, and perhaps not to write it
     return [
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
     ]
-
-
-def is_scored_by_labels(manifest: dict) -> bool:
-    """Whether a run's scores are those of the likeliest label, and not of answers that the model writes."""
-    return any(scoring.get("method") == "score" for scoring in manifest.get("scored", {}).values())
 
 
 def print_next_commands(directory, manifest: dict) -> None:
