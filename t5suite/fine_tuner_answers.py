@@ -23,7 +23,7 @@ def answer_rows(
 
     Args:
       text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
-      labels: choose among these instead of writing; `task`: among the task's own; `none`: write; by default as the model
+      labels: choose among these instead of writing; `task`: among the task's own; `none`: write; default: as the model
         was scored.
 
     Raises:
