@@ -437,6 +437,17 @@ class LabelSetsTest(parameterized.TestCase):
         self.assertEqual(task.references(rows[0]), ["broken, late"])
         self.assertEqual(task.score(rows, ["late, broken", "late"]), {"micro_f1": 100, "subset_accuracy": 100})
 
+    @parameterized.parameters("|", "; ")
+    def test_what_separates_labels_is_said_and_a_cell_with_another_sign_is_named(self, sign):
+        rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": f"late{sign}broken"}]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            load_own_rows(rows, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
+        log = "\n".join(logs.output)
+        self.assertIn("labels in 'faults' are separated by commas: 3 labels in 2 rows (broken, late, late", log)
+        self.assertRegex(log, r"WARNING.*'faults' holds 'late[|;].*\(1 such rows\)")
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load_own_rows(rows[:1] * 2, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
+
     def test_a_label_with_a_comma_is_refused(self):
         with exits_with(65, "column 'faults' holds the label 'late, very': a comma stands between labels"):
             load_own_rows([{"text": "a", "faults": ["late, very"]}], text_column="text", target_column="faults",

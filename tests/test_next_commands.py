@@ -12,8 +12,9 @@ from pathlib import Path
 from absl.testing import parameterized
 
 import fine_tune_t5
+import pre_train_t5
 from t5suite import FineTuner, load_task
-from t5suite.testing import cli_output, exits_with, save_model
+from t5suite.testing import cli_output, exits_with, save_model, write_rows
 
 SETTINGS = (
     "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
@@ -93,6 +94,25 @@ class LastLinesTest(parameterized.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as log, contextlib.redirect_stdout(io.StringIO()):
             fine_tune_t5.main([*words[:-4], "--eval_only", "--model_name_or_path", run, "--output_dir", f"{run}-again"])
         self.assertIn("trained and scored with --eval_method score", log.getvalue())
+
+    def test_a_pre_trained_model_is_to_be_fine_tuned(self):
+        run = empty_folder() / "run"
+        flags = "--max_steps 1 --inputs_length 32 --per_device_train_batch_size 2 --use_cpu --disable_tqdm True"
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            pre_train_t5.main([*flags.split(), *SETTINGS[-2:], "--output_dir", str(run)])
+        *_, headline, line = shown.getvalue().splitlines()
+        self.assertEqual(headline, HEADLINE)
+        words = shlex.split(line)
+        self.assertEqual(
+            words, ["t5suite", "fine_tune", "--model_name_or_path", str(run), "--train_file", "ROWS.jsonl"]
+        )
+        rows = [{"text": f"film {i}", "label": "bad"} for i in range(8)]
+        file = write_rows(run.parent / "rows.jsonl", rows)
+        columns = ["--text_column", "text", "--target_column", "label"]
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            fine_tune_t5.main([*SETTINGS[:-2], *words[2:-1], str(file), *columns, "--output_dir", f"{run}-tuned"])
+        self.assertIn(HEADLINE, shown.getvalue())
 
     def test_a_model_of_several_tasks_names_one(self):
         run = empty_folder() / "run"

@@ -67,7 +67,7 @@ THEMED = {
         "eval_accumulation_steps": facts("Batches whose results stay on the device.", bounds="[1, inf) batches",
             needs="Hugging Face's evaluation"),
         "dataloader_num_workers": facts("Processes for batches.", bounds="[0, workers] processes", change="nothing"),
-        "use_cpu": facts("Use no GPU.", "device"),
+        "use_cpu": facts("Use no GPU.", "common device"),
     },
     "devices": {
         "fsdp": facts("Shard with PyTorch's FSDP.", "common report", needs="training"),
