@@ -292,13 +292,25 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
             text.task.name,
             WRITTEN,
         )
-    labels = label_choice(labels, text)
-    if labels == "task":
+    choice = label_choice(labels, text)
+    if choice == "task":
         _check_task_has_labels(text.task)
-    if labels in (None, "task"):
-        return labels
-    words = labels.split(",") if isinstance(labels, str) else labels
+    if choice in (None, "task"):
+        return choice
+    words = choice.split(",") if isinstance(choice, str) else choice
     words = [word for word in words if word]
+    _check_words(words, text)
+    if warns:
+        _warn_of_other_words(words, text)
+    return words
+
+
+def _check_words(words: list[str], text: InputSettings) -> None:
+    """Checks that a choice among these labels is possible.
+
+    Raises:
+      ConfigError: fewer than two, or an encoder's head, which has only its own.
+    """
     flag_text = ",".join(words)
     if len(words) < 2 or len(set(words)) < len(words):
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
@@ -306,12 +318,15 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
         raise ConfigError(
             f"--labels {flag_text}: an encoder's head has only its own labels; give --labels without a value"
         )
+
+
+def _warn_of_other_words(words: list[str], text: InputSettings) -> None:
+    """Logs labels that differ from those that the model was trained with."""
     trained_words = text.task.label_words if text.task else None
-    if warns and trained_words and sorted(trained_words) != sorted(words):
+    if trained_words and sorted(trained_words) != sorted(words):
         logger.warning(
-            "--labels %s differs from %s, which the model was trained with", flag_text, ",".join(trained_words)
+            "--labels %s differs from %s, which the model was trained with", ",".join(words), ",".join(trained_words)
         )
-    return words
 
 
 def _check_task_has_labels(task: Task | None) -> None:
