@@ -62,7 +62,7 @@ THEMED = {
         "activation_checkpointing": facts("Compute activations again instead of keeping them.", "common"),
         "gradient_checkpointing": facts("An older name of --activation_checkpointing.", "report"),
         "auto_find_batch_size": facts("Halve a device's batch when memory runs out.", change="layout"),
-        "torch_compile": facts("Compile the model: minutes at the start, faster steps.", "common"),
+        "torch_compile": facts("Compile the model: minutes at the start, faster steps."),
         "torch_compile_mode": facts("How: default, or max-autotune-no-cudagraphs."),
         "eval_accumulation_steps": facts("Batches whose results stay on the device.", bounds="[1, inf) batches",
             needs="Hugging Face's evaluation"),
