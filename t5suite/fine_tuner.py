@@ -175,7 +175,9 @@ class FineTuner:
             logger.warning("evaluate: the %s rows have no labels, and so no scores; see predict", split)
         return self.results
 
-    def predict(self, inputs, *, raw: bool = False, return_scores: bool = False, dataset_name=None, **decoding):
+    def predict(
+        self, inputs, *, raw: bool = False, return_scores: bool = False, dataset_name=None, labels=None, **decoding
+    ):
         """The model's answers, in order; for a single text or row, its answer.
 
         >>> tuner.predict([{"sentence1": "It rains.", "sentence2": "It is wet."}])
@@ -188,6 +190,7 @@ class FineTuner:
           raw: the texts are finished: no prefix is added.
           return_scores: also each answer's log-probability in nats.
           dataset_name: the task, if the model knows several.
+          labels: as `t5suite predict --labels`: the likeliest is the answer; by default as the model was scored.
           decoding: `num_beams`, `do_sample`, `max_new_tokens` and the like, by the names of `t5suite predict`'s flags;
             with `num_return_sequences` above 1 there is a list of answers for each row.
 
@@ -202,7 +205,7 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        is_one_row, lines = self._lines(inputs, settings, dataset_name, raw, scores=return_scores)
+        is_one_row, lines = self._lines(inputs, settings, dataset_name, raw, labels=labels, scores=return_scores)
         answers = [answer_of_line(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return answers[0] if is_one_row else answers
 

@@ -11,7 +11,7 @@ from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import WINDOW, Job
 from t5suite.inference.predictor import Answer, Predictor
 from t5suite.inference.rows import Row
-from t5suite.inference.settings import candidate_labels
+from t5suite.inference.settings import candidate_labels, check_no_writing
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.tokenization import bind_fits
 
@@ -23,8 +23,15 @@ def answer_rows(
 
     Args:
       text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
-      labels: choose among these instead of writing; `task`: among the task's own.
+      labels: choose among these instead of writing; `task`: among the task's own; `none`: write; default: as the model
+        was scored.
+
+    Raises:
+      ConfigError: settings of writing where labels are chosen. DataError: a row that does not fit the task.
     """
+    candidates = candidate_labels(labels, text)
+    if candidates is not None:
+        check_no_writing(decoding, scores, by_default=labels is None)
     fits = None
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
         fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template)
@@ -33,7 +40,7 @@ def answer_rows(
         raw=raw,
         decoding=decoding,
         max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
-        labels=candidate_labels(labels, text),
+        labels=candidates,
         scores=scores,
         family=text.family,
         fits=fits,

@@ -169,6 +169,12 @@ class BareTest(parameterized.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
+    @parameterized.parameters((15, True), (200, False))
+    def test_a_dry_run_says_how_coarse_a_score_of_few_rows_is(self, rows, is_few):
+        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
+            fine_tune_t5.main(["--use_cpu", "--max_eval_samples", str(rows), "--dry_run"])
+        self.assertEqual("15 rows are few: one row is 6.7 points" in shown.getvalue(), is_few)
+
 
 def first_line(*argv) -> str:
     """The first line that a command writes, which is stopped then."""

@@ -54,7 +54,7 @@ CASES = {
     **dict.fromkeys(("accuracy", "exact_match", "mean_3class_f1"), (classes(40, 3), 3)),
     **dict.fromkeys(("grouped_exact_match", "f1", "gender_parity"), (classes(40, 2, groups=True), 2)),
     **dict.fromkeys(("matthews_correlation", "precision"), (classes(40, 2), 2)),
-    **dict.fromkeys(("pearson", "spearman"), (numbers(40), None)),
+    **dict.fromkeys(("pearson", "spearman", "neg_mean_absolute_error"), (numbers(40), None)),
     **dict.fromkeys(("squad_f1", "squad_exact_match", "bleu", "rouge1", "rouge2"), (texts(12), None)),
     **dict.fromkeys(("rougeL", "rougeLsum", "instruction_rougeL", "instruction_exact_match"), (texts(12), None)),
     "json_match": (texts(12), None),

@@ -11,7 +11,7 @@ import sacrebleu
 import scipy.stats
 import sklearn.metrics
 from absl.testing import parameterized
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error
 from sklearn.preprocessing import MultiLabelBinarizer
 from task_facts import example_row
 
@@ -138,6 +138,21 @@ class CorrelationTest(parameterized.TestCase):
             predictions = np.round((references + rng.normal(0, 1, 30)) * 5) / 5
             expected = 100 * getattr(scipy.stats, f"{name}r")(references, predictions)[0]
             self.assertAlmostEqual(METRICS[name](predictions.tolist(), references.tolist()), expected)
+
+    def test_errors_are_scikit_learns_and_no_part_of_a_mean(self):
+        predictions, references = [3.0, 1.5, -2.0], [2.0, 4.0, -2.0]
+        expected = -mean_absolute_error(references, predictions)
+        self.assertAlmostEqual(METRICS["neg_mean_absolute_error"](predictions, references), expected)
+        self.assertTrue(math.isnan(METRICS["neg_mean_absolute_error"]([math.nan], [1.0])))
+        rows = [{"text": "a", "price": "2.5"}, {"text": "b", "price": "4"}]
+        columns = {"text_column": "text", "target_column": "price", "no_eval": True}
+        task = load_own_rows(rows, metrics="pearson,spearman,neg_mean_absolute_error", **columns).task
+        scores = task.score(rows, ["2.5", "3"])
+        self.assertEqual(scores["neg_mean_absolute_error"], -0.5)
+        self.assertAlmostEqual(task.optimised(scores), 100)
+        alone = load_own_rows(rows, metrics="neg_mean_absolute_error", **columns).task
+        self.assertEqual(alone.value_kind, "number")
+        self.assertEqual(alone.optimised(alone.score(rows, ["2.5", "3"])), -0.5)
 
     @parameterized.product(
         name=["pearson", "spearman"],
@@ -436,6 +451,17 @@ class LabelSetsTest(parameterized.TestCase):
         self.assertEqual(example.targets, "broken, late")
         self.assertEqual(task.references(rows[0]), ["broken, late"])
         self.assertEqual(task.score(rows, ["late, broken", "late"]), {"micro_f1": 100, "subset_accuracy": 100})
+
+    @parameterized.parameters("|", "; ")
+    def test_what_separates_labels_is_said_and_a_cell_with_another_sign_is_named(self, sign):
+        rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": f"late{sign}broken"}]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            load_own_rows(rows, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
+        log = "\n".join(logs.output)
+        self.assertIn("labels in 'faults' are separated by commas: 3 labels in 2 rows (broken, late, late", log)
+        self.assertRegex(log, r"WARNING.*'faults' holds 'late[|;].*\(1 such rows\)")
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load_own_rows(rows[:1] * 2, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
 
     def test_a_label_with_a_comma_is_refused(self):
         with exits_with(65, "column 'faults' holds the label 'late, very': a comma stands between labels"):

@@ -109,6 +109,12 @@ class MetadataTest(parameterized.TestCase):
         expected = {("nyu-mll/glue", name, "validation") for name in GLUE_ROWS}
         self.assertEqual(sources, expected)
 
+    def test_the_base_of_a_model_in_a_folder_is_the_one_that_its_card_names(self):
+        base = save_model(new_folder() / "trimmed")
+        (base / "README.md").write_text("---\nbase_model: google/mt5-small\n---\n# mT5, trimmed\n")
+        data = card_of(tiny_run(str(base), dataset_name="sentiment", max_steps=1).directory).data
+        self.assertEqual((data.base_model, data.to_dict()["base_model_relation"]), ("google/mt5-small", "finetune"))
+
     @pytest.mark.slow
     def test_an_adapter_is_one_of_its_base(self):
         data = card_of(tiny_run(cached_model(), dataset_name="sentiment", adapter="lora", max_steps=1).directory).data

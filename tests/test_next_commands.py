@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import tempfile
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 from absl.testing import parameterized
 
 import fine_tune_t5
-from t5suite import load_task
-from t5suite.testing import cli_output, save_model
+import pre_train_t5
+from t5suite import FineTuner, load_task
+from t5suite.testing import cli_output, exits_with, save_model, write_rows
 
 SETTINGS = (
     "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
@@ -52,7 +54,7 @@ class LastLinesTest(parameterized.TestCase):
         os.remove(folder / "run" / "model.safetensors")  # the model is gone, the results are shown
         self.assertNotIn(HEADLINE, output_of_run(*words))
 
-    def test_a_model_that_was_scored_by_labels_is_asked_for_labels(self):
+    def test_a_model_that_was_scored_by_labels_answers_with_labels_unless_it_is_to_write(self):
         rows = empty_folder() / "reviews.tsv"
         rows.write_text("text\tlabel\n" + "".join(f"film {i}\t{'bad good'.split()[i % 2]}\n" for i in range(12)))
         words = ["--train_file", rows, "--validation_file", rows, "--text_column", "text", "--target_column", "label"]
@@ -61,11 +63,56 @@ class LastLinesTest(parameterized.TestCase):
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
             fine_tune_t5.main([*words, "--eval_method", "score"])
-        predict = shlex.split(shown.getvalue().splitlines()[-2])
-        answers = [json.loads(line) for line in cli_output(*predict[1:], "--use_cpu").splitlines()]
+        predict = [*shlex.split(shown.getvalue().splitlines()[-2])[1:], "--use_cpu"]
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            answers = [json.loads(line) for line in cli_output(*predict).splitlines()]
+        self.assertIn("--labels none has the model write", log.getvalue())
         self.assertLen(answers, 12)
         self.assertLessEqual({answer["prediction"] for answer in answers}, {"bad", "good"})
         self.assertEqual([sorted(answer["probabilities"]) for answer in answers], [["bad", "good"]] * 12)
+        predictions = [answer["prediction"] for answer in answers]
+
+        written = [json.loads(line) for line in cli_output(*predict, "--labels", "none").splitlines()]
+        self.assertNotIn("probabilities", written[0])
+        self.assertNotEqual([answer["prediction"] for answer in written], predictions)  # two updates teach no label
+        with exits_with(78, "--num_beams has no effect: .*--labels none"):
+            cli_output(*predict, "--num_beams", "2")
+
+        run = predict[predict.index("--model_name_or_path") + 1]
+        texts = [f"film {i}" for i in range(12)]
+        tuner = FineTuner(run, use_cpu=True, quiet=True)
+        self.assertEqual(tuner.predict(texts), predictions)
+        self.assertEqual(tuner.predict(texts, labels="none"), [answer["prediction"] for answer in written])
+        self.assertEqual(
+            tuner.predict(texts, labels="none", num_beams=2, max_new_tokens=1, return_scores=True)[0][2], True
+        )
+        card = Path(run, "README.md").read_text()
+        (block,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        with contextlib.chdir(run), contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(block, "card", "exec"), {})
+        self.assertEqual(printed.getvalue().splitlines()[-1:], predictions[:1])
+        with contextlib.redirect_stderr(io.StringIO()) as log, contextlib.redirect_stdout(io.StringIO()):
+            fine_tune_t5.main([*words[:-4], "--eval_only", "--model_name_or_path", run, "--output_dir", f"{run}-again"])
+        self.assertIn("trained and scored with --eval_method score", log.getvalue())
+
+    def test_a_pre_trained_model_is_to_be_fine_tuned(self):
+        run = empty_folder() / "run"
+        flags = "--max_steps 1 --inputs_length 32 --per_device_train_batch_size 2 --use_cpu --disable_tqdm True"
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            pre_train_t5.main([*flags.split(), *SETTINGS[-2:], "--output_dir", str(run)])
+        *_, headline, line = shown.getvalue().splitlines()
+        self.assertEqual(headline, HEADLINE)
+        words = shlex.split(line)
+        self.assertEqual(
+            words, ["t5suite", "fine_tune", "--model_name_or_path", str(run), "--train_file", "ROWS.jsonl"]
+        )
+        rows = [{"text": f"film {i}", "label": "bad"} for i in range(8)]
+        file = write_rows(run.parent / "rows.jsonl", rows)
+        columns = ["--text_column", "text", "--target_column", "label"]
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            fine_tune_t5.main([*SETTINGS[:-2], *words[2:-1], str(file), *columns, "--output_dir", f"{run}-tuned"])
+        self.assertIn(HEADLINE, shown.getvalue())
 
     def test_a_model_of_several_tasks_names_one(self):
         run = empty_folder() / "run"

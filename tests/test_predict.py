@@ -1,8 +1,10 @@
 """Predictions: what a row's answer depends on, what it does not, and that a stopped run ends as an unbroken one."""
 
+import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -203,6 +205,21 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual(labels_of_other, labels)
         self.assertEqual(free, labels)
         self.assertNotEqual(free_of_other, free)
+
+    @parameterized.parameters("similarity", "sentiment")
+    def test_an_answer_that_is_no_label_or_number_is_marked_and_counted(self, task):
+        folder = saved(random_model(), task)
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            lines = answers(rows=rows_file(task, 5), model=folder)
+        texts = [line["prediction"] for line in lines]
+        if task == "similarity":
+            is_valid = [re.fullmatch(r"-?\d+(\.\d+)?", text) is not None for text in texts]
+        else:
+            is_valid = [text in ("negative", "positive") for text in texts]
+        self.assertFalse(all(is_valid))
+        self.assertEqual([line.get("invalid") for line in lines], [None if valid else True for valid in is_valid])
+        count = f"{is_valid.count(False)} of 5 answers are no label or number of the task"
+        self.assertIn(count, log.getvalue())
 
     def test_encoders_number_keeps_to_the_tasks_range(self):
         model = random_model("masked", "similarity")

@@ -306,6 +306,28 @@ class FilesTest(parameterized.TestCase):
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
 
+    def test_a_pattern_in_quotes_names_what_a_shell_would_make_of_it(self):
+        place = folder()
+        for name in ("a", "b"):
+            make_run(place / "runs" / name, "sentiment")
+        self.assertEqual(
+            command(place / "runs" / "*", "--format", "none"),
+            command(place / "runs" / "a", place / "runs" / "b", "--format", "none"),
+        )
+        with exits_with(65, "runs/c"):
+            command(place / "runs" / "c*", "--format", "none")
+
+    def test_the_markdown_has_the_invalid_and_wrong_answers_of_the_page(self):
+        run = make_run(folder() / "s1", "sentiment", wrong=0.3, invalid=0.1)
+        report = reported(run)
+        shown = [example for part in report.data["examples"] for example in part["examples"]]
+        expected = [example for example in shown if example["verdict"] in ("invalid", "wrong")]
+        self.assertGreater(len(expected), 10)
+        tables = [rows for rows in markdown_tables(report.markdown) if "answer" in rows[0]]
+        rows = [row for table in tables for row in table]
+        self.assertEqual([row["answer"] for row in rows], [example["prediction"] for example in expected])
+        self.assertEqual([row["target"] for row in rows], [example["target"] for example in expected])
+
     def test_folders_that_are_no_runs_are_skipped_and_the_runs_inside_are_named(self):
         place = folder()
         run = make_run(place / "runs/a", "sentiment")

@@ -225,9 +225,9 @@ REFUSED = (
 MESSAGES = (
     ("/predict", {"rows": [{"text": "a"}]}, "rows[0]: the row has neither sentence nor one of inputs, input; it has text"),
     ("/predict", {"rows": [{"text": "a"}], "raw": True}, "rows[0]: the row has no one of inputs, input; it has text"),
-    ("/predict", {"rows": ["a"], "labels": True}, 'labels must be a list of labels, or "task"'),
-    ("/predict", {"rows": ["a"], "labels": ["x", 3]}, 'labels must be a list of labels, or "task"'),
-    ("/predict", {"rows": ["a"], "labels": "tasks"}, 'labels must be a list of labels, or "task"'),
+    ("/predict", {"rows": ["a"], "labels": True}, 'labels must be a list of labels, "task" or "none"'),
+    ("/predict", {"rows": ["a"], "labels": ["x", 3]}, 'labels must be a list of labels, "task" or "none"'),
+    ("/predict", {"rows": ["a"], "labels": "tasks"}, 'labels must be a list of labels, "task" or "none"'),
     ("/predict", {"rows": ["a", 3]}, "rows must be a list of objects with the columns, or of texts"),
     ("/predict", {"rows": ["a"], "num_beams": "2"}, "num_beams: Input should be a valid integer"),
     ("/predict", {"rows": ["a"], "text_column": "b"}, "text_column: this server has no such setting"),

@@ -219,7 +219,7 @@ class SearchesTest(SweepTest):
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])
         self.assertEqual(summary["best"], 3)
         self.assertRegex(out.getvalue(), r"best.* trial 3, eval/loss 2 ")
-        self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
+        self.assertIn("best of sweep file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
     def write_curves(self, curves: dict, goal: str, **changes) -> str:

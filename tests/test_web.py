@@ -20,9 +20,10 @@ from absl.testing import parameterized
 from support import folder, start_browser
 from tiny_predictor import answers, mini_rows, predict_words, rows_file
 
+from t5suite import load_task
 from t5suite.inference.web import LONGEST_TEXT, ROUTES, check_texts, local_socket, page_of, page_title, server_of
 from t5suite.inference.web_guard import Guard
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, save_model, tiny_run
 
 PORT = 7860
 
@@ -119,6 +120,14 @@ class PageTest(parameterized.TestCase):
         directory = folder()
         self.assertEqual(page_title(f"{directory}/"), directory.name)
         self.assertEqual(page_title("google/t5-v1_1-small"), "google/t5-v1_1-small")
+
+    def test_a_model_is_named_by_its_task_where_its_folder_does_not(self):
+        place = folder()
+        for name, title in (("0002", "sentiment-0002"), ("my-sentiment", "my-sentiment")):
+            save_model(place / name, tasks=[load_task("mini", "sentiment")])
+            self.assertEqual(page_title(str(place / name)), title)
+        run = tiny_run(max_steps=1, max_train_samples=8, max_eval_samples=4, run_name="first try").directory
+        self.assertEqual(page_title(str(run)), "first try")
 
     @parameterized.parameters(
         ("POST", "/gradio_api/upload"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from docs.builders.markdown import code, table
 from t5suite.commands.tasks import made_up_row
 from t5suite.constants import DATASET_VALS, METRIC_GROUPS, MIXTURES
-from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, NUMBER_METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.registry import Task, load_task
 
 PAGE = Path(__file__).resolve().parent.parent / "tasks.md"
@@ -102,7 +102,7 @@ def _example(name: str) -> tuple[list, list]:
     return [1, 0, -1], [1, 0, 1]
 
 
-NUMBERS = {"pearson", "spearman"}
+NUMBERS = NUMBER_METRICS & METRICS.keys()
 # {table: which metrics it contains}
 METRIC_TABLES = {
     "classes": lambda name: name not in TEXT_METRICS | TOKEN_METRICS | NUMBERS,

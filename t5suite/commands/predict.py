@@ -79,7 +79,7 @@ def add_answer_flags(parser) -> None:
     add("--no_repeat_ngram_size", type=int, help="no n-gram of this many tokens occurs twice")
     add("--num_return_sequences", type=int, default=1, help="answers per row, with their scores")
     add("--scores", action="store_true", help="also each answer's log-probability")
-    add("--labels", nargs="?", const="task", help="choose, with probabilities: the task's labels, or a,b,c")
+    add("--labels", nargs="?", const="task", help="choose: the task's labels, or a,b,c; none: write")
     add("--include_inputs", action="store_true", help="also the text that the model read")
 
 

@@ -3,6 +3,7 @@
 t5suite report runs/mini-sentiment runs/mini-entailment --output report
 """
 
+import glob
 import sys
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def report(arguments) -> None:
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
 
     formats = _formats_by_flags(arguments)
-    directories = _without_other_folders(arguments.directories)
+    directories = _without_other_folders(_expanded(arguments.directories))
     sweeps = [read_sweep_record(directory) for directory in directories if is_sweep(directory)]
     run_directories = [directory for directory in directories if not is_sweep(directory)]
     _print_sweeps(sweeps, arguments.json)
@@ -49,6 +50,15 @@ def report(arguments) -> None:
         report_runs(run_directories, arguments.json, needs_finished=not formats)
     if formats:
         _write_files(run_directories, sweeps, formats, arguments)
+
+
+def _expanded(paths: list[str]) -> list[str]:
+    """Paths, and in place of a pattern (`'runs/*'` in quotes) what a shell would make of it."""
+    expanded = []
+    for path in paths:
+        matches = [] if Path(path).exists() else sorted(glob.glob(path))
+        expanded += matches or [path]
+    return expanded
 
 
 def _without_other_folders(directories: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from t5suite.inference.predictor import (
 from t5suite.inference.row_texts import has_text_columns, input_text
 from t5suite.inference.rows import Row
 from t5suite.tasks.languages import Languages
+from t5suite.tasks.postprocessors import is_invalid
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
@@ -213,7 +214,11 @@ class Job:
             plain=self.task is not None and self.task.value_kind != "text",
             languages=self._languages_of_texts(requests),
         )
-        return [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]
+        lines = [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]
+        for line in lines:
+            if self.reads_task and is_invalid(self.task, line["prediction"]):
+                line["invalid"] = True
+        return lines
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
         return [request.languages for request in requests] if self.has_language_columns else None

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 # Lengths in tokens of texts and answers, if neither the flags nor the task give them.
 DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 NO_LANGUAGES = Languages()
+# `--labels none`: the answer is written, although the model was scored by its labels.
+WRITTEN = "none"
 LABELS_EXAMPLE = "give them: --labels negative,positive (a list in JSON)"
 
 
@@ -64,6 +66,8 @@ class InputSettings:
       task: None where rows hold finished texts only.
       max_new_tokens: the longest answer that the task needs.
       separator, family, languages: of the model, if known.
+      scored_by_labels: the model's scores on the task are those of the likeliest label, and so are its answers, unless
+        `--labels` says something else.
     """
 
     task: Task | None
@@ -72,6 +76,7 @@ class InputSettings:
     separator: str | None = None
     family: str | None = None
     languages: Languages = NO_LANGUAGES
+    scored_by_labels: bool = False
 
 
 def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True) -> InputSettings:
@@ -115,6 +120,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
         separator=settings.get("answer_separator"),
         family=settings.get("model_family"),
         languages=flags.languages.with_defaults(trained_languages),
+        scored_by_labels=bool(card and task and task.name in card.scored_by_labels),
     )
 
 
@@ -236,39 +242,75 @@ def decoding_by_flags(arguments, text: InputSettings) -> DecodingSettings:
     """
     names = [field.name for field in dataclasses.fields(DecodingSettings)]
     decoding = DecodingSettings(**{name: getattr(arguments, name) for name in names})
-    if arguments.labels is not None or text.family in HEADED:
-        _check_no_writing(decoding, arguments.scores)
+    if label_choice(arguments.labels, text) is not None or text.family in HEADED:
+        check_no_writing(decoding, arguments.scores, by_default=arguments.labels is None)
     decoding.check()
     decoding.check_lengths(decoding.max_new_tokens or text.max_new_tokens)
     return decoding
 
 
-def _check_no_writing(decoding: DecodingSettings, scores: bool) -> None:
+def check_no_writing(decoding: DecodingSettings, scores: bool, by_default: bool = False) -> None:
     """Refuses settings of writing where labels are chosen; the seed has a default, and does no harm.
+
+    Args:
+      by_default: no flag says that labels are chosen.
 
     Raises:
       ConfigError: the first of them.
     """
+    reason = "labels are chosen, and no text is generated"
+    if by_default:
+        reason += f"; --labels {WRITTEN} has the model write"
     defaults = dataclasses.asdict(DecodingSettings(seed=decoding.seed))
     for name, setting in dataclasses.asdict(decoding).items():
         if setting != defaults[name]:
-            raise ConfigError(f"--{name} has no effect: labels are chosen, and no text is generated")
+            raise ConfigError(f"--{name} has no effect: {reason}")
     if scores:
-        raise ConfigError("--scores has no effect: labels are chosen, and no text is generated")
+        raise ConfigError(f"--scores has no effect: {reason}")
+
+
+def label_choice(labels, text: InputSettings) -> list[str] | str | None:
+    """The labels that are chosen from: those that `--labels` names, else the task's where the model was scored so.
+
+    >>> label_choice(None, text), label_choice("none", text)  # a model that was scored with --eval_method score
+    ('task', None)
+    """
+    if labels is None and text.scored_by_labels:
+        return "task"
+    return None if labels == WRITTEN else labels
 
 
 def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[str] | str | None:
-    """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`.
+    """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`; None: none.
 
     Raises:
       ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
-    if labels == "task":
+    if warns and labels is None and text.scored_by_labels:
+        logger.info(
+            "answers are the likeliest labels, as the model was scored on %s; --labels %s has the model write them",
+            text.task.name,
+            WRITTEN,
+        )
+    choice = label_choice(labels, text)
+    if choice == "task":
         _check_task_has_labels(text.task)
-    if labels in (None, "task"):
-        return labels
-    words = labels.split(",") if isinstance(labels, str) else labels
+    if choice in (None, "task"):
+        return choice
+    words = choice.split(",") if isinstance(choice, str) else choice
     words = [word for word in words if word]
+    _check_words(words, text)
+    if warns:
+        _warn_of_other_words(words, text)
+    return words
+
+
+def _check_words(words: list[str], text: InputSettings) -> None:
+    """Checks that a choice among these labels is possible.
+
+    Raises:
+      ConfigError: fewer than two, or an encoder's head, which has only its own.
+    """
     flag_text = ",".join(words)
     if len(words) < 2 or len(set(words)) < len(words):
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
@@ -276,12 +318,15 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
         raise ConfigError(
             f"--labels {flag_text}: an encoder's head has only its own labels; give --labels without a value"
         )
+
+
+def _warn_of_other_words(words: list[str], text: InputSettings) -> None:
+    """Logs labels that differ from those that the model was trained with."""
     trained_words = text.task.label_words if text.task else None
-    if warns and trained_words and sorted(trained_words) != sorted(words):
+    if trained_words and sorted(trained_words) != sorted(words):
         logger.warning(
-            "--labels %s differs from %s, which the model was trained with", flag_text, ",".join(trained_words)
+            "--labels %s differs from %s, which the model was trained with", ",".join(words), ",".join(trained_words)
         )
-    return words
 
 
 def _check_task_has_labels(task: Task | None) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.web_guard import Guard
+from t5suite.runs.directory import MANIFEST, read_manifest
+from t5suite.tasks.task_card import read_task_card
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(7860, 7960)
@@ -136,10 +138,23 @@ def server_of(page, listener: socket.socket):
 def page_title(model_name: str) -> str:
     """The name of a model; of a folder only the last part, because a page should not tell where files are.
 
-    >>> page_title("/home/me/runs/rte/"), page_title("google/t5-v1_1-small")
-    ('rte', 'google/t5-v1_1-small')
+    A run's `--run_name` comes first; a folder that does not name the model's one task (a sweep's `0002`) follows it.
+
+    >>> page_title("/home/me/runs/rte/"), page_title("sweeps/grid/trials/0002"), page_title("google/t5-v1_1-small")
+    ('rte', 'rte-0002', 'google/t5-v1_1-small')
     """
-    return Path(model_name).resolve().name if os.path.exists(model_name) else model_name
+    if not os.path.isdir(model_name):
+        return Path(model_name).name if os.path.exists(model_name) else model_name
+    if (Path(model_name) / MANIFEST).is_file():
+        run_name = read_manifest(model_name).get("settings", {}).get("run_name")
+        if run_name:
+            return run_name
+    folder = Path(model_name).resolve().name
+    card = read_task_card(model_name)
+    tasks = list(card.tasks) if card else []
+    if len(tasks) != 1 or tasks[0] in folder:
+        return folder
+    return f"{tasks[0]}-{folder}"
 
 
 def serve_page(job, predictor, model_name: str) -> None:

@@ -118,15 +118,22 @@ def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
 
     >>> best_lines([{"parameters": {}, "task": "rte", "n": 3, "mean": 71.0, "std": 1.0}], "maximize", "grid-1")
     ['best for rte: mean 71.00, standard deviation 1.00, n 3']
+
+    Args:
+      name: the sweep's, for trials of which no task is known.
     """
     lines = []
     for task, best_groups in _best_groups(groups, goal).items():
         settings = "; ".join(_group_text(group) for group in best_groups)
         if len(best_groups) == 1:
-            lines.append(f"best for {task or name}: {settings}")
+            lines.append(f"best {_place(task, name)}: {settings}")
         elif best_groups:
-            lines.append(f"equal for {task or name} (within one standard deviation of the best): {settings}")
+            lines.append(f"equal {_place(task, name)} (within one standard deviation of the best): {settings}")
     return lines
+
+
+def _place(task: str | None, name: str) -> str:
+    return f"of sweep {name}" if task is None else f"for {task}"
 
 
 def _best_groups(groups: list[dict], goal: str) -> dict[str | None, list[dict]]:

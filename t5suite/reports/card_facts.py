@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from t5suite.runs.directory import tasks_named
+from t5suite.tasks.metrics import ERRORS
 
 METRICS_IN_NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 
@@ -126,6 +127,8 @@ def metric_unit(metric: str) -> str:
     """
     if metric in METRICS_IN_NATS:
         return "nats a target token"
+    if metric in ERRORS:
+        return "the targets' unit"
     if "perplexity" in metric:
         return "no unit"
     return "points"

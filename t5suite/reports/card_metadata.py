@@ -40,7 +40,7 @@ def hub_name(name: str | None) -> str | None:
 
 def hub_metadata(facts: CardFacts) -> ModelCardData:
     """The metadata of a model."""
-    base = hub_name(facts.base)
+    base = hub_base(facts)
     results = eval_results(facts)
     metrics = dict.fromkeys(result.metric_type for result in results)
     data_sets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
@@ -57,6 +57,15 @@ def hub_metadata(facts: CardFacts) -> ModelCardData:
         model_name=facts.title,
         eval_results=results or None,
     )
+
+
+def hub_base(facts: CardFacts) -> str | None:
+    """The model on the hub that was trained; of a folder (a trimmed model, a run) the one that its own card names."""
+    base = hub_name(facts.base)
+    if base is None and not facts.model.get("adapter"):
+        stated = facts.base_header.get("base_model")
+        base = hub_name(stated if isinstance(stated, str) else None)
+    return base
 
 
 def licence(facts: CardFacts) -> dict:

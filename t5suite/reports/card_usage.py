@@ -55,6 +55,8 @@ def usage_lines(eval_set, family: str, is_adapter: bool = False) -> list[str]:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
     """
+    if eval_set and eval_set.method == "score":
+        return _choice_lines(eval_set)
     if family == "causal":
         return _prompt_lines(eval_set, is_adapter)
     if family not in HEADED:
@@ -62,6 +64,17 @@ def usage_lines(eval_set, family: str, is_adapter: bool = False) -> list[str]:
     if isinstance(eval_set.encoding, LabelsEncoding):
         return _word_label_lines(eval_set, family, is_adapter)
     return _head_lines(eval_set, family, is_adapter)
+
+
+def _choice_lines(eval_set) -> list[str]:
+    """A model that was scored by its labels: what it would write was never looked at."""
+    row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
+    return [
+        "from t5suite import FineTuner",
+        "",
+        f"row = {row!r}".replace("`", "'"),
+        f'print(FineTuner(".").predict(row, dataset_name={eval_set.task.name!r}))',
+    ]
 
 
 def _literal(text: str) -> str:
@@ -181,13 +194,18 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
 
 def _short_row(eval_set) -> str | None:
     """A row without its label, as a line of JSON; None if the first ones are all long."""
-    label = eval_set.task.entry.get("label_column_name")
-    for row in eval_set.rows[:MOST_ROWS]:
-        columns = {name: value for name, value in row.items() if name != label}
-        line = json.dumps(columns, ensure_ascii=False, default=str)
+    for number in range(min(MOST_ROWS, len(eval_set.rows))):
+        line = _row_without_label(eval_set, number)
         if len(line) <= LONGEST_ROW:
             return line
     return None
+
+
+def _row_without_label(eval_set, number: int) -> str:
+    """A row as a line of JSON."""
+    label = eval_set.task.entry.get("label_column_name")
+    columns = {name: value for name, value in eval_set.rows[number].items() if name != label}
+    return json.dumps(columns, ensure_ascii=False, default=str)
 
 
 def _flags(model_class: str | None, dataset_name: str | None = None) -> str:

@@ -201,6 +201,8 @@ def finish_pre_training(
     write_results(run.directory, results)
     run.finish()
     print_results(run.directory, run.manifest, results)
+    if is_model:
+        print_next_commands(run.directory, run.manifest)
 
 
 def _held_out_text(trainer) -> str:

@@ -12,7 +12,7 @@ NOTHING = "–"
 # So many steps whose evaluation is equal to the best one are named.
 MOST_EQUAL_STEPS = 5
 MEANINGS = {
-    "invalid %": "answers that are not a label of the task, and count as wrong",
+    "invalid %": "answers that are no label or number of the task, and count as wrong",
     "cut off %": "answers that reach the greatest length without an end",
     "train s": "seconds of training",
     "scored labels": "the likeliest label is the answer",

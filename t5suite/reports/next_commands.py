@@ -20,32 +20,30 @@ NO_FILE = "ROWS.jsonl"
 
 
 def next_commands(directory, manifest: dict) -> list[str]:
-    """How the model is used: answers for a file of rows, and a server; nothing for a run without a model or a task.
+    """How the model is used: answers for a file of rows, and a server; fine-tuning of a pre-trained one.
+
+    Nothing for a run without a model.
 
     Args:
       manifest: the run's; its settings name the files of the user's own rows.
     """
     card = read_task_card(directory)
-    if card is None or not has_weights(directory):
-        return []
     settings = manifest["settings"]
+    is_pre_trained = "objective" in settings
+    if not has_weights(directory) or (card is None and not is_pre_trained):
+        return []
     model = ["--model_name_or_path", str(directory)]
     if settings.get("model_class"):
         model += ["--model_class", str(settings["model_class"])]
+    if card is None:
+        return [shlex.join(["t5suite", "fine_tune", *model, "--train_file", NO_FILE])]
     if len(card.tasks) > 1:
         model += ["--dataset_name", next(iter(card.tasks))]
     predict = ["t5suite", "predict", *model, "--input", _rows_to_answer(settings)]
-    if is_scored_by_labels(manifest):
-        predict.append("--labels")  # such a model has learned which label is likeliest, and perhaps not to write it
     return [
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
     ]
-
-
-def is_scored_by_labels(manifest: dict) -> bool:
-    """Whether a run's scores are those of the likeliest label, and not of answers that the model writes."""
-    return any(scoring.get("method") == "score" for scoring in manifest.get("scored", {}).values())
 
 
 def print_next_commands(directory, manifest: dict) -> None:

@@ -1,4 +1,4 @@
-"""A report as Markdown: every section but the individual answers.
+"""A report as Markdown: every section; of the answers in the page, those that are invalid or wrong.
 
 >>> print(report_as_markdown(data, plots, "plots"))
 # runs/rte
@@ -15,13 +15,11 @@ from t5suite.reports.sections import headline, sections_of, summary_line
 
 
 def report_as_markdown(data: dict, plots: list[Plot], plots_folder: str) -> str:
-    """The whole report, except the individual answers; `plots_folder` has the plots' files."""
+    """The whole report, except right answers; `plots_folder` has the plots' files."""
     lines = [f"# {escaped(data['title'])}", ""]
     lines += [f"- {escaped(name)}: **{escaped(text)}**" for name, text in headline(data)]
     lines += ["", summary_line(data), ""]
     for section in sections_of(data, plots):
-        if section.id == "examples":
-            continue
         lines += [f"## {escaped(section.title)}", ""]
         for part in section.parts:
             lines += _lines_of_part(part, section, plots_folder)
@@ -41,6 +39,8 @@ def _lines_of_part(part: Part, section: Section, plots_folder: str) -> list[str]
             return [part.title, "", *block("", [part.content]), ""]
         case "facts":
             return _lines_of_facts(part.content)
+        case "examples":
+            return _lines_of_examples(part)
         case "run":
             title = f"### {escaped(part.title)}"
             command = block("", [part.content["command"]])
@@ -56,6 +56,15 @@ def _lines_of_table(table: Table, section: Section) -> list[str]:
     headers = [column.header for column in table.columns]
     rows = [_texts_of_row(row) for row in table.rows]
     return lines + escaped_table(headers, rows)
+
+
+def _lines_of_examples(part: Part) -> list[str]:
+    """The answers of one run to one task that are invalid or wrong; those to rows without texts have no table."""
+    wrong = [example for example in part.content["examples"] if example["verdict"] in ("invalid", "wrong")]
+    if not wrong:
+        return []
+    rows = [[example[name] or "" for name in ("where", "inputs", "target", "prediction")] for example in wrong]
+    return [f"**{escaped(part.title)}**", "", *escaped_table(["row", "text", "target", "answer"], rows)]
 
 
 def _texts_of_row(row: list[Cell]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
-from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
+from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
@@ -70,7 +70,8 @@ def optimised_metrics(entry: dict) -> list[str]:
     """
     name = entry["metric_to_optimize"]
     if name == "average":
-        return list(metric_functions(entry))
+        metrics = list(metric_functions(entry))
+        return [metric for metric in metrics if metric not in ERRORS] or metrics
     return METRIC_GROUPS.get(name, [name])
 
 

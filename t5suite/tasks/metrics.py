@@ -69,6 +69,19 @@ def spearman(predictions, references, **_):
     return _correlation("spearmanr", predictions, references)
 
 
+def neg_mean_absolute_error(predictions, references, **_):
+    """Minus the mean absolute error, in the targets' unit (scikit-learn's scorer); NaN where a value is not finite.
+
+    >>> neg_mean_absolute_error([3.0, 1.0], [2.0, 4.0])
+    -2.0
+    """
+    from sklearn.metrics import mean_absolute_error
+
+    if not np.isfinite([*predictions, *references]).all():
+        return math.nan
+    return -float(mean_absolute_error(references, predictions))
+
+
 def grouped_exact_match(predictions, references, *, groups, **_):
     """MultiRC's exact match: share of groups (questions) all of whose predictions are right.
 
@@ -461,7 +474,8 @@ METRICS = {
     "recall": _of(_precision_recall_f1, "recall_score", "recall"), "f1_macro": _of(_macro, "f1_score", "f1_macro"),
     "precision_macro": _of(_macro, "precision_score", "precision_macro"),
     "recall_macro": _of(_macro, "recall_score", "recall_macro"), "mean_3class_f1": mean_3class_f1, "pearson": pearson,
-    "spearman": spearman, "exact_match": accuracy, "grouped_exact_match": grouped_exact_match,
+    "spearman": spearman, "neg_mean_absolute_error": neg_mean_absolute_error, "exact_match": accuracy,
+    "grouped_exact_match": grouped_exact_match,
     "gender_parity": gender_parity, "squad_f1": squad_f1, "squad_exact_match": squad_exact_match, "bleu": bleu,
     "chrf": chrf, **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
     "rouge_geometric_mean": rouge_geometric_mean, "instruction_rougeL": instruction_rouge_l,
@@ -472,6 +486,11 @@ METRICS = {
 
 # Metrics of a label for every word; tasks with such labels take no others.
 TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
+
+# Metrics of numbers; a task that names one, and has no labels, is a regression. Of these, errors are in the unit of the
+# targets: beside others they are no part of a mean.
+ERRORS = {"neg_mean_absolute_error"}
+NUMBER_METRICS = {"pearson", "spearman", "pearsonr", "spearmanr"} | ERRORS
 
 # Metrics of several labels a row; a task that names one joins a row's labels in one text.
 SET_METRICS = {"micro_f1", "macro_f1", "subset_accuracy"}

@@ -174,6 +174,19 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
     return correctness(task, prediction, [target, *task.references(row)]) == "right"
 
 
+def is_invalid(task, prediction: str) -> bool:
+    """Whether a text is not a label where one is expected, or not a number.
+
+    >>> is_invalid(load_task("glue", "stsb"), "3.x"), is_invalid(load_task("glue", "rte"), "entailment")
+    (True, False)
+    """
+    if task.value_kind == "class":
+        return task.parse(prediction) == INVALID_CLASS
+    if task.value_kind == "number":
+        return not is_number(unfilled(prediction, task.entry))
+    return False
+
+
 def correctness(task, prediction: str, references: list[str]) -> str:
     """'right', 'wrong', or 'invalid': a text that is not a label, or not a number where one is expected.
 
@@ -183,10 +196,7 @@ def correctness(task, prediction: str, references: list[str]) -> str:
     Args:
       references: the target, and of a free text the others.
     """
-    kind = task.value_kind
-    if kind == "class" and task.parse(prediction) == INVALID_CLASS:
-        return "invalid"
-    if kind == "number" and not is_number(unfilled(prediction, task.entry)):
+    if is_invalid(task, prediction):
         return "invalid"
     return "right" if _agrees(task, prediction, references) else "wrong"
 

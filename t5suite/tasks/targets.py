@@ -17,7 +17,7 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.cells import value_at
-from t5suite.tasks.metrics import SET_METRICS, label_set
+from t5suite.tasks.metrics import NUMBER_METRICS, SET_METRICS, label_set
 
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
@@ -27,7 +27,6 @@ PLAIN_DECIMAL = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # The most digits after the point that `target_decimals` may ask for.
 MOST_DECIMALS = 20
-CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
 
 
 def nearest_fifth(value) -> str:
@@ -75,7 +74,7 @@ def value_kind(entry) -> str:
         return "labels"
     if entry.get("labels") is not None:
         return "class"
-    if entry.get("target") or CORRELATIONS & set(entry["metric_names"]):
+    if entry.get("target") or NUMBER_METRICS & set(entry["metric_names"]):
         return "number"
     return "text"
 

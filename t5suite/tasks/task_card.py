@@ -27,7 +27,9 @@ TASK_CARD = "task.json"
 FORMAT = 1
 # Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
-CARD_KEYS = tuple("format benchmark tasks max_source_length max_target_length max_answer_tokens family".split())
+CARD_KEYS = tuple(
+    "format benchmark tasks max_source_length max_target_length max_answer_tokens family scored_by_labels".split()
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class TaskCard:
       max_answer_tokens: by task, the most tokens that an answer needs, end-of-sequence included.
       family: seq2seq, causal, masked or encoder; None: the model's configuration decides.
       settings: other settings of the text, such as a causal model's `answer_separator`.
+      scored_by_labels: the tasks whose scores are those of the likeliest label (`--eval_method score`).
     """
 
     tasks: dict[str, Task]
@@ -47,6 +50,7 @@ class TaskCard:
     max_answer_tokens: dict[str, int] = field(default_factory=dict)
     family: str | None = None
     settings: dict = field(default_factory=dict)
+    scored_by_labels: tuple[str, ...] = ()
 
     def task(self, name: str | None = None) -> Task:
         """The task of that name; without one, the only task.
@@ -66,13 +70,14 @@ def make_task_card(
     lengths: Lengths,
     max_answer_tokens: Mapping[str, int] | None = None,
     family: str | None = None,
+    scored_by_labels: Iterable[str] = (),
     **settings,
 ) -> TaskCard:
     """A card of these tasks; of several with the same name, the first is used."""
     by_name = {}
     for task in tasks:
         by_name.setdefault(task.name, task)
-    return TaskCard(by_name, lengths, dict(max_answer_tokens or {}), family, settings)
+    return TaskCard(by_name, lengths, dict(max_answer_tokens or {}), family, settings, tuple(scored_by_labels))
 
 
 def write_task_card(folder, card: TaskCard) -> None:
@@ -95,6 +100,8 @@ def write_task_card(folder, card: TaskCard) -> None:
         "family": card.family,
         **card.settings,
     }
+    if card.scored_by_labels:
+        content["scored_by_labels"] = list(card.scored_by_labels)
     write_json(Path(folder) / TASK_CARD, content)
 
 
@@ -126,7 +133,14 @@ def _card_of(content: dict, path: Path) -> TaskCard:
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
     answer_tokens = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
     settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
-    return TaskCard(tasks, lengths, answer_tokens, content["family"], settings)
+    return TaskCard(tasks, lengths, answer_tokens, content["family"], settings, _names_of_tasks(content, tasks))
+
+
+def _names_of_tasks(content: dict, tasks: dict) -> tuple[str, ...]:
+    names = content.get("scored_by_labels", [])
+    if not isinstance(names, list) or not set(names) <= set(tasks):
+        raise ConfigError(f"scored_by_labels is {names!r:.60}, not a list of names among tasks")
+    return tuple(names)
 
 
 def _whole(content: dict, key: str) -> int:

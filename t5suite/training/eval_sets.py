@@ -311,6 +311,18 @@ def widen_for_trained_answers(eval_sets: list[EvalSet], card: TaskCard | None) -
             eval_set.max_target_tokens = max(eval_set.max_target_tokens, answer_tokens)
 
 
+def warn_of_other_method(eval_sets: list[EvalSet], card: TaskCard | None) -> None:
+    """Warns where answers are written by a model whose `task.json` says that it was scored by its labels."""
+    if card is None:
+        return
+    for eval_set in eval_sets:
+        if eval_set.method == "generate" and eval_set.task.name in card.scored_by_labels:
+            logger.warning(
+                "%s: the model was trained and scored with --eval_method score; here it writes its answers",
+                eval_set.name,
+            )
+
+
 def is_open(task: Task) -> bool:
     """Whether the rows do not say how long an answer may be: free text, sets of labels, free numbers."""
     return task.value_kind in ("text", "labels") or has_free_numbers(task.entry)

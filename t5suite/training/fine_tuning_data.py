@@ -32,6 +32,7 @@ from t5suite.training.eval_sets import (
     SplitOptions,
     load_eval_sets,
     selection_eval_sets,
+    warn_of_other_method,
     widen_for_trained_answers,
     widen_for_training_targets,
 )
@@ -145,7 +146,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
-        widen_for_trained_answers(scored, read_task_card(arguments.model.model_name_or_path or ""))
+        card = read_task_card(arguments.model.model_name_or_path or "")
+        widen_for_trained_answers(scored, card)
+        warn_of_other_method(scored, card)
     data = Data(
         training.sets,
         training.features,

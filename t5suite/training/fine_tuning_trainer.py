@@ -240,4 +240,8 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
         settings[SEPARATOR] = separator
     if data.languages:
         settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
-    return make_task_card(tasks, lengths, answer_lengths, recognize_family(model).name, **settings)
+    evaluated_sets = [*data.scored, *data.selecting]
+    scored_by_labels = dict.fromkeys(part.task.name for part in evaluated_sets if part.method == "score")
+    return make_task_card(
+        tasks, lengths, answer_lengths, recognize_family(model).name, scored_by_labels=scored_by_labels, **settings
+    )

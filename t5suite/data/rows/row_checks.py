@@ -11,12 +11,16 @@ from decimal import Decimal
 from t5suite.base.errors import DataError
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
+from t5suite.tasks.metrics import label_set
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import MOST_DECIMALS, has_label_sets, label_number, plain_decimal, rounded_decimal
 
 logger = logging.getLogger(__name__)
 
 _NOTHING = object()
+# What separates labels in other people's files, but not here; and how many labels a message names.
+OTHER_SEPARATORS = ("|", ";")
+MOST_NAMED_LABELS = 10
 # What a formatter raises for a row of another form.
 ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 # Words for kinds of values, of which a column has one.
@@ -60,6 +64,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     check_rounding(task, rows, place)
     if role == "train" and task.benchmark == OWN_BENCHMARK:
         _note_lists_of_answers(task, rows, place)
+        _note_label_sets(task, rows, place)
     if rows_with_empty_text:
         _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
     return len(rows_with_empty_text)
@@ -80,6 +85,37 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
                 column,
             )
             return
+
+
+def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Logs which labels the cells of a task of sets hold, and warns of a cell that another sign may separate."""
+    if not has_label_sets(task.entry):
+        return
+    column = task.entry["label_column_name"]
+    labels: set[str] = set()
+    ambiguous_rows = []
+    for i, row in enumerate(rows):
+        cell = value_at(row, column)
+        labels |= label_set(str(cell) if not isinstance(cell, (list, tuple)) else map(str, cell))
+        if isinstance(cell, str) and any(sign in cell for sign in OTHER_SEPARATORS):
+            ambiguous_rows.append(i)
+    names = ", ".join(sorted(labels)[:MOST_NAMED_LABELS])
+    if len(labels) > MOST_NAMED_LABELS:
+        names += ", ..."
+    logger.info(
+        "labels in %r are separated by commas: %d labels in %d rows (%s)", column, len(labels), len(rows), names
+    )
+    if ambiguous_rows:
+        first = ambiguous_rows[0]
+        logger.warning(
+            "%s: %r holds %.100r: only commas separate labels, so %s stays within a label (%d such rows); if it is to "
+            "separate them, write commas",
+            place(first),
+            column,
+            value_at(rows[first], column),
+            " or ".join(OTHER_SEPARATORS),
+            len(ambiguous_rows),
+        )
 
 
 def _texts_of(task: Task, row) -> list:

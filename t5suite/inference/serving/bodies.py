@@ -5,7 +5,7 @@
 >>> read_body(CompletionBody, b'{"prompt": "Is it?", "best_of": 3}')
 DataError: best_of: Input should be less than or equal to 1
 >>> read_body(PredictBody, b'{"rows": ["Good."], "labels": true}')
-DataError: labels must be a list of labels, or "task"
+DataError: labels must be a list of labels, "task" or "none"
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ class PredictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     rows: list[dict | str] = Field(description="a list of objects with the columns, or of texts")
-    labels: list[str] | Literal["task"] | None = Field(default=None, description='a list of labels, or "task"')
+    labels: list[str] | Literal["task", "none"] | None = Field(
+        default=None, description='a list of labels, "task" or "none"'
+    )
     scores: bool = False
     include_inputs: bool = False
     raw: bool = False
