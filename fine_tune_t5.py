@@ -109,7 +109,6 @@ def score_checkpoints(setup: RunSetup) -> dict:
     steps.settle_reads(arguments, plan, trains=False)
     data = None
     scores_by_step: dict[int, dict] = {}
-    losses_by_step: dict[int, dict] = {}
     results_by_step: dict[str, dict] = {}
     model_args = arguments.model
     for folder in folders:
@@ -125,11 +124,10 @@ def score_checkpoints(setup: RunSetup) -> dict:
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         step = checkpoint_step(folder)
         scores_by_step[step] = {**report.by_task, **results["averages"]}
-        losses_by_step[step] = {**report.losses, **dict.fromkeys(results["averages"], report.loss)}
         results_by_step[str(step)] = reports.without_nan(results)
     if arguments.training.process_index == 0:
         write_json(f"{output_dir}/eval_checkpoints.json", results_by_step)
-        print_checkpoint_table(scores_by_step, f"checkpoints of {output_dir}", losses_by_step)
+        print_checkpoint_table(scores_by_step, f"checkpoints of {output_dir}")
     return results_by_step
 
 

@@ -25,7 +25,7 @@ from support import folder
 import pre_train_t5
 from t5suite import Callback, FineTuner
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import exits_with, read_rows, run_cli, write_rows
+from t5suite.testing import exits_with, run_cli, write_rows
 
 NAN = math.nan
 SETTINGS = {
@@ -49,16 +49,12 @@ SERIES = {
 THREE_BESTS = {"a": (5.0, 6.0, 0.0), "b": (5.0, -9.0, 6.0)}
 
 
-def best_step(series, goal="maximize", losses=None) -> int | None:
-    """The step of the best finite score; of equal ones that with the lowest loss (by step), else the earliest."""
+def best_step(series, goal="maximize") -> int | None:
+    """The earliest of the best finite scores' steps."""
     best = None
     for step, score in enumerate(series, 1):
         sign = 1 if goal == "maximize" else -1
-        if not math.isfinite(score):
-            continue
-        is_higher = best is None or sign * score > sign * series[best - 1]
-        is_tie = best is not None and score == series[best - 1]
-        if is_higher or (losses and is_tie and losses[step] < losses[best]):
+        if math.isfinite(score) and (best is None or sign * score > sign * series[best - 1]):
             best = step
     return best
 
@@ -93,11 +89,11 @@ class Script(Callback):
         its checkpoint), "saved" (killed after its checkpoint), "trained" (killed after training).
       weights: by step; a step that is made again must give the same.
       steps: those that were made, in order, over all starts.
-      losses: a series that the loss of an evaluation follows; without one, it is that of the weights.
+      of_loss: the loss of an evaluation follows the series of the first task, too.
     """
 
-    def __init__(self, series: dict, losses=None):
-        self.series, self.weights, self.steps, self.losses = series, {}, [], losses
+    def __init__(self, series: dict, of_loss: bool = False):
+        self.series, self.weights, self.steps, self.of_loss = series, {}, [], of_loss
         self.model, self.dies = None, (None, None)
 
     def kill(self, place, step) -> None:
@@ -108,7 +104,7 @@ class Script(Callback):
         self.model = model
         if state.global_step == 0:
             self.record(0)
-        if self.losses:
+        if self.of_loss:
             model.lm_head.register_forward_hook(self.logits)
 
     def on_step_begin(self, args, state, control, **kwargs):
@@ -150,12 +146,12 @@ class Script(Callback):
         return lambda predictions, references, **_: self.score(task)
 
     def logits(self, module, inputs, logits_BTV):
-        """All tokens are equally likely but for padding, which no target has: it raises the loss, as the series does."""
+        """All tokens are equally likely but for padding, which no target has: it raises the loss, with the score."""
         if self.model.training:
             return logits_BTV
-        step = self.step_of_weights()
+        [task, *_] = self.series
         scripted_BTV = torch.zeros_like(logits_BTV)
-        scripted_BTV[..., 0] = self.losses[step - 1] if step > 0 else NAN
+        scripted_BTV[..., 0] = self.score(task)
         return scripted_BTV
 
 
@@ -167,9 +163,9 @@ class SelectionTest(parameterized.TestCase):
         super().setUp()
         self.directory = folder() / "run"
 
-    def script(self, series: dict, losses=None, **settings) -> Script:
+    def script(self, series: dict, of_loss: bool = False, **settings) -> Script:
         """The script of a run of these settings, whose tasks and metrics bear the names of the series."""
-        script, data = Script(series, losses), folder()
+        script, data = Script(series, of_loss), folder()
         self.enter_context(mock.patch.dict(METRICS, {f"{task}_score": script.metric(task) for task in series}))
         entries = {}
         for task in series:
@@ -201,12 +197,6 @@ class SelectionTest(parameterized.TestCase):
             self.start(script)
         script.dies = (None, None)
 
-    def losses(self, *tasks: str) -> dict[int, float]:
-        """The mean losses of the evaluations by step; without a task, those of a run of one."""
-        names = [f"eval/{task}/loss" for task in tasks] or ["eval/loss"]
-        lines = [line for line in read_rows(self.directory / "metrics.jsonl") if names[0] in line]
-        return {line["step"]: sum(line[name] for name in names) / len(names) for line in lines}
-
     def assert_weights(self, script: Script, step: int, weights: dict, where: str):
         self.assertNotEmpty(weights, where)
         for name, value in weights.items():
@@ -221,8 +211,7 @@ class SelectionTest(parameterized.TestCase):
     def assert_best_of_tasks(self, script: Script, results: dict, otherwise: int):
         """Each task is scored with its own best weights, which are in its folder; or with those of another step."""
         manifest = json.loads((self.directory / "manifest.json").read_text())
-        losses = {task: self.losses(task) for task in script.series}
-        steps = {task: best_step(series, losses=losses[task]) for task, series in script.series.items()}
+        steps = {task: best_step(series) for task, series in script.series.items()}
         best, kept = {}, []
         for task, step in steps.items():
             if step is not None:
@@ -230,14 +219,13 @@ class SelectionTest(parameterized.TestCase):
                 best[task] = {
                     "step": step,
                     "value": script.series[task][step - 1],
-                    "loss": losses[task][step],
                     **({"equal_steps": equal} if equal else {}),
                 }
                 kept.append({"task": task, "step": step, "by": f"{task}_score", "equal_steps": equal})
         self.assertEqual(manifest["best_per_task"], best)
         self.assertCountEqual(manifest["choices"], kept)
         for task, series in script.series.items():
-            step, place = steps[task], self.directory / "best" / task
+            step, place = best_step(series), self.directory / "best" / task
             self.assertEqual(repr(results["tasks"][task][f"{task}_score"]), repr(series[(step or otherwise) - 1]), task)
             self.assertEqual(place.is_dir(), step is not None, task)
             if step is not None:
@@ -246,7 +234,7 @@ class SelectionTest(parameterized.TestCase):
     def assert_best_of_each(self, script: Script, tuner: FineTuner):
         """A mixture's best weights are those of the best mean, or the last ones; each task has its own besides."""
         means = [sum(scores) / len(scores) for scores in zip(*script.series.values())]
-        step = best_step(means, losses=self.losses(*script.series)) or len(means)
+        step = best_step(means) or len(means)
         self.assert_best(script, tuner, step)
         self.assert_best_of_tasks(script, tuner.results, otherwise=step)
 
@@ -256,8 +244,7 @@ class OneTaskTest(SelectionTest):
         """A run of one task ends with its best weights, or the last ones if no score was a number."""
         script = self.script({"a": SERIES[name]}, **settings)
         tuner = self.start(script)
-        losses = None if goal == "minimize" else self.losses()
-        step = best_step(SERIES[name], goal, losses) or len(SERIES[name])
+        step = best_step(SERIES[name], goal) or len(SERIES[name])
         self.assert_best(script, tuner, step)
         self.assertEqual(repr(tuner.results["tasks"]["a"]["a_score"]), repr(SERIES[name][step - 1]))
         kept = []
@@ -268,19 +255,8 @@ class OneTaskTest(SelectionTest):
         return tuner, step
 
     @parameterized.parameters("falling", "tie", "nan first")
-    def test_the_highest_number_selects(self, name):
+    def test_the_earliest_of_the_highest_numbers_selects(self, name):
         self.check(name)
-
-    @parameterized.parameters(((0.0, 4.0, 3.0, 1.0), 3), ((0.0, 3.0, 4.0, 1.0), 2), ((0.0, 3.0, 3.0, 1.0), 2))
-    def test_of_equal_numbers_that_with_the_lowest_loss_selects_then_the_earliest(self, losses, expected):
-        tuner, step = self.check("tie", losses=losses)
-        self.assertEqual(step, expected)
-        self.assertEqual(tuner.trainer.state.best_metric, 3.0)
-
-    def test_to_early_stopping_an_equal_number_is_no_improvement_whatever_its_loss(self):
-        script = self.script({"a": ALL_EQUAL}, losses=(4.0, 3.0, 2.0, 1.0), early_stopping_patience=2)
-        self.assert_best(script, self.start(script), 3)
-        self.assertEqual(script.steps, [1, 2, 3])
 
     @parameterized.product(name=[*SERIES], save_strategy=["steps", "best"])
     @pytest.mark.slow
@@ -289,7 +265,7 @@ class OneTaskTest(SelectionTest):
             self.check(name, save_strategy=save_strategy)
 
     def check_loss(self, name):
-        tuner, step = self.check(name, "minimize", losses=SERIES[name], metric_for_best_model="loss")
+        tuner, step = self.check(name, "minimize", of_loss=True, metric_for_best_model="loss")
         losses = {line["step"]: line["eval/loss"] for line in tuner.history if line.get("eval/loss") is not None}
         self.assertEqual(min(losses, key=losses.get), step)
 
@@ -348,9 +324,9 @@ class SeveralTasksTest(SelectionTest):
 
     def test_the_step_of_the_best_mean_is_noted_with_those_that_are_equal(self):
         """Of the means 3, 4, 4, 0."""
-        script = self.script({"a": (5.0, 6.0, 2.0, 0.0), "b": (1.0, 2.0, 6.0, 0.0)}, losses=(1.0, 3.0, 2.0, 0.0))
+        script = self.script({"a": (5.0, 6.0, 2.0, 0.0), "b": (1.0, 2.0, 6.0, 0.0)})
         self.start(script)
-        kept = [{"task": None, "step": 3, "by": "average of 2 tasks", "equal_steps": [2]}]
+        kept = [{"task": None, "step": 2, "by": "average of 2 tasks", "equal_steps": [3]}]
         self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["choices"], kept)
 
     @parameterized.product(
@@ -387,13 +363,6 @@ class RestartTest(SelectionTest):
     def test_the_best_is_what_it_was(self):
         self.check(THREE_BESTS, ("saved", 2))
 
-    @parameterized.parameters(("saved", 2), ("stopped", 3))
-    def test_the_loss_of_a_best_step_is_known_again(self, place, step):
-        """Of four equal scores step 2 has the lowest loss."""
-        self.check({"a": ALL_EQUAL, "b": ALL_EQUAL}, (place, step), losses=(4.0, 1.0, 3.0, 2.0))
-        manifest = json.loads((self.directory / "manifest.json").read_text())
-        self.assertEqual([manifest["best_per_task"][task]["step"] for task in "ab"], [2, 2])
-
     @parameterized.parameters(*itertools.product(["stopped", "unsaved", "saved"], [1, 2, 3]), ("trained", 3))
     @pytest.mark.slow
     def test_it_is_wherever_the_run_ended_and_after_another_end(self, place, step):
@@ -425,7 +394,7 @@ class PreTrainingTest(SelectionTest):
     @parameterized.product(name=["falling", "peak", "tie", "nan first"], place=[None, "saved"])
     @pytest.mark.slow
     def test_the_earliest_of_the_lowest_selects(self, name, place):
-        script = Script({"pre_train": SERIES[name]}, losses=SERIES[name])
+        script = Script({"pre_train": SERIES[name]}, of_loss=True)
         self.enter_context(mock.patch.object(sys.modules[__name__], "SCRIPT", script))
         flags = {
             "callbacks": f"{__name__}:SCRIPT", "load_best_model_at_end": True, "max_steps": 4, "inputs_length": 32,
@@ -467,7 +436,7 @@ class EarlyStoppingTest(SelectionTest):
         self.assertEqual(sorted({*script.steps}), list(range(1, last + 1)))
         if place in ("saved", "trained"):
             self.assertEqual(script.steps, list(range(1, last + 1)), "none is made twice")
-        self.assert_best(script, tuner, best_step(series[:last], losses=self.losses()) or last)
+        self.assert_best(script, tuner, best_step(series[:last]) or last)
         lines = [line["step"] for line in tuner.history if "eval/a_score" in line]
         self.assertEqual(lines, list(range(1, last + 1)), "each is evaluated once")
 

@@ -167,7 +167,7 @@ class SameAsTheScriptTest(EqualFiles):
             def on_evaluate(self, args, state, control, **kwargs):
                 state.log_history[-1]["eval/invalid_rate"] = rates[state.global_step // 2 - 1]
 
-        made = tuner(data=ROWS, callbacks=Rates(), learning_rate=0.0)
+        made = tuner(data=ROWS, callbacks=Rates(), learning_rate=1e-9)
         made.train()
         (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
         self.assertEqual(choice, {"task": None, "step": 2, "by": "accuracy", "equal_steps": [4], **said})

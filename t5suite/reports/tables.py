@@ -93,15 +93,13 @@ def _cells_of_run(row: dict) -> list[str]:
     ]
 
 
-def print_checkpoint_table(
-    scores: dict[int, dict[str, float]], title: str, losses: dict[int, dict[str, float]] | None = None
-) -> None:
-    """Steps by tasks; each task's best step is marked with a star (of equals, that with the lowest loss, if known)."""
+def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
+    """Steps by tasks; each task's best step is marked with a star (the earliest of equals)."""
     names = []
     for scores_of_step in scores.values():
         names += scores_of_step
     tasks = list(dict.fromkeys(names))
-    best_steps = {task: _best_step(scores, losses or {}, task) for task in tasks}
+    best_steps = {task: _best_step(scores, task) for task in tasks}
     columns = ("step", *tasks)
     table = new_table(title, columns, right=columns)
     for step, scores_of_step in scores.items():
@@ -116,14 +114,13 @@ def print_checkpoint_table(
     Terminal().print(table)
 
 
-def _best_step(scores: dict[int, dict[str, float]], losses: dict[int, dict[str, float]], task: str) -> int | None:
-    """The step of a task's best score, then lowest loss, then the earliest; None if no step has a score of it."""
+def _best_step(scores: dict[int, dict[str, float]], task: str) -> int | None:
+    """The earliest step of a task's best score; None if no step has a score of it."""
     defined = {}
     for step, scores_of_step in scores.items():
         score = scores_of_step.get(task, math.nan)
         if not math.isnan(score):
-            loss = losses.get(step, {}).get(task, math.nan)
-            defined[step] = (score, -math.inf if math.isnan(loss) else -loss)
+            defined[step] = score
     return max(defined, key=defined.get, default=None)
 
 

@@ -2,7 +2,7 @@
 
 >>> best = BestPerTaskCallback(run_dir, lambda: trainer.last_report, trainer.save_best_of_task)
 >>> best.best
-{'rte': {'step': 400, 'value': 71.5, 'loss': 0.31}}
+{'rte': {'step': 400, 'value': 71.5}}
 >>> best.folder("rte")
 PosixPath('runs/x/best/rte')
 """
@@ -19,15 +19,14 @@ from t5suite.training.checkpoints.manifests import Manifest, damage
 
 
 class BestPerTaskCallback(Callback):
-    """Remembers each task's best step (on a tie that with the lower loss, then the earlier), and saves its weights.
+    """Remembers each task's best step (the earliest on a tie), and saves its weights if asked to.
 
     Args:
       report_of: returns the report of the latest evaluation.
       save_weights: a function folder -> None that saves the model with a manifest, or None to keep no weights.
 
     Attributes:
-      best: by task, `{"step", "value", "loss"}` of its best evaluation (no loss where it is not known), and
-        `equal_steps` if others were as good.
+      best: by task, `{"step", "value"}` of its best evaluation, and `equal_steps` if later ones were as good.
     """
 
     def __init__(self, directory, report_of: Callable, save_weights: Callable[[Path], None] | None = None):
@@ -42,33 +41,26 @@ class BestPerTaskCallback(Callback):
 
     def on_evaluate(self, args, state, control, **kwargs):
         """Notes the tasks that have become better, and saves their weights."""
-        report = self.report_of()
-        for task, value in report.by_task.items():
-            self._compare(task, value, report.losses[task], state.global_step)
+        for task, value in self.report_of().by_task.items():
+            if self._is_better(task, value):
+                self.best[task] = {"step": state.global_step, "value": value}
+                if self.save_weights:
+                    self.save_weights(self.folder(task))
+            else:
+                self._note_if_equal(task, value, state.global_step)
 
-    def _compare(self, task: str, value: float, loss: float, step: int) -> None:
-        """Notes an evaluation of a task that is better than the best one, or as good."""
+    def _is_better(self, task: str, value: float) -> bool:
         if not math.isfinite(value):
-            return
-        best = self.best.get(task)
-        is_tie = best is not None and value == best["value"]
-        if best is None or value > best["value"] or (is_tie and loss < best.get("loss", -math.inf)):
-            self.best[task] = {"step": step, "value": value}
-            if math.isfinite(loss):
-                self.best[task]["loss"] = loss
-            if is_tie:
-                self._note_equal(task, best["step"], *best.get("equal_steps", []))
-            if self.save_weights:
-                self.save_weights(self.folder(task))
-        elif is_tie:
-            self._note_equal(task, step)
+            return False
+        return task not in self.best or value > self.best[task]["value"]
 
-    def _note_equal(self, task: str, *steps: int) -> None:
-        """Notes steps whose evaluations are as good as the best one's."""
-        best = self.best[task]
-        equal_steps = {*best.get("equal_steps", []), *steps} - {best["step"]}
-        if equal_steps:
-            best["equal_steps"] = sorted(equal_steps)
+    def _note_if_equal(self, task: str, value: float, step: int) -> None:
+        best = self.best.get(task)
+        if best is None or value != best["value"]:
+            return
+        equal_steps = best.get("equal_steps", [])
+        if step not in (best["step"], *equal_steps):
+            best["equal_steps"] = [*equal_steps, step]
 
     def state_dict(self) -> dict:
         """The best steps so far."""

@@ -30,21 +30,11 @@ class Result:
 
 @dataclass
 class Report:
-    """The results of all splits, and the number that selects checkpoints.
-
-    Attributes:
-      losses: by task, nats per target token; NaN where unknown. Of equal numbers, the one with the lower loss selects.
-    """
+    """The results of all splits, and the number that selects checkpoints."""
 
     results: dict[str, Result]
     selection: float
     by_task: dict[str, float]
-    losses: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def loss(self) -> float:
-        """The mean of the tasks' losses."""
-        return mean_of_tasks(self.losses)
 
 
 def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None = None) -> Report:
@@ -54,7 +44,6 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
       selection_metric: 'loss' instead of the tasks' own metrics.
     """
     values: dict[str, list[float]] = {}
-    losses: dict[str, list[float]] = {}
     for eval_set in eval_sets:
         result = results[eval_set.name]
         if not (eval_set.selects and result.labelled):
@@ -66,10 +55,8 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
         else:
             continue
         values.setdefault(eval_set.task.name, []).append(value)
-        losses.setdefault(eval_set.task.name, []).append(math.nan if result.loss is None else result.loss)
     by_task = {name: sum(splits) / len(splits) for name, splits in values.items()}
-    loss_by_task = {name: sum(splits) / len(splits) for name, splits in losses.items()}
-    return Report(results, mean_of_tasks(by_task), by_task, loss_by_task)
+    return Report(results, mean_of_tasks(by_task), by_task)
 
 
 def mean_of_tasks(by_task: dict[str, float]) -> float:

@@ -46,7 +46,6 @@ from t5suite.training.checkpoints.restoring import (
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.selection import (
-    TieBreak,
     check_best,
     forget_undefined_best,
     note_nothing_selected,
@@ -188,7 +187,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         is_main = self.is_world_process_zero()
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.micro_batches, is_main)
         self.progress = RunProgress(self._take_up)
-        self.tie_break = TieBreak()
         # Our labels are at the position that predicts them, in every family: each of them counts. By default,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
@@ -226,7 +224,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _add_own_callbacks(self) -> None:
         """Adds the suite's callbacks, in the order in which they are called."""
         args = self.args
-        for callback in (self.updates, self.progress, self.tie_break, *limit_callbacks(args), self.monitor):
+        for callback in (self.updates, self.progress, *limit_callbacks(args), self.monitor):
             self.add_callback(callback)
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
@@ -392,8 +390,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.log(dict(metrics))
         metrics["eval_selection"] = selection_value(report.selection)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        # After early stopping, to which a tie is no improvement.
-        self.tie_break.compare(self.state, metrics["eval_selection"], report.loss)
         return metrics
 
     def score(self, eval_sets, selection_metric=None):

@@ -8,53 +8,16 @@ missing with a warning, and the last weights would then be taken for the best.
 """
 
 import logging
-import math
 import sys
 from pathlib import Path
 
 from transformers import TrainerState
 
 from t5suite.base.errors import CheckpointError
-from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.manifests import damage
 
 logger = logging.getLogger(__name__)
-
-
-class TieBreak(Callback):
-    """Of evaluations with the same score, the one with the lower loss selects; without losses, the earlier one.
-
-    Attributes:
-      loss: of the best evaluation so far; None: it is not known.
-    """
-
-    def __init__(self):
-        self.loss: float | None = None
-
-    def compare(self, state: TrainerState, score: float, loss: float) -> None:
-        """Compares an evaluation with the best one, before the trainer does.
-
-        transformers 5.24 takes a score that is higher than `state.best_metric`, and any number where that is None.
-        """
-        best_score = -math.inf if state.best_metric is None else state.best_metric
-        if score > best_score:
-            self.loss = loss if math.isfinite(loss) else None
-        elif math.isfinite(score) and score == best_score and self.is_lower(loss):
-            self.loss = loss
-            state.best_metric = None
-
-    def is_lower(self, loss: float) -> bool:
-        """Whether a loss is lower than that of the best evaluation."""
-        return self.loss is not None and loss < self.loss
-
-    def state_dict(self) -> dict:
-        """The loss, for the checkpoint."""
-        return {"loss": self.loss}
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Takes up the loss of the checkpoint that a run resumes from."""
-        self.loss = state_dict["loss"]
 
 
 def selected_a_checkpoint(state: TrainerState) -> bool:
