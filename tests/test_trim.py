@@ -184,15 +184,18 @@ class FiguresTest(TestCase):
             weights = load_file(place / "model.safetensors")
             self.assertEqual(record[name], sum(weight.numel() for weight in weights.values()))
 
-    def test_a_dry_run_has_the_same_figures_and_writes_nothing(self):
-        record = self.trim(source("T5"))
+    @parameterized.parameters(*MODELS)
+    def test_a_dry_run_has_the_same_figures_without_the_weights_and_writes_nothing(self, name):
+        record = read_json(trimmed(name) / "trim.json") | {"source": None, "text": None}
+        folder = Path(shutil.copytree(source(name), self.folder / "source"))
+        (folder / "model.safetensors").write_bytes(b"no weights")
         line = json.loads(
             t5suite.testing.cli_output(
-                "trim", "--model_name_or_path", source("T5"), "--text", self.text, "--dry_run", "--json"
+                "trim", "--model_name_or_path", folder, "--text", self.text, "--dry_run", "--json"
             )
-        )
+        ) | {"source": None, "text": None}
         self.assertEqual({name: record[name] for name in line}, line)
-        self.assertEqual(sorted(os.listdir(self.folder)), ["own.txt", "trimmed"])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["own.txt", "source"])
 
     def test_unseen_text_is_measured_by_both_tokenizers(self):
         unseen = " ".join(lines()[100:120]).split()[:60]
@@ -251,6 +254,22 @@ class CheckTest(TestCase):
         with mock.patch.object(PreTrainedModel, "save_pretrained", damaging), exits_with(74, "logits_difference"):
             self.trim(source("T5"), "--check", "--allow_untested_libraries")
         self.assertFalse(self.output.exists())
+
+    def test_the_mass_of_dropped_pieces_is_their_share_of_the_softmax(self):
+        check = read_json(trimmed("T5") / "trim.json")["check"]["model"]
+        kept_ids = torch.tensor(read_json(trimmed("T5") / "kept_ids.json"))
+        tokenizer = AutoTokenizer.from_pretrained(trimmed("T5"))
+        model = AutoModelForSeq2SeqLM.from_pretrained(source("T5"), dtype=torch.float64).eval()
+        masses = []
+        for text in own_text():
+            ids = kept_ids[tokenizer([text], truncation=True, max_length=64, return_tensors="pt").input_ids]
+            with torch.no_grad():
+                shares = model(input_ids=ids, labels=ids).logits[0].softmax(-1)
+            masses.append(1 - shares[:, kept_ids].sum(-1))
+        masses = torch.cat(masses)
+        self.assertEqual(check["target_tokens"], len(masses))
+        self.assertAlmostEqual(check["dropped_mass_mean"], float(masses.mean()), places=6)
+        self.assertAlmostEqual(check["dropped_mass_most"], float(masses.max()), places=6)
 
 
 class UseTest(TestCase):

@@ -170,8 +170,8 @@ def end_texts(tokenizer, name: str) -> None:
     tokenizer.add_eos_token = True
     if around(tokenizer) != ([], [tokenizer.eos_token_id]):
         raise ConfigError(
-            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r} when it is "
-            "told to (add_eos_token); give a tokenizer of Gemma's kind"
+            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r}, although "
+            "its add_eos_token is set; give a tokenizer of Gemma's kind"
         )
 
 

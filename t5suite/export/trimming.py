@@ -28,9 +28,9 @@ from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.export.exporting import SPIECE, cast, save_other_files
-from t5suite.export.sources import FLAG, ExportSource, load_source
+from t5suite.export.sources import FLAG, ExportSource, load_source, load_source_shapes
 from t5suite.export.trim_cards import copy_licence, source_header, write_trim_card
-from t5suite.export.trim_checks import TEXTS_CHECKED, compare_models, make_batches, refuse_differences
+from t5suite.export.trim_checks import TEXTS_CHECKED, ComparedModels, compare_models, make_batches, refuse_differences
 from t5suite.export.trim_selection import Selection, select_pieces
 from t5suite.export.trim_texts import TENTH, PieceCounts, PieceReader, TextFiles, compare_readers, count_pieces
 from t5suite.export.trim_types import check_type
@@ -127,8 +127,9 @@ def trim_model(flags) -> dict:
 
 
 def _load(flags, staging) -> ExportSource:
-    """The untrimmed model, with the settings of generation that its files have."""
-    source = load_source(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
+    """The untrimmed model, with the settings of generation that its files have; for a dry run, without weights."""
+    load = load_source_shapes if flags.dry_run else load_source
+    source = load(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
     place = source.folder or flags.model_name_or_path
     with contextlib.suppress(OSError):  # not every model has the file
         source.model.generation_config = GenerationConfig.from_pretrained(place, revision=flags.model_revision)
@@ -281,7 +282,8 @@ def _check(model, tokenizer, folder: Path, plan: TrimPlan, min_count: int) -> di
         count = reading.texts - reading.equal
         raise CheckpointError(f"--check: {count} of {reading.texts} texts are segmented otherwise than before")
     figures = {"segmentation": reading.as_dict()}
-    figures["model"] = compare_models(model, trimmed, kept_ids, make_batches(tokenizer, _spread_texts(plan)))
+    models = ComparedModels.of(model, trimmed, kept_ids)
+    figures["model"] = compare_models(models, make_batches(tokenizer, _spread_texts(plan)))
     refuse_differences(figures["model"])
     return figures
 
