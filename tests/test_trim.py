@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import pyarrow.parquet
 import pytest
 import shared_data
 import torch
@@ -228,6 +229,28 @@ class FiguresTest(TestCase):
         self.assertTrue(set(dropped) <= set(json.loads((often / "kept_ids.json").read_text())))
         self.assertLess(record["check"]["segmentation"]["equal"], len(own_text()))  # a figure, no error
 
+    @parameterized.parameters("jsonl", "parquet")
+    def test_several_columns_of_a_table_are_read_and_the_others_named(self, ending):
+        rows = [{"id": str(number), "source": text, "target": text[::-1]} for number, text in enumerate(own_text())]
+        table = self.folder / f"rows.{ending}"
+        if ending == "jsonl":
+            write_rows(table, rows)
+        else:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+        self.text.write_text("\n".join(row[name] for name in ("source", "target") for row in rows) + "\n")
+        expected = self.trim(source("T5"))
+        words = ["--model_name_or_path", source("T5"), "--text", table, "--dry_run", "--json"]
+        words += ["--text_column_name", "source", "target"]
+        with self.assertLogs("t5suite.export.trimming", "INFO") as logged:
+            record = json.loads(t5suite.testing.cli_output("trim", *words))
+        for name in ("texts", "kept", "pieces", "unseen"):
+            self.assertEqual(record[name], expected[name])
+        self.assertIn("columns read are source, target (--text_column_name); not read: id", logged.output[0])
+
+    def test_a_text_file_is_read_once_whatever_the_columns(self):
+        record = self.trim(source("T5"), "--text_column_name", "source", "target")
+        self.assertEqual(record["texts"], len(own_text()))
+
     def test_licence_and_base_are_carried(self):
         folder = Path(shutil.copytree(source("T5"), self.folder / "t5"))
         (folder / "README.md").write_text("---\nlicense: gemma\nbase_model: google/flan-t5-small\n---\nText.\n")
@@ -314,6 +337,16 @@ BAD = {
     "no text": (["--text", "{folder}/none.txt"], 65, "none.txt"),
     "empty text": (["--text", "{folder}/empty.txt"], 65, "no document"),
     "another encoding": (["--text", "{folder}/latin.txt"], 65, "latin.txt:1: not UTF-8"),
+    "no such column": (
+        ["--text", "{folder}/rows.jsonl", "--text_column_name", "source", "taregt"],
+        65,
+        "no column 'taregt' .*did you mean target",
+    ),
+    "a column of lists": (
+        ["--text", "{folder}/rows.jsonl", "--text_column_name", "source", "labels"],
+        65,
+        r"column 'labels' holds \['a'\] \(list\), not text",
+    ),
     "no output": ([], 78, "give --output_dir, or --dry_run"),
     "an output that is there": (["--output_dir", "{folder}"], 78, "is not empty"),
     "a check without a model": (["--dry_run", "--check"], 78, "--check has no effect with --dry_run"),
@@ -327,7 +360,7 @@ BAD = {
     "an unknown flag": (["--min_cuont", "2"], 78, "did you mean --min_count"),
 }
 # Found before torch is imported: all but what is in the text.
-LATE = ("empty text", "another encoding")
+LATE = ("empty text",)
 REFUSED = {
     "bert": ("bert", "BertTokenizer"),
     "m2m": ("m2m_100", "M2M100Tokenizer"),
@@ -348,6 +381,7 @@ for words in json.load(sys.stdin):
 class BadInputTest(TestCase):
     def words(self, name: str) -> list[str]:
         (self.folder / "empty.txt").write_text("")
+        write_rows(self.folder / "rows.jsonl", [{"source": "a", "target": "b", "labels": ["a"]}])
         (self.folder / "latin.txt").write_bytes("für\n".encode("latin-1"))
         for folder, (model_type, tokenizer_class) in REFUSED.items():
             place = self.folder / folder

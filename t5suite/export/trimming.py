@@ -23,7 +23,6 @@ from t5suite.base.files import follow_umask, new_folder, read_json, write_json
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.held_out import is_held_out
-from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
@@ -157,13 +156,25 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)
-    texts = TextFiles(flags.text, TextOptions(flags.text_column_name, flags.text_unit, flags.bad_lines))
+    texts = TextFiles.by_flags(flags.text, flags)
+    _log_columns(texts)
     tally = Tally()
     counts = count_pieces(reader, vocabulary.size, texts.batches(tally))
     if tally.left_out:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
     return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+
+
+def _log_columns(texts: TextFiles) -> None:
+    """Says which columns of tables are read and which are not."""
+    unread = texts.unread_columns()
+    if unread is not None:
+        logger.info(
+            "--text: the columns read are %s (--text_column_name); not read: %s",
+            ", ".join(texts.columns),
+            ", ".join(unread) or "none",
+        )
 
 
 def _warn_of_unlisted_targets(card: TaskCard | None) -> None:
@@ -214,7 +225,7 @@ def _unseen_text(plan: TrimPlan, flags) -> dict | None:
     """What text costs that the vocabulary was not made from; None if the text is too short to set a tenth apart."""
     unk_id = plan.tokenizer.unk_token_id
     if flags.validation_file:
-        texts = TextFiles(flags.validation_file, plan.texts.options)
+        texts = TextFiles.by_flags(flags.validation_file, flags)
         reading = compare_readers(
             plan.reader, plan.reader_of(plan.selection), plan.selection.ids, unk_id, texts.batches()
         )
