@@ -18,11 +18,11 @@ import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedModel, T5Tokenizer
 from vocabulary_folders import MODELS, make_folder
 
 import t5suite
-from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_run, write_rows
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_rows, tiny_run, write_rows
 
 SPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 # Codes of languages, as the tokenizers' classes have them.
@@ -317,6 +317,27 @@ class UseTest(TestCase):
         self.assertTrue((output / "export.json").is_file())
 
     @pytest.mark.slow
+    def test_an_onnx_export_of_a_trimmed_run_answers_as_the_run_does(self):
+        run = tiny_run(max_steps=20).directory
+        sentences = [{"sentence": row["sentence"]} for row in tiny_rows()[:30]]
+        self.text.write_text("\n".join(row["sentence"] for row in sentences) + "\n", encoding="utf-8")
+        self.trim(run)
+        exported = self.folder / "onnx"
+        run_cli("export", "--model_name_or_path", self.output, "--output_dir", exported, "--format", "onnx", "--check")
+        rows = write_rows(self.folder / "rows.jsonl", sentences)
+        answers = []
+        for place in (run, self.output, exported):
+            words = ["--model_name_or_path", place, "--input", rows, "--labels"]
+            predictions = t5suite.testing.cli_output("predict", *words).splitlines()
+            answers.append([json.loads(line)["prediction"] for line in predictions])
+        self.assertLen(answers[0], 30)
+        self.assertEqual(answers[1], answers[0])
+        self.assertEqual(answers[2], answers[0])
+        # The run's own tokenizer gives other ids than these files read.
+        with exits_with(78, "--exported .*: its tokenizer is not the run's: it had .* pieces, and this one has"):
+            run_cli("verify", run, "--exported", exported)
+
+    @pytest.mark.slow
     def test_t5s_own_vocabulary(self):
         if not shared_data.has("tokenizer/t5/spiece.model"):
             self.skipTest(shared_data.MISSING)
@@ -324,7 +345,7 @@ class UseTest(TestCase):
         folder.mkdir()
         spiece = (shared_data.SHARED_DATA / "tokenizer/t5/spiece.model").read_bytes()
         (folder / "spiece.model").write_bytes(spiece)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = T5Tokenizer.from_pretrained(folder)
         save_model(folder, tiny_model(tokenizer=tokenizer), tokenizer)
         rows = shared_data.read_rows("seq2seq/wmt_newstest2019_en-de/test.jsonl")
         self.text.write_text("\n".join(" ".join(row["translation"].values()) for row in rows) + "\n", encoding="utf-8")

@@ -142,13 +142,23 @@ def answers_of_exported_files(record, arguments, answering):
     """What answers in place of the run's model.
 
     Raises:
-      ConfigError: the folder has no exported files.
+      ConfigError: the folder has no exported files, or they read other ids than the run's model.
     """
     from t5suite.inference.export_answers import answers_of_export
     from t5suite.inference.exported import exported_kind
+    from t5suite.models.loading import load_tokenizer
+    from t5suite.models.tokenizer_checks import KEY, tokenizer_differences
 
     if exported_kind(arguments.exported) is None:
         raise ConfigError(f"--exported {arguments.exported}: no folder of t5suite export --format onnx or ctranslate2")
+    description = record.manifest.get(KEY)
+    if description:
+        differences = tokenizer_differences(description, load_tokenizer(arguments.exported, flag="--exported"))
+        if differences:
+            raise ConfigError(
+                f"--exported {arguments.exported}: its tokenizer is not the run's: {'; '.join(differences)}; score the "
+                "model that was exported by t5suite evaluate, and verify that run"
+            )
     return answers_of_export(arguments.exported, record.settings, answering.num_beams, answering.use_cpu)
 
 
