@@ -309,6 +309,24 @@ class UseTest(TestCase):
         trained = tiny_run(model=str(self.output), max_steps=2).directory
         self.assertTrue((trained / "model.safetensors").is_file())
 
+    def test_the_words_of_a_runs_templates_are_kept(self):
+        run = Path(shutil.copytree(tiny_run(max_steps=4).directory, self.folder / "run"))
+        self.trim(run)
+        before, after = (AutoTokenizer.from_pretrained(place) for place in (run, self.output))
+        dropped = [
+            piece[1:] for piece in before.get_vocab() if piece.startswith("▁") and piece not in after.get_vocab()
+        ]
+        words = sorted(word for word in dropped if len(word) > 2)
+        card = read_json(run / "task.json")
+        entry = next(iter(card["tasks"].values()))
+        entry.update(input_format=f"{words[0]} __input__", output_format=f"{words[1]} __output__")
+        (run / "task.json").write_text(json.dumps(card))
+        shutil.rmtree(self.output)
+        self.trim(run)
+        after = AutoTokenizer.from_pretrained(self.output)
+        for word in words[:2]:
+            self.assertEqual(segmented(after, [word]), segmented(before, [word]))
+
     @parameterized.parameters(("T5", "onnx"), ("T5", "ctranslate2"), ("mT5", "onnx"), ("mBART", "onnx"))
     @pytest.mark.slow
     def test_it_is_exported_as_the_untrimmed_one_is(self, name, form):

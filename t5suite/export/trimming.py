@@ -28,7 +28,7 @@ from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.export.exporting import SPIECE, cast, save_other_files
 from t5suite.export.sources import FLAG, ExportSource, load_source, load_source_shapes
-from t5suite.export.trim_cards import copy_licence, source_header, write_trim_card
+from t5suite.export.trim_cards import source_terms, write_trim_card
 from t5suite.export.trim_checks import TEXTS_CHECKED, ComparedModels, compare_models, make_batches, refuse_differences
 from t5suite.export.trim_selection import Selection, select_pieces
 from t5suite.export.trim_texts import TENTH, PieceCounts, PieceReader, TextFiles, compare_readers, count_pieces
@@ -108,10 +108,9 @@ def trim_model(flags) -> dict:
         if flags.dry_run:
             return without_nan(record)
         with new_folder(flags.output_dir) as folder:
-            header = source_header(flags.model_name_or_path, source.folder)
+            terms = source_terms(flags.model_name_or_path, source.folder)
             _write_model(source, plan, folder)
-            copy_licence(source.folder, folder)
-            write_trim_card(folder, flags.model_name_or_path, header, record)
+            write_trim_card(folder, flags.model_name_or_path, terms, record)
             write_json(folder / KEPT_IDS, plan.selection.ids.tolist())
             tokenizer = _load_trimmed_tokenizer(folder, plan)
             record[TOKENIZER] = describe_tokenizer(tokenizer)
