@@ -45,12 +45,6 @@ class TextFiles:
     columns: tuple[str, ...]
     options: TextOptions
 
-    @classmethod
-    def by_flags(cls, inputs: list[str], flags) -> "TextFiles":
-        """Files as the flags of `t5suite trim` say that they are read."""
-        columns = tuple(dict.fromkeys(flags.text_column_name))
-        return cls(inputs, columns, TextOptions(columns[0], flags.text_unit, flags.bad_lines))
-
     def batches(self, tally: Tally | None = None) -> Iterator[list[str]]:
         """Lists of texts.
 

@@ -23,6 +23,7 @@ from t5suite.base.files import follow_umask, new_folder, read_json, write_json
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.held_out import is_held_out
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
@@ -155,7 +156,7 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)
-    texts = TextFiles.by_flags(flags.text, flags)
+    texts = _text_files(flags.text, flags)
     _log_columns(texts)
     tally = Tally()
     counts = count_pieces(reader, vocabulary.size, texts.batches(tally))
@@ -163,6 +164,12 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
     return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+
+
+def _text_files(inputs: list[str], flags) -> TextFiles:
+    """Files as the flags say that they are read."""
+    columns = tuple(dict.fromkeys(flags.text_column_name))
+    return TextFiles(inputs, columns, TextOptions(columns[0], flags.text_unit, flags.bad_lines))
 
 
 def _log_columns(texts: TextFiles) -> None:
@@ -224,7 +231,7 @@ def _unseen_text(plan: TrimPlan, flags) -> dict | None:
     """What text costs that the vocabulary was not made from; None if the text is too short to set a tenth apart."""
     unk_id = plan.tokenizer.unk_token_id
     if flags.validation_file:
-        texts = TextFiles.by_flags(flags.validation_file, flags)
+        texts = _text_files(flags.validation_file, flags)
         reading = compare_readers(
             plan.reader, plan.reader_of(plan.selection), plan.selection.ids, unk_id, texts.batches()
         )
