@@ -8,11 +8,24 @@ INPUT_HELP = (
 )
 
 
-def add_reading_flags(parser):
-    """Adds the group `text`, and returns it for flags that one command alone has."""
+def add_reading_flags(parser, several_columns: bool = False):
+    """Adds the group `text`, and returns it for flags that one command alone has.
+
+    Args:
+      several_columns: `--text_column_name` takes one or more names, and is a list.
+    """
     group = parser.add_argument_group("text")
     add = group.add_argument
-    add("--text_column_name", default="text", help="where rows hold the text (default: text)")
+    if several_columns:
+        add(
+            "--text_column_name",
+            nargs="+",
+            default=["text"],
+            metavar="NAME",
+            help="the columns of rows that hold text, each cell a text (default: text)",
+        )
+    else:
+        add("--text_column_name", default="text", help="where rows hold the text (default: text)")
     add("--text_unit", default="line", help="a document of a .txt file: line (default), paragraph or file")
     add(
         "--bad_lines",

@@ -45,7 +45,7 @@ def trim_flags(parser) -> None:
     add("--dry_run", action="store_true", help="write nothing, show the figures")
     add("--check", action="store_true", help="compare the trimmed model with the untrimmed one")
     add("--model_revision", help="branch, tag or commit of a model of the hub")
-    add_reading_flags(parser)
+    add_reading_flags(parser, several_columns=True)
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_libraries_flag(parser)
     add_json_flag(parser)
@@ -83,8 +83,8 @@ def _check_files(arguments) -> None:
     Raises:
       ConfigError, DataError: which is wrong.
     """
+    from t5suite.data.corpora.documents import check_first_documents
     from t5suite.data.corpora.readers import TextOptions
-    from t5suite.data.corpora.sources import list_sources
 
     check_model(FLAG, arguments.model_name_or_path, of_run=True)
     if os.path.isdir(arguments.model_name_or_path):
@@ -92,10 +92,11 @@ def _check_files(arguments) -> None:
     if arguments.output_dir is not None:
         check_new_folder(arguments.output_dir)
         check_place("--output_dir", arguments.output_dir)
-    TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines)
-    list_sources(arguments.text)
-    if arguments.validation_file:
-        list_sources(arguments.validation_file)
+    for column in arguments.text_column_name:
+        options = TextOptions(column, arguments.text_unit, arguments.bad_lines)
+        check_first_documents(arguments.text, options)
+        if arguments.validation_file:
+            check_first_documents(arguments.validation_file, options)
     read_piece_names(arguments.keep_pieces)
 
 

@@ -117,9 +117,30 @@ def verification_of(record, arguments, off: frozenset[str]):
     answering = answering_by_flags(record, arguments, off)
     other_answers = None
     if arguments.exported is not None:
+        check_tokenizer_of_export(record, arguments.exported)
         other_answers = answers_of_exported_files(record, arguments, answering)
     answer = partial(answer_again, answering=answering, other_answers=other_answers)
     return verify_record(record, arguments.data_dir, answer, tokenizer_problems, arguments.record_sha256)
+
+
+def check_tokenizer_of_export(record, folder: str) -> None:
+    """Refuses exported files that read other ids than the run's model, as those of a trimmed model do.
+
+    Raises:
+      ConfigError: how their tokenizer differs.
+    """
+    from t5suite.models.loading import load_tokenizer
+    from t5suite.models.tokenizer_checks import KEY, tokenizer_differences
+
+    description = record.manifest.get(KEY)
+    if not description:
+        return
+    differences = tokenizer_differences(description, load_tokenizer(folder, flag="--exported"))
+    if differences:
+        raise ConfigError(
+            f"--exported {folder}: its tokenizer is not the run's: {'; '.join(differences)}; score the model that was "
+            "exported by t5suite evaluate, and verify that run"
+        )
 
 
 def answering_by_flags(record, arguments, off: frozenset[str]):

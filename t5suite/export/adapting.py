@@ -24,7 +24,7 @@ from t5suite.export.exporting import cast
 from t5suite.export.gemma_configs import UNTRAINED_PARTS, Adaptation, adaptation_of, encoder_decoder_config
 from t5suite.export.sources import model_folder, stored_dtype
 from t5suite.export.tensor_origins import TensorOrigin, fill_tensors, tensor_origins
-from t5suite.export.terms import DecoderTerms, write_terms
+from t5suite.export.terms import ModelTerms, write_terms
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.generation_settings import set_generation_tokens
@@ -170,8 +170,8 @@ def end_texts(tokenizer, name: str) -> None:
     tokenizer.add_eos_token = True
     if around(tokenizer) != ([], [tokenizer.eos_token_id]):
         raise ConfigError(
-            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r} when it is "
-            "told to (add_eos_token); give a tokenizer of Gemma's kind"
+            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r}, although "
+            "its add_eos_token is set; give a tokenizer of Gemma's kind"
         )
 
 
@@ -198,12 +198,12 @@ def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]
     }
 
 
-def decoder_terms(decoder: Decoder, name: str) -> DecoderTerms:
+def decoder_terms(decoder: Decoder, name: str) -> ModelTerms:
     """What the decoder's card and files say of its terms.
 
     Args:
       name: as the user gave it.
     """
     if Path(decoder.name).is_dir():
-        return DecoderTerms.of_folder(name, Path(decoder.name))
-    return DecoderTerms.of_hub(name, decoder.revision)
+        return ModelTerms.of_folder(name, Path(decoder.name))
+    return ModelTerms.of_hub(name, decoder.revision)

@@ -34,7 +34,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
 from t5suite.models.families import recognize_family
 from t5suite.models.load_errors import short_message
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.tokenizer_checks import check_trained_with
@@ -99,6 +99,27 @@ def load_source(flags, staging) -> ExportSource:
         source.family = "encoder"
     source.model.eval()
     return source
+
+
+def load_source_shapes(flags, staging) -> ExportSource:
+    """The model that `--model_name_or_path` names, without its weights: every parameter is on the meta device.
+
+    Adapters and models of a user's class are loaded whole: their files do not say all of the shapes.
+
+    Args:
+      flags, staging: as those of `load_source`.
+
+    Raises:
+      ConfigError: no such model, or a folder without one.
+    """
+    name = flags.model_name_or_path
+    folder = model_folder(name) if Path(name).is_dir() else None
+    place = str(folder or name)
+    if is_adapter(place) or MODEL_CLASS in stored_settings(place):
+        return load_source(flags, staging)
+    tokenizer = load_tokenizer(place, flags.model_revision, flag=FLAG)
+    model = load_model_shapes(place, tokenizer=tokenizer, family=flags.model_family, revision=flags.model_revision)
+    return ExportSource(model, tokenizer, folder, stored_dtype(model.config), flags.model_family)
 
 
 def _source_of_bare_weights(flags) -> ExportSource:

@@ -1,6 +1,6 @@
 """The terms that an adapted model is under: its decoder's, with the files that state them, a notice and a card.
 
-    >>> write_terms(folder, DecoderTerms.of_folder("gemma-3-270m", Path("gemma-3-270m")), record)
+    >>> write_terms(folder, ModelTerms.of_folder("gemma-3-270m", Path("gemma-3-270m")), record)
     ['LICENSE']
 
 A licence is never guessed: where the decoder's card states none, the new card says so, and what holds if the weights
@@ -31,8 +31,8 @@ KEYS = ("license", "license_name", "license_link")
 
 
 @dataclass(frozen=True)
-class DecoderTerms:
-    """What is known of a decoder's terms.
+class ModelTerms:
+    """What is known of a model's terms.
 
     Attributes:
       name: its folder, or its name on the hub.
@@ -45,13 +45,13 @@ class DecoderTerms:
     header: Mapping
 
     @classmethod
-    def of_folder(cls, name: str, folder: Path) -> "DecoderTerms":
+    def of_folder(cls, name: str, folder: Path) -> "ModelTerms":
         """Those of a folder on this machine."""
         files = [file for pattern in TERMS_FILES for file in sorted(folder.glob(pattern)) if file.is_file()]
         return cls(name, list(dict.fromkeys(files)), header_of_file(folder / CARD_FILE))
 
     @classmethod
-    def of_hub(cls, name: str, commit: str | None) -> "DecoderTerms":
+    def of_hub(cls, name: str, commit: str | None) -> "ModelTerms":
         """Those of a commit on the hub."""
         files = [repository_file("model", name, commit, file) for file in HUB_FILES]
         return cls(name, [file for file in files if file is not None], card_header("model", name, commit))
@@ -71,7 +71,7 @@ class DecoderTerms:
         return {"license": GEMMA if self.are_gemmas else "unknown"}
 
 
-def write_terms(folder: Path, terms: DecoderTerms, adaptation: Mapping) -> list[str]:
+def write_terms(folder: Path, terms: ModelTerms, adaptation: Mapping) -> list[str]:
     """Copies the files that state the terms, and writes notice and card; returns the copied files' names.
 
     Args:
@@ -94,7 +94,7 @@ def write_terms(folder: Path, terms: DecoderTerms, adaptation: Mapping) -> list[
     return [file.name for file in terms.files]
 
 
-def _write_notice(file: Path, terms: DecoderTerms, adaptation: Mapping) -> None:
+def _write_notice(file: Path, terms: ModelTerms, adaptation: Mapping) -> None:
     """Adds to a notice that was copied, or begins one."""
     earlier = file.read_text(encoding="utf-8").rstrip() + "\n\n" if file.is_file() else ""
     sentence = f"{GEMMA_NOTICE}.\n" if terms.are_gemmas and GEMMA_NOTICE not in earlier else ""
@@ -105,7 +105,7 @@ def _write_notice(file: Path, terms: DecoderTerms, adaptation: Mapping) -> None:
     file.write_text(earlier + sentence + modified, encoding="utf-8")
 
 
-def _card_text(terms: DecoderTerms, adaptation: Mapping) -> str:
+def _card_text(terms: ModelTerms, adaptation: Mapping) -> str:
     """What the model is, what nothing has trained, and the terms."""
     sizes = adaptation["parameters"]
     lines = [
@@ -125,7 +125,7 @@ def _card_text(terms: DecoderTerms, adaptation: Mapping) -> str:
     return "\n\n".join(lines)
 
 
-def _terms_text(terms: DecoderTerms) -> str:
+def _terms_text(terms: ModelTerms) -> str:
     if terms.are_gemmas:
         return f"{GEMMA_NOTICE}. See `{NOTICE_FILE}`."
     if terms.licence["license"] != "unknown":

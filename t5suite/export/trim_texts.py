@@ -9,18 +9,23 @@ A tenth of the texts, by a hash of each, is counted apart: what text costs that 
 measured on it, with a vocabulary made from the other nine tenths.
 """
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
-from t5suite.data.corpora.documents import read_documents
+from t5suite.data.corpora.byte_files import numbered_byte_lines
+from t5suite.data.corpora.documents import documents_with_text, refuse_no_documents
 from t5suite.data.corpora.held_out import is_held_out
-from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.hub_documents import open_stream
+from t5suite.data.corpora.readers import TextOptions, parquet_file, text_suffix
+from t5suite.data.corpora.sources import is_hub_name, list_sources
 from t5suite.data.corpora.tally import Tally
 
 TEXTS_AT_ONCE = 1000
@@ -29,20 +34,62 @@ TENTH = 0.1
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Texts in files, read again at each call of `batches`."""
+    """Texts in files, read again at each call of `batches`.
+
+    Attributes:
+      columns: those of tables (.jsonl, .json, .parquet, the hub's) that hold text; each cell is a text.
+      options: how files are split into texts, whatever column they name.
+    """
 
     inputs: list[str]
+    columns: tuple[str, ...]
     options: TextOptions
 
     def batches(self, tally: Tally | None = None) -> Iterator[list[str]]:
         """Lists of texts.
 
         Raises:
-          DataError: no such file, or one that cannot be read; no text.
+          DataError: no such file or column, or one that cannot be read; no text.
         """
-        texts = read_documents(self.inputs, **asdict(self.options), tally=Tally() if tally is None else tally)
+        texts = self._texts(Tally() if tally is None else tally)
         while batch := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             yield batch
+
+    def _texts(self, tally: Tally) -> Iterator[str]:
+        sources = list_sources(self.inputs)
+        for source in sources:
+            columns = self.columns if _is_table(source) else self.columns[:1]
+            for column in columns:
+                options = replace(self.options, text_column_name=column)
+                for document in documents_with_text(source, options, tally):
+                    yield document.text
+        refuse_no_documents(sources, tally)
+
+    def unread_columns(self) -> list[str] | None:
+        """The columns of the tables that are not read; None if there is no table."""
+        tables = [source for source in list_sources(self.inputs, logs_skipped=False) if _is_table(source)]
+        if not tables:
+            return None
+        names = dict.fromkeys(name for table in tables for name in _columns_of_table(table))
+        return [name for name in names if name not in self.columns]
+
+
+def _is_table(source: str) -> bool:
+    return is_hub_name(source) or text_suffix(Path(source)) != ".txt"
+
+
+def _columns_of_table(source: str) -> list[str]:
+    """The columns that a data set of the hub or a parquet file has, or the first row of a .jsonl file."""
+    if is_hub_name(source):
+        return list(open_stream(source).column_names or ())
+    if text_suffix(Path(source)) == ".parquet":
+        return parquet_file(Path(source)).schema_arrow.names
+    for _, _, line in numbered_byte_lines(Path(source)):
+        with contextlib.suppress(ValueError):  # a bad line, which the reading of all names
+            row = json.loads(line)
+            if isinstance(row, dict):
+                return list(row)
+    return []
 
 
 class PieceReader:

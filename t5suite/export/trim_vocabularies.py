@@ -91,23 +91,29 @@ def trimmed_settings(vocabulary: Vocabulary, kept_ids) -> dict:
     Args:
       kept_ids: ascending; the n-th gets the id n.
     """
-    settings = copy.deepcopy(vocabulary.settings)
     new_ids = {int(old_id): new_id for new_id, old_id in enumerate(kept_ids)}
-    model = settings["model"]
+    # Copied by parts: a copy of a whole vocabulary takes seconds.
+    settings = {**vocabulary.settings, "truncation": None, "padding": None}
+    settings["model"] = _trimmed_pieces(vocabulary, new_ids)
+    settings["added_tokens"] = [{**token, "id": new_ids[token["id"]]} for token in settings["added_tokens"]]
+    if settings["post_processor"] is not None:
+        settings["post_processor"] = copy.deepcopy(settings["post_processor"])
+        _renumber_processor(settings["post_processor"], new_ids)
+    return settings
+
+
+def _trimmed_pieces(vocabulary: Vocabulary, new_ids: dict[int, int]) -> dict:
+    """The part `model` of `tokenizer.json` with the pieces of these ids."""
+    model = dict(vocabulary.settings["model"])
     if vocabulary.kind == "Unigram":
         model["vocab"] = [entry for piece_id, entry in enumerate(model["vocab"]) if piece_id in new_ids]
         if model["unk_id"] is not None:
             model["unk_id"] = new_ids[model["unk_id"]]
-    else:
-        pieces = model["vocab"]
-        model["vocab"] = {piece: new_ids[piece_id] for piece, piece_id in pieces.items() if piece_id in new_ids}
-        model["merges"] = [merge for merge in model["merges"] if _is_within(merge, model["vocab"])]
-    settings["added_tokens"] = [{**token, "id": new_ids[token["id"]]} for token in settings["added_tokens"]]
-    settings["truncation"] = None
-    settings["padding"] = None
-    if settings["post_processor"] is not None:
-        _renumber_processor(settings["post_processor"], new_ids)
-    return settings
+        return model
+    pieces = model["vocab"]
+    model["vocab"] = {piece: new_ids[piece_id] for piece, piece_id in pieces.items() if piece_id in new_ids}
+    model["merges"] = [merge for merge in model["merges"] if _is_within(merge, model["vocab"])]
+    return model
 
 
 def merge_parts(merge) -> tuple[str, str]:

@@ -10,6 +10,9 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.tasks.task_card import TaskCard
 
+# Fields of a task's entry whose words its model reads or writes.
+FIELDS_OF_TEXT = ("prefix", "labels", "input_format", "output_format")
+
 
 def read_piece_names(path: str | None) -> list[tuple[int, str]]:
     """The pieces of `--keep_pieces`, one a line, each with its line; empty lines are skipped.
@@ -46,12 +49,13 @@ def named_ids(path: str | None, ids_by_piece: Mapping[str, int]) -> list[int]:
 
 
 def task_words(card: TaskCard | None) -> list[str]:
-    """The prefixes and label words of a run's tasks: its model reads and writes them, whatever the text."""
+    """The prefixes, label words and templates of a run's tasks: its model reads and writes them, whatever the text."""
     if card is None:
         return []
     words = []
     for task in card.tasks.values():
-        for value in (task.entry.get("prefix"), task.entry.get("labels")):
+        for field in FIELDS_OF_TEXT:
+            value = task.entry.get(field)
             parts = value if isinstance(value, list) else [value]
             words += [part for part in parts if isinstance(part, str) and part]
     return words

@@ -28,9 +28,9 @@ from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.export.exporting import SPIECE, cast, save_other_files
-from t5suite.export.sources import FLAG, ExportSource, load_source
-from t5suite.export.trim_cards import copy_licence, source_header, write_trim_card
-from t5suite.export.trim_checks import TEXTS_CHECKED, compare_models, make_batches, refuse_differences
+from t5suite.export.sources import FLAG, ExportSource, load_source, load_source_shapes
+from t5suite.export.trim_cards import source_terms, write_trim_card
+from t5suite.export.trim_checks import TEXTS_CHECKED, ComparedModels, compare_models, make_batches, refuse_differences
 from t5suite.export.trim_selection import Selection, select_pieces
 from t5suite.export.trim_texts import TENTH, PieceCounts, PieceReader, TextFiles, compare_readers, count_pieces
 from t5suite.export.trim_types import check_type
@@ -109,10 +109,9 @@ def trim_model(flags) -> dict:
         if flags.dry_run:
             return without_nan(record)
         with new_folder(flags.output_dir) as folder:
-            header = source_header(flags.model_name_or_path, source.folder)
+            terms = source_terms(flags.model_name_or_path, source.folder)
             _write_model(source, plan, folder)
-            copy_licence(source.folder, folder)
-            write_trim_card(folder, flags.model_name_or_path, header, record)
+            write_trim_card(folder, flags.model_name_or_path, terms, record)
             write_json(folder / KEPT_IDS, plan.selection.ids.tolist())
             tokenizer = _load_trimmed_tokenizer(folder, plan)
             record[TOKENIZER] = describe_tokenizer(tokenizer)
@@ -127,8 +126,9 @@ def trim_model(flags) -> dict:
 
 
 def _load(flags, staging) -> ExportSource:
-    """The untrimmed model, with the settings of generation that its files have."""
-    source = load_source(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
+    """The untrimmed model, with the settings of generation that its files have; for a dry run, without weights."""
+    load = load_source_shapes if flags.dry_run else load_source
+    source = load(Namespace(**{**SOURCE_SETTINGS, **vars(flags)}), staging)
     place = source.folder or flags.model_name_or_path
     with contextlib.suppress(OSError):  # not every model has the file
         source.model.generation_config = GenerationConfig.from_pretrained(place, revision=flags.model_revision)
@@ -156,13 +156,31 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)
-    texts = TextFiles(flags.text, TextOptions(flags.text_column_name, flags.text_unit, flags.bad_lines))
+    texts = _text_files(flags.text, flags)
+    _log_columns(texts)
     tally = Tally()
     counts = count_pieces(reader, vocabulary.size, texts.batches(tally))
     if tally.left_out:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
     return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+
+
+def _text_files(inputs: list[str], flags) -> TextFiles:
+    """Files as the flags say that they are read."""
+    columns = tuple(dict.fromkeys(flags.text_column_name))
+    return TextFiles(inputs, columns, TextOptions(columns[0], flags.text_unit, flags.bad_lines))
+
+
+def _log_columns(texts: TextFiles) -> None:
+    """Says which columns of tables are read and which are not."""
+    unread = texts.unread_columns()
+    if unread is not None:
+        logger.info(
+            "--text: the columns read are %s (--text_column_name); not read: %s",
+            ", ".join(texts.columns),
+            ", ".join(unread) or "none",
+        )
 
 
 def _warn_of_unlisted_targets(card: TaskCard | None) -> None:
@@ -213,7 +231,7 @@ def _unseen_text(plan: TrimPlan, flags) -> dict | None:
     """What text costs that the vocabulary was not made from; None if the text is too short to set a tenth apart."""
     unk_id = plan.tokenizer.unk_token_id
     if flags.validation_file:
-        texts = TextFiles(flags.validation_file, plan.texts.options)
+        texts = _text_files(flags.validation_file, flags)
         reading = compare_readers(
             plan.reader, plan.reader_of(plan.selection), plan.selection.ids, unk_id, texts.batches()
         )
@@ -281,7 +299,8 @@ def _check(model, tokenizer, folder: Path, plan: TrimPlan, min_count: int) -> di
         count = reading.texts - reading.equal
         raise CheckpointError(f"--check: {count} of {reading.texts} texts are segmented otherwise than before")
     figures = {"segmentation": reading.as_dict()}
-    figures["model"] = compare_models(model, trimmed, kept_ids, make_batches(tokenizer, _spread_texts(plan)))
+    models = ComparedModels.of(model, trimmed, kept_ids)
+    figures["model"] = compare_models(models, make_batches(tokenizer, _spread_texts(plan)))
     refuse_differences(figures["model"])
     return figures
 

@@ -60,7 +60,7 @@ def unknown_line(name: str, unknown: dict, places: Sequence[str]) -> str:
         place = places[entry["first"]] if places else f"example {entry['first']}"
         first = "first " if entry["examples"] > 1 else ""
         parts.append(f"{entry['piece']!r} in {entry['examples']} ({first}{place})")
-    others = len(unknown["pieces"]) - len(parts)
-    more = f" and {others} more" if others else ""
+    num_unnamed = len(unknown["pieces"]) - len(parts)
+    more = f" and {num_unnamed} more" if num_unnamed else ""
     share = f"{unknown['share']:.2f}% of the texts have such a piece"
     return f"unknown to the tokenizer in {name}: {', '.join(parts)}{more}; {share}"
