@@ -21,7 +21,6 @@ from t5suite.commands.shared import (
 )
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 from t5suite.export.trim_types import check_folder_type
-from t5suite.export.trim_words import read_piece_names
 
 FLAG = "--model_name_or_path"
 
@@ -85,6 +84,7 @@ def _check_files(arguments) -> None:
     """
     from t5suite.data.corpora.documents import check_first_documents
     from t5suite.data.corpora.readers import TextOptions
+    from t5suite.export.trim_words import read_piece_names
 
     check_model(FLAG, arguments.model_name_or_path, of_run=True)
     if os.path.isdir(arguments.model_name_or_path):
