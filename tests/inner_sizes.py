@@ -28,6 +28,11 @@ def evaluating_without_loss():
     return mock.patch("t5suite.training.fine_tuning_trainer.EvaluatorSettings", settings)
 
 
+def keeping_rows_from(number: int):
+    """Tokenized rows are kept where there are at least so many."""
+    return mock.patch("t5suite.data.batches.training_data.FEWEST_ROWS", number)
+
+
 def packed_rows_of(length: int):
     """Packed rows of pre-training take this many input and target tokens; evaluations' rows are not packed."""
 

@@ -3,6 +3,7 @@ corpus; torn and foreign files are refused, and nothing is hashed twice."""
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
@@ -38,6 +39,10 @@ WRITERS = {
 }
 
 
+# --validation_fraction and --unit_megabytes
+SETTINGS = ((0.2, 0.001), (0, 1000), (0.2, 1000), (0, 0.001))
+
+
 def texts(count=200, seed=0):
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 40))) for _ in range(count)]
@@ -65,8 +70,16 @@ def pre_train_words(**flags):
 
 
 class DocumentsTest(parameterized.TestCase):
-    @parameterized.product(writer=list(WRITERS), fraction=(0, 0.2), unit_megabytes=(1000, 0.001))
-    def test_documents_are_those_of_the_files_each_on_the_side_of_its_hash(self, writer, fraction, unit_megabytes):
+    @parameterized.parameters(*zip(WRITERS, itertools.cycle(SETTINGS)))
+    def test_documents_are_those_of_the_files_each_on_the_side_of_its_hash(self, writer, settings):
+        self.check(writer, *settings)
+
+    @parameterized.product(writer=list(WRITERS), settings=SETTINGS)
+    @pytest.mark.slow
+    def test_so_they_are_at_every_fraction_and_size_of_units(self, writer, settings):
+        self.check(writer, *settings)
+
+    def check(self, writer, fraction, unit_megabytes):
         place, documents = folder(), ids_of(texts(60))
         WRITERS[writer](place, "b", documents[40:])
         WRITERS[writer](place / "sub", "c", [])
@@ -118,8 +131,14 @@ class DocumentsTest(parameterized.TestCase):
 
 
 class TrainingTest(parameterized.TestCase):
-    @parameterized.parameters("datatrove", "Megatron, int32")
-    def test_batches_are_those_of_the_built_corpus_of_the_same_documents(self, writer):
+    def test_batches_are_those_of_the_built_corpus_of_the_same_documents(self):
+        self.check_batches("Megatron, int32")
+
+    @pytest.mark.slow
+    def test_so_are_those_of_datatrove(self):
+        self.check_batches("datatrove")
+
+    def check_batches(self, writer):
         lines, place = texts(), folder()
         WRITERS[writer](place, "a", ids_of(lines[:70]))
         WRITERS[writer](place, "b", ids_of(lines[70:]))

@@ -9,6 +9,7 @@ from unittest import mock
 
 import family_worker
 import numpy as np
+import pytest
 import torch
 import transformers
 from absl.testing import parameterized
@@ -202,9 +203,17 @@ class TreeScoresTest(parameterized.TestCase):
 
 
 class GreedyTest(parameterized.TestCase):
-    @parameterized.product(kind=T5_TYPES, most=(1, 4, 40))
-    @torch.no_grad()
+    @parameterized.parameters(*zip(T5_TYPES, itertools.cycle((40, 4, 1))))
     def test_it_writes_what_generate_writes(self, kind, most):
+        self.check(kind, most)
+
+    @parameterized.product(kind=T5_TYPES, most=(1, 4, 40))
+    @pytest.mark.slow
+    def test_so_it_does_however_long_answers_are(self, kind, most):
+        self.check(kind, most)
+
+    @torch.no_grad()
+    def check(self, kind, most):
         model = tiny_t5(*kind)
         with generates(model) as generate:
             answers = reading_of_t5(model).generate(greedy(most))

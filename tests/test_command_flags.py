@@ -46,6 +46,12 @@ SCRIPT_FLAGS = {
 MAIN = {"fine_tune_t5": fine_tune_t5, "pre_train_t5": pre_train_t5}
 
 
+@functools.cache
+def whole_parser():
+    """The parser of all sub-commands."""
+    return cli._parser(cli.COMMANDS)
+
+
 def all_sub_parsers(parser, name=""):
     """`("corpus build", parser)` of every sub-command, of those that have actions, and of the actions."""
     for action in parser._actions:
@@ -93,11 +99,11 @@ class DescriptionTest(parameterized.TestCase):
     """What the parsers take is what the table says, in both directions."""
 
     def test_no_sub_command_is_missing_or_new(self):
-        self.assertCountEqual(sub_parsers(cli._parser(cli.COMMANDS)), COMMANDS)
+        self.assertCountEqual(sub_parsers(whole_parser()), COMMANDS)
 
     @parameterized.parameters(*COMMANDS)
     def test_a_sub_command_has_these_flags(self, command):
-        self.assertEqual(described(sub_parsers(cli._parser(cli.COMMANDS))[command]), COMMANDS[command])
+        self.assertEqual(described(sub_parsers(whole_parser())[command]), COMMANDS[command])
 
     @parameterized.parameters(*SCRIPT_FLAGS)
     def test_a_script_has_these_flags_of_ours(self, script):
@@ -321,8 +327,7 @@ class ArrivalTest(parameterized.TestCase):
 
     @parameterized.parameters(*COMMANDS)
     def test_what_a_flag_does_not_take_is_refused(self, command):
-        parser = cli._parser(cli.COMMANDS)
-        self.enter_context(mock.patch.object(cli, "_parser", lambda names: parser))
+        self.enter_context(mock.patch.object(cli, "_parser", lambda names: whole_parser()))
         for name, entry in COMMANDS[command].items():
             if entry.get("type") in ("int", "float") or "choices" in entry:
                 needed, _ = needed_words(command)
@@ -331,10 +336,11 @@ class ArrivalTest(parameterized.TestCase):
                     arriving(words)
 
 
+@functools.cache
 def examples() -> list[tuple[str, str]]:
     """`("corpus build", "t5suite corpus build ...")` of every command line that a sub-command's help gives."""
     command_lines = []
-    for command, parser in all_sub_parsers(cli._parser(cli.COMMANDS)):
+    for command, parser in all_sub_parsers(whole_parser()):
         for line in (parser.epilog or "").replace("\\\n", " ").splitlines():
             line = re.split(r"\s+[#>] ?", line)[0].strip()
             command_lines += [(command, line)] if line.startswith("t5suite ") else []
@@ -342,7 +348,7 @@ def examples() -> list[tuple[str, str]]:
 
 
 class ExamplesTest(parameterized.TestCase):
-    @parameterized.parameters(*(command for command, _ in all_sub_parsers(cli._parser(cli.COMMANDS))))
+    @parameterized.parameters(*(command for command, _ in all_sub_parsers(whole_parser())))
     def test_every_sub_command_has_an_example_of_its_own(self, command):
         lines = [line for name, line in examples() if command.startswith(name)]
         self.assertTrue(any(line.startswith(f"t5suite {command}") for line in lines), command)
@@ -620,20 +626,32 @@ def is_given_twice(words: list[str]) -> bool:
 class ScriptArrivalTest(parameterized.TestCase):
     """Every flag of a script arrives in its run, by value and type."""
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = Path(tempfile.mkdtemp())
+        (cls.folder / "tiny").symlink_to(model_folder())
+        cls.settings_by_line = {}
+
     def setUp(self):
         super().setUp()
         self.enter_context(mock.patch.dict("os.environ"))
         for name in ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_SWEEP_ID"):
             os.environ.pop(name, None)
-        folder = Path(tempfile.mkdtemp())
-        (folder / "tiny").symlink_to(model_folder())
-        self.enter_context(contextlib.chdir(folder))
+        self.enter_context(contextlib.chdir(self.folder))
+
+    def settings_of_line(self, script, words):
+        """`settings_of`, once a line: the environment is the same in all tests that use this."""
+        line = (script, *words)
+        if line not in self.settings_by_line:
+            self.settings_by_line[line] = settings_of(script, words)
+        return dict(self.settings_by_line[line])
 
     @parameterized.parameters((script, number) for script, lines in LINES.items() for number in range(len(lines)))
     def test_every_value_of_a_line_arrives_and_every_other_default(self, script, number):
         line = dict(LINES[script][number])
         defaults = {name: entry.get("default") for name, entry in SCRIPT_FLAGS[script].items()}
-        arrived = settings_of(script, words_of_line(script, line))
+        arrived = self.settings_of_line(script, words_of_line(script, line))
         expected = defaults | DERIVED[script] | line | line.get("otherwise", {})
         expected.pop("otherwise", None)
         self.assertEqual(arrived, expected)
@@ -647,10 +665,10 @@ class ScriptArrivalTest(parameterized.TestCase):
         for then, now in ((words, PLAIN), (PLAIN, words), (words, words), (words, [*words, "--save_strategy=steps"])):
             if is_given_twice(now):
                 continue
-            settings = settings_of(script, then)
+            settings = self.settings_of_line(script, then)
             manifest = {"command": [script, *then], "working_directory": os.getcwd(), "settings": settings}
             refused = changed_flags(script, manifest, flag_values(script, now))
-            self.assertLessEqual(refused.keys(), changed_between(settings, settings_of(script, now)).keys())
+            self.assertLessEqual(refused.keys(), changed_between(settings, self.settings_of_line(script, now)).keys())
 
     @parameterized.parameters(([], "elsewhere"), (["--data_dir", "here"], "here"))
     def test_the_data_directory_of_the_environment_is_the_default(self, words, expected):

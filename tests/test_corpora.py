@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import datasets
+import pytest
 import zstandard
 from absl.testing import parameterized
 from corpus_files import (
@@ -271,30 +272,43 @@ class T5IdsTest(parameterized.TestCase):
         self.assertEqual(corpus.manifest["tokenizer"]["engine"], expected)
         return corpus.documents("train")
 
-    def assert_equal_ids(self, texts, expected=None):
-        texts = [text for text in texts if text.strip()]
-        expected = expected or self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    def assert_equal_ids(self, texts, expected):
         for text, ids, expected_ids in zip(texts, self.ids_of(texts, "auto"), expected, strict=True):
             self.assertEqual(ids, expected_ids, text[:200])
 
     def test_runs_of_one_character(self):
         """By the tokenizer read from its JSON, as `tokenizers` sends it to workers: its scores are off by a last bit
         (serde_json), which decides ties such as `-------` otherwise than in the process that made it."""
+        self.check_runs((1, 2, 3, 5, 7, 8, 13, 16, 31, 44))
+
+    @pytest.mark.slow
+    def test_longer_and_shorter_runs(self):
+        self.check_runs(range(1, 45))
+
+    def check_runs(self, counts):
         characters = (*".-_!?*0oz", "\u2026", "\uff0e")
-        runs = [character * count for character in characters for count in range(1, 45)]
+        runs = [character * count for character in characters for count in counts]
         texts = [f"{before}{run} and" for run in runs for before in ("", "x", "saying ")]
         self.assert_equal_ids(texts, self.ids_of(texts, "tokenizers"))
 
     def test_long_documents_and_words_of_any_characters_and_spaces(self):
+        self.check_documents(1, 12)
+
+    @pytest.mark.slow
+    def test_more_of_them(self):
+        self.check_documents(10, 40)
+
+    def check_documents(self, number_of_speeches, number_of_texts):
         """Whole, SentencePiece's float32 scores make `comp r ising` of a word of one of the speeches."""
         speeches = [row["text"] for row in read_rows("text/state_union.jsonl")]
         (comprising,) = [text for text in speeches if "submarines--comprising" in text]
-        self.assert_equal_ids([comprising, *speeches[:10]])
         rng = random.Random(0)
         some = "the e\u0301 ½ a\u00a0b \u200b .... 日本 --------- \u2581 ﬁ".split(" ") + ["\t", "\n", "  ", " ", " "]
         texts = [
-            "".join(rng.choice(some) + rng.choice(["", " "]) for _ in range(rng.randrange(1, 400))) for _ in range(40)
+            "".join(rng.choice(some) + rng.choice(["", " "]) for _ in range(rng.randrange(1, 400)))
+            for _ in range(number_of_texts)
         ]
-        self.assert_equal_ids(texts)
-        texts = ["ab" * 3000, "x" + " " * 3000 + "y", "word " * 400 + "w" * 2000 + " end"]
-        self.assert_equal_ids(texts, self.ids_of(texts, "tokenizers"))
+        spoken = [comprising, *speeches[:number_of_speeches], *(text for text in texts if text.strip())]
+        expected = self.tokenizer(spoken, add_special_tokens=False, verbose=False)["input_ids"]
+        long = ["ab" * 3000, "x" + " " * 3000 + "y", "word " * 400 + "w" * 2000 + " end"]
+        self.assert_equal_ids([*spoken, *long], [*expected, *self.ids_of(long, "tokenizers")])

@@ -24,7 +24,7 @@ from t5suite import FineTuner, load_task
 from t5suite.testing import exits_with, load_rows, read_rows, save_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
-    "max_train_samples": 64, "max_eval_samples": 24, "max_steps": 4, "per_device_train_batch_size": 8,
+    "max_train_samples": 32, "max_eval_samples": 8, "max_steps": 4, "per_device_train_batch_size": 8,
     "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "eval_strategy": "steps",
     "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True, "use_cpu": True,
 }  # fmt: skip
@@ -93,7 +93,15 @@ class RunDirectoryTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.directory = folder()
-        cls.flags = ["--dataset_name", "all", "--do_predict", "--report_to", "tensorboard"]
+        cls.flags = [
+            "--dataset_name",
+            "all",
+            "--do_predict",
+            "--max_predict_samples",
+            "4",
+            "--report_to",
+            "tensorboard",
+        ]
         cls.results = fine_tune_t5.main(later_wins([*QUICK, *cls.flags, "--output_dir", str(cls.directory)]))
 
     def test_results_are_returned_and_written(self):
@@ -129,7 +137,7 @@ class RunDirectoryTest(parameterized.TestCase):
         keys = "run_id settings versions hardware tasks data mixing_rates best_per_task training"
         self.assertContainsSubset(keys.split(), manifest)
         self.assertTrue(manifest["data"]["sentiment.train"]["subset"])
-        self.assertEqual(manifest["data"]["sentiment.train"]["used"], 64)
+        self.assertEqual(manifest["data"]["sentiment.train"]["used"], 32)
 
     def test_the_model_is_there_and_loads(self):
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -148,7 +156,7 @@ class RunDirectoryTest(parameterized.TestCase):
     def test_another_configuration_is_refused_with_both_ids_and_the_difference(self):
         run_id = manifest_of(self.directory)["run_id"]
         with exits_with(78, f"{run_id}.*learning_rate 0.0005 there, 0.1 here"):
-            run("--dataset_name", "all", "--do_predict", "--learning_rate", "0.1", output_dir=self.directory)
+            run(*self.flags, "--learning_rate", "0.1", output_dir=self.directory)
 
     def test_every_checkpoint_can_be_scored(self):
         by_step, _ = run("--dataset_name", "all", "--eval_checkpoints", "all", output_dir=self.directory)
@@ -175,8 +183,14 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
 
-    @parameterized.parameters(({}, 30), ({"max_train_samples": 20}, 20))
-    def test_rows_that_select_are_not_trained_on(self, subset, trained):
+    def test_rows_that_select_are_not_trained_on(self):
+        self.check_selection({"max_train_samples": 20}, 20)
+
+    @pytest.mark.slow
+    def test_all_others_are(self):
+        self.check_selection({}, 30)
+
+    def check_selection(self, subset, trained):
         path, tokenizer, recorder = rows_file("mini", "sentiment", "train", 40), tiny_tokenizer(), InputsRecorder()
         settings = {
             **SETTINGS, "train_file": str(path), "selection_split": "train[25%]", "max_steps": -1, "max_train_samples": None,

@@ -33,7 +33,12 @@ SETTINGS = {
     "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "eval_strategy": "steps",
     "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True, "use_cpu": True,
 }  # fmt: skip
-MINI = {**SETTINGS, "max_train_samples": 64, "max_eval_samples": 24}
+MINI = {**SETTINGS, "max_train_samples": 32, "max_eval_samples": 8}
+# For a run of which a test looks at the beginning, or at what it says of itself.
+ONE_STEP = {
+    "max_steps": 1, "max_train_samples": 8, "max_eval_samples": 2, "eval_strategy": "no", "save_strategy": "no",
+    "load_best_model_at_end": False,
+}  # fmt: skip
 OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
 ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]
 # Parts of the names of metrics in which two equal runs differ.
@@ -158,19 +163,20 @@ class SameAsTheScriptTest(EqualFiles):
             longer.train(seed=3)
 
     @parameterized.parameters(
-        ((90.0, 10.0), {"invalid_rate": 90.0, "fewest_invalid": {"step": 4, "invalid_rate": 10.0}}),
+        ((90.0, 10.0), {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}),
         ((90.0, 95.0), {"invalid_rate": 90.0}),
         ((0.0, 95.0), {}),
     )
     def test_a_choice_says_how_many_answers_were_invalid_and_where_the_fewest_were(self, rates, said):
         class Rates(TrainerCallback):
             def on_evaluate(self, args, state, control, **kwargs):
-                state.log_history[-1]["eval/invalid_rate"] = rates[state.global_step // 2 - 1]
+                state.log_history[-1]["eval/invalid_rate"] = rates[state.global_step - 1]
 
-        made = tuner(data=ROWS, callbacks=Rates(), learning_rate=1e-9)
+        light = {"max_steps": 2, "eval_steps": 1, "max_train_samples": 8, "max_eval_samples": 4}
+        made = tuner(data=ROWS, callbacks=Rates(), learning_rate=1e-9, **light)
         made.train()
         (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
-        self.assertEqual(choice, {"task": None, "step": 2, "by": "accuracy", "equal_steps": [4], **said})
+        self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **said})
 
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
         output_dir = str(folder())
@@ -445,6 +451,10 @@ class ProcessTest(EqualFiles):
             made.train()
 
 
+class Ended(Exception):
+    """A test has seen what it looks for."""
+
+
 class Stream(io.StringIO):
     """What is printed where somebody watches, or nobody."""
 
@@ -499,7 +509,7 @@ class ModelTest(EqualFiles):
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
 
     def test_what_is_frozen_in_several_calls_is_frozen_in_the_run(self):
-        made = tuner(max_steps=1)
+        made = tuner(**ONE_STEP)
         made.freeze(embeddings=True)
         made.freeze(encoder=1)
         made.freeze(pattern="decoder.*relative")
@@ -515,7 +525,7 @@ class ModelTest(EqualFiles):
         for scale in (1.0, 1.0, 2.0):
             with torch.no_grad():
                 first.model.get_input_embeddings().weight.mul_(scale)
-            made = tuner(first.model, tokenizer=first.tokenizer, max_steps=1)
+            made = tuner(first.model, tokenizer=first.tokenizer, **ONE_STEP)
             model = copy.deepcopy(made.model.state_dict())
             made.train()
             first.model.load_state_dict(model)  # as before this training
@@ -540,21 +550,24 @@ class ModelTest(EqualFiles):
         if datasets.are_progress_bars_disabled():  # by a test before this one
             datasets.enable_progress_bars()
             self.addCleanup(datasets.disable_progress_bars)
-        settings = {name: value for name, value in MINI.items() if name != "disable_tqdm"} | {"max_steps": 1}
+        light = MINI | ONE_STEP
+        settings = {name: value for name, value in light.items() if name not in ("disable_tqdm", "eval_steps")}
         seen = []
 
         class Looks(TrainerCallback):
             def on_train_begin(self, args, state, control, **kwargs):
                 seen.append((datasets.are_progress_bars_disabled(), transformers_logging.is_progress_bar_enabled()))
+                raise Ended
 
         for watched, asked, drawn in (
             (True, {}, True), (False, {}, False), (False, {"disable_tqdm": False}, True),
             (True, {"disable_tqdm": True}, False),
         ):  # fmt: skip
             with mock.patch.object(sys, "stderr", Stream(watched)), mock.patch.object(sys, "stdout", Stream(watched)):
-                FineTuner(
+                made = FineTuner(
                     None, "mini/sentiment", callbacks=Looks(), output_dir=str(folder()), **settings, **asked
-                ).train()
+                )
+                self.assertRaises(Ended, made.train)
             self.assertEqual(seen.pop(), (not drawn, False), (watched, asked))
 
     def test_all_rows_are_trained_on_where_nothing_is_validated(self):

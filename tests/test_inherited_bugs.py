@@ -137,7 +137,9 @@ class PaddingTest(parameterized.TestCase):
 
         flags = f"--inputs_length 64 --noise_density {density} --mean_span_length {span} --max_steps 1 --use_cpu "
         flags += f"--per_device_train_batch_size 3 --config_overrides {TINY_T5} --eval_strategy no --save_strategy no "
-        flags += f"--disable_tqdm True --output_dir {tempfile.mkdtemp()}/run"
+        place = Path(tempfile.mkdtemp())
+        (place / "text.txt").write_text("".join(f"The {number}th word is not the next one.\n" for number in range(200)))
+        flags += f"--disable_tqdm True --train_file {place}/text.txt --output_dir {place}/run"
         with mock.patch.object(T5ForConditionalGeneration, "__call__", record):
             pre_train_t5.main(flags.split())
         tokens_length, targets_length = span_lengths(64, density, span)

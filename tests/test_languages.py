@@ -80,7 +80,7 @@ def tuner_of(kind: str, rows, model=None, **flags) -> FineTuner:
     settings = {
         "text_column": "text", "target_column": "label", "metrics": "none", "output_dir": tempfile.mkdtemp() + "/run",
         "per_device_train_batch_size": 1, "max_steps": 1, "learning_rate": 0.0, "logging_steps": 1, "use_cpu": True,
-        "quiet": True, "no_eval": True,
+        "quiet": True, "no_eval": True, "save_strategy": "no",
     }  # fmt: skip
     return FineTuner(model_of(kind) if model is None else model, rows, tokenizer=tokenizer(kind), **settings, **flags)
 

@@ -88,8 +88,16 @@ class Counted:
 
 
 class CountsTest(parameterized.TestCase):
-    @parameterized.product(accumulation=(1, 3), fails_at=(0, 1))
+    @parameterized.parameters((1, 0), (3, 1))
     def test_every_loss_in_a_chain_counts_a_row_once_though_its_update_was_repeated(self, accumulation, fails_at):
+        self.check(accumulation, fails_at)
+
+    @parameterized.parameters((1, 1), (3, 0))
+    @pytest.mark.slow
+    def test_so_it_does_wherever_a_pass_fails(self, accumulation, fails_at):
+        self.check(accumulation, fails_at)
+
+    def check(self, accumulation, fails_at):
         counted = []
         for fails in (False, True):
             trainer = make(4, gradient_accumulation_steps=accumulation, max_steps=2)
@@ -110,9 +118,17 @@ class CountsTest(parameterized.TestCase):
 
 
 class CutTest(parameterized.TestCase):
-    @parameterized.product(batch_size=(8, 5), pieces=(1, 2, 4, 16))
+    @parameterized.parameters((5, 1), (8, 2), (5, 4), (8, 16))
     def test_pieces_hold_every_row_once_and_in_order(self, batch_size, pieces):
         """21 rows are batches of 8, 8 and 5 rows, or four of 5 and one of a single row."""
+        self.check(batch_size, pieces)
+
+    @parameterized.parameters((8, 1), (5, 2), (8, 4), (5, 16))
+    @pytest.mark.slow
+    def test_so_do_pieces_of_other_batches(self, batch_size, pieces):
+        self.check(batch_size, pieces)
+
+    def check(self, batch_size, pieces):
         whole, cut = (make(batch_size, num_train_epochs=1, learning_rate=0) for _ in range(2))
         cut.updates.micro_batches.pieces = pieces
         batches, parts = record_passes(whole), record_passes(cut)
@@ -156,9 +172,17 @@ class CutTest(parameterized.TestCase):
 
 
 class FailedPassTest(parameterized.TestCase):
-    @parameterized.product(where=("loss", "backward"), number=(0, 1, 2))
+    @parameterized.parameters(("backward", 0), ("loss", 1), ("backward", 2))
     def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, where, number):
         """An update has three micro-batches."""
+        self.check(where, number)
+
+    @parameterized.parameters(("loss", 0), ("backward", 1), ("loss", 2))
+    @pytest.mark.slow
+    def test_so_it_is_after_the_other_pass(self, where, number):
+        self.check(where, number)
+
+    def check(self, where, number):
         undisturbed, trainer = make(7, 3, optim="sgd"), make(7, 3, optim="sgd")
         fail_once(trainer, number, where)
         undisturbed.train()

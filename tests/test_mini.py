@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from absl.testing import parameterized
 from transformers import AutoConfig, AutoTokenizer
 
@@ -50,13 +51,19 @@ class MiniTest(parameterized.TestCase):
         super().setUpClass()
         cls.rows = {task: {split: load(task, split) for split in grammar.NUM_ROWS} for task in grammar.TASKS}
         cls.tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+
+    @pytest.mark.slow
+    def test_bundled_files_equal_what_the_grammar_writes(self):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
             (Path(folder) / "sentiment" / "test.jsonl.gz").write_bytes(gzip.compress(b"{}"))
-            cls.stale = grammar.stale_files(Path(folder))
+            self.assertEqual(grammar.stale_files(Path(folder)), ["sentiment/test.jsonl.gz"])
 
-    def test_bundled_files_equal_what_the_grammar_writes(self):
-        self.assertEqual(self.stale, ["sentiment/test.jsonl.gz"])
+    def test_bundled_rows_of_a_task_and_text_equal_what_the_grammar_writes(self):
+        """Of the task and the split of the text that take the least time."""
+        self.assertEqual(grammar.rows("sentiment"), self.rows["sentiment"])
+        with gzip.open(FOLDER / "text" / "validation.txt.gz", "rt") as lines:
+            self.assertEqual(lines.read().splitlines(), list(grammar.documents("validation")))
 
     def test_rows_are_numbered_differ_and_test_is_unlabelled(self):
         for task, splits in self.rows.items():

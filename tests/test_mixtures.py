@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from recorded_batches import fine_tuning_batches
 from support import folder
@@ -120,13 +121,16 @@ class RunTest(parameterized.TestCase):
         rows = [row for batch in fine_tuning_batches(**flags) for row in batch["input_ids"].tolist()]
         return [text[0] for text in tiny_tokenizer().batch_decode(rows, skip_special_tokens=True)]
 
-    @parameterized.parameters(
-        ({"mixing_limit": 144, "mixing_temperature": 2.0}, 10 / 22, 244),
-        ({"mixing_temperature": 2.0}, 10 / 30, 500),
-        ({}, 1 / 5, 500),
-        ({"mixing": "equal"}, 1 / 2, 500),
-    )
+    @parameterized.parameters(({"mixing_temperature": 2.0}, 10 / 30, 500), ({"mixing": "equal"}, 1 / 2, 500))
     def test_tasks_are_drawn_at_the_rates_that_were_asked_for(self, flags, share, num_draws):
+        self.check(flags, share, num_draws)
+
+    @parameterized.parameters(({"mixing_limit": 144, "mixing_temperature": 2.0}, 10 / 22, 244), ({}, 1 / 5, 500))
+    @pytest.mark.slow
+    def test_so_they_are_under_a_limit_and_by_default(self, flags, share, num_draws):
+        self.check(flags, share, num_draws)
+
+    def check(self, flags, share, num_draws):
         tasks = self.draws(**flags)
         self.assertLen(tasks, num_draws)
         self.assertAlmostEqual(tasks.count("a") / num_draws, share, delta=4 * (share * (1 - share) / num_draws) ** 0.5)

@@ -21,6 +21,7 @@ from unittest import mock
 
 import datasets
 import numpy as np
+import pytest
 import test_streams
 import torch
 from absl.testing import parameterized
@@ -80,6 +81,16 @@ BATCH_SIZE = 2
 SEVERAL = (2, 3)
 # Two ranks must be told apart from one by more than rounding: a row too many or too few changes a mean by percents.
 NEAR = 2e-6
+
+
+def alternating(values) -> list[tuple]:
+    """`(value, number of ranks)`: each value with one number, the numbers in turn."""
+    return list(zip(values, itertools.cycle(SEVERAL)))
+
+
+def others(values) -> list[tuple]:
+    """The pairs of a value and a number of ranks that `alternating` leaves to slow tests."""
+    return [pair for pair in itertools.product(values, SEVERAL) if pair not in alternating(values)]
 
 
 @functools.cache
@@ -227,20 +238,40 @@ class ReportTest(parameterized.TestCase):
         return numbers_and_rest({"selection": report.selection, "by_task": report.by_task, "results": results})
 
 
+MIXED = ("labels that are written", "labels that are scored")
+
+
 class EvaluationTest(ReportTest):
-    @parameterized.parameters(*EVALUATIONS)
-    def test_every_rank_reports_what_one_rank_reports(self, name):
+    @parameterized.parameters(*alternating(EVALUATIONS))
+    def test_every_rank_reports_what_one_rank_reports(self, name, world_size):
+        self.check(name, world_size)
+
+    @parameterized.parameters(*others(EVALUATIONS))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_it_is_with_another_number_of_ranks(self, name, world_size):
+        self.check(name, world_size)
+
+    def check(self, name, world_size):
         parts = eval_sets(name)
         expected = evaluate(*parts)
         longest = list(expected.results.values())[-1]
         if longest.method != "loss":
             self.assertGreater(len(set(map(str, longest.predictions))), 1, "rows in another order would not show")
-        for world_size in SEVERAL:
-            for report in on_ranks(world_size, evaluate, *parts):
-                self.assert_same(report, expected)
+        for report in on_ranks(world_size, evaluate, *parts):
+            self.assert_same(report, expected)
 
-    @parameterized.product(name=("labels that are written", "labels that are scored"), world_size=SEVERAL)
+    @parameterized.parameters(*alternating(MIXED))
     def test_tasks_of_a_mixture_on_sharded_weights_do_too(self, name, world_size):
+        self.check_mixture(name, world_size)
+
+    @parameterized.parameters(*others(MIXED))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_do_these_with_another_number_of_ranks(self, name, world_size):
+        self.check_mixture(name, world_size)
+
+    def check_mixture(self, name, world_size):
         model, tokenizer, sets = eval_sets(name, (2, 5))
         more = eval_sets("rows of several answers", (1, 3))[2]
         expected = evaluate(model, tokenizer, [*sets, *more], batch_tokens=200)
@@ -282,8 +313,17 @@ class EvaluationTest(ReportTest):
 
 
 class PreTrainingEvaluationTest(ReportTest):
-    @parameterized.parameters(*ROW_COUNTS[1:])
-    def test_every_rank_reports_what_one_rank_reports(self, blocks):
+    @parameterized.parameters((1, 3), (2, 2), (7, 3), (13, 2))
+    def test_every_rank_reports_what_one_rank_reports(self, blocks, world_size):
+        self.check(blocks, world_size)
+
+    @parameterized.parameters((1, 2), (2, 3), (7, 2), (13, 3))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_it_is_with_another_number_of_ranks(self, blocks, world_size):
+        self.check(blocks, world_size)
+
+    def check(self, blocks, world_size):
         tokenizer, model = t5()
         collator = collator_of_objective("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
         tokens = np.random.default_rng(0).integers(3, 500, size=(blocks, collator.tokens_length)).astype(np.int32)
@@ -299,9 +339,8 @@ class PreTrainingEvaluationTest(ReportTest):
         rows = sorted({number * blocks // min(blocks, 5) for number in range(min(blocks, 5))})
         self.assertEqual([sample["row"] for sample in result.samples], rows)
         self.assertEqual(result.num_rows, blocks)
-        for world_size in SEVERAL:
-            for of_rank in on_ranks(world_size, report):
-                self.assert_same(of_rank, expected)
+        for of_rank in on_ranks(world_size, report):
+            self.assert_same(of_rank, expected)
 
     def test_the_logits_of_a_batch_are_gone_when_the_next_one_is_computed(self):
         """Those of 32 rows of 114 targets take half a gigabyte."""
@@ -356,12 +395,24 @@ class PredictionTest(OwnStopRequests):
         super().setUp()
         self.enter_context(mock.patch.object(running, "load_predictor", load_one_at_a_time))
 
-    @parameterized.product(way=tuple(PREDICTIONS), world_size=SEVERAL)
+    @parameterized.parameters(*alternating(PREDICTIONS))
     def test_the_file_of_answers_is_that_of_one_rank(self, way, world_size):
         self.check(way, world_size, 13)
 
-    @parameterized.product(count=(0, 1, 2, 7), world_size=SEVERAL)
+    @parameterized.parameters((0, 3), (1, 2), (2, 3), (7, 2))
     def test_so_it_is_with_few_rows(self, count, world_size):
+        self.check("chosen", world_size, count)
+
+    @parameterized.parameters(*others(PREDICTIONS))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_it_is_with_another_number_of_ranks(self, way, world_size):
+        self.check(way, world_size, 13)
+
+    @parameterized.parameters((0, 2), (1, 3), (2, 2), (7, 3))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_it_is_with_few_rows_and_another_number_of_ranks(self, count, world_size):
         self.check("chosen", world_size, count)
 
     def check(self, way, world_size, count):
@@ -681,6 +732,12 @@ def trained(rows, batch_size, accumulation, prepare=lambda trainer: None, **sett
     }
 
 
+@functools.cache
+def trained_by_one_rank() -> dict:
+    """What one rank says of two updates, of six rows and of one."""
+    return trained(7, 6, 1)
+
+
 def fails_at(step: int, value: float = math.nan):
     """The loss of an update on the last rank is no number."""
 
@@ -699,9 +756,18 @@ def fails_at(step: int, value: float = math.nan):
 class TrainingTest(OwnStopRequests):
     """Updates of six rows; the last has one: a rank without a row waits for the others, and adds nothing."""
 
-    @parameterized.parameters((2, 3, 1), (2, 1, 3), (3, 2, 1), (3, 1, 2))
+    @parameterized.parameters((2, 1, 3), (3, 2, 1))
     def test_losses_gradients_tokens_and_weights_are_those_of_one_rank(self, world_size, batch_size, accumulation):
-        expected = trained(7, 6, 1)
+        self.check(world_size, batch_size, accumulation)
+
+    @parameterized.parameters((2, 3, 1), (3, 1, 2))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_are_those_of_other_cuts(self, world_size, batch_size, accumulation):
+        self.check(world_size, batch_size, accumulation)
+
+    def check(self, world_size, batch_size, accumulation):
+        expected = trained_by_one_rank()
         for report in on_ranks(world_size, trained, 7, batch_size, accumulation):
             np.testing.assert_allclose(report["numbers"], expected["numbers"], rtol=NEAR)
             self.assertEqual(report["tokens"], expected["tokens"])
@@ -718,8 +784,17 @@ class TrainingTest(OwnStopRequests):
             names = [f"row {index}" for index in shuffled_order(7, 0)(0)[:6]]
             self.assertEqual((incident["step"], incident["examples"]), (1, names))
 
-    @parameterized.product(world_size=SEVERAL, asked=(0, -1))
+    @parameterized.parameters((2, -1), (3, 0))
     def test_ranks_stop_after_the_same_update_with_the_files_of_all(self, world_size, asked):
+        self.check_stop(world_size, asked)
+
+    @parameterized.parameters((2, 0), (3, -1))
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_so_they_do_where_another_is_asked(self, world_size, asked):
+        self.check_stop(world_size, asked)
+
+    def check_stop(self, world_size, asked):
         directory = folder()
 
         def live():

@@ -243,9 +243,15 @@ class SearchesTest(SweepTest):
             **changes,
         )
 
-    @parameterized.parameters("minimize", "maximize")
-    def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self, goal):
+    def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self):
         """By hand over losses: 2 is the lowest of complete trials, `tied` has it first; null is no number."""
+        self.check_best("maximize")
+
+    @pytest.mark.slow
+    def test_so_it_is_where_less_is_better(self):
+        self.check_best("minimize")
+
+    def check_best(self, goal):
         curves = {
             "high": ([5, 4, 9], "exit 0"), "failed": ([1], "exit 1"), "none": ([None, None], "exit 0"),
             "tied": ([None, 2, 7], "exit 0"), "again": ([2, 3], "exit 0"), "killed": ([0], "kill -9 $$"),
@@ -275,12 +281,18 @@ class SearchesTest(SweepTest):
         self.assertAlmostEqual(group["std"], 2**0.5)
         self.assertIn("mean 3.00", shown)
 
-    @parameterized.parameters("minimize", "maximize")
-    def test_a_trial_is_stopped_early_by_its_best_value_so_far(self, goal):
+    def test_a_trial_is_stopped_early_by_its_best_value_so_far(self):
         """By hand over the lowest losses of the first two, where one of two stays: 3; 4 is behind it; 2 leads; 2 ties.
 
         By the worst, 4 would lead (5 before 9); by the last, 2 would be behind 3 (8). A NaN is behind all numbers.
         """
+        self.check_stopped("minimize")
+
+    @pytest.mark.slow
+    def test_so_it_is_where_more_is_better(self):
+        self.check_stopped("maximize")
+
+    def check_stopped(self, goal):
         curves = {
             "first": ([9, 3], "exit 0"), "behind": ([4, 5, 0], ENDS_BY_SIGTERM), "leads": ([2, 8], WAITS),
             "ties": ([7, 2], WAITS), "never": ([None, None], ENDS_BY_SIGTERM), "short": ([6], "exit 0"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from absl.testing import parameterized
 from corpus_files import is_held_out
 from support import folder
@@ -94,6 +95,14 @@ class EveryKindTest(parameterized.TestCase):
             if kind != "bpe":
                 self.assertNotIn(tokenizer.unk_token_id, ids)
 
+    @KINDS
+    def test_the_same_text_gives_the_same_bytes(self, kind):
+        source, (first, second) = text_file(), (folder() / "tokenizer" for _ in range(2))
+        for place in (first, second):
+            cli_output(*train_words(kind, source, place))
+        self.assertEqual(hashes_of(first), hashes_of(second))
+
+    @pytest.mark.slow
     def test_another_process_writes_the_same_bytes(self):
         source, where = text_file(), folder()
         there = [train_words(kind, source, where / kind) for kind in SIZES]

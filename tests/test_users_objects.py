@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
@@ -95,9 +96,8 @@ def describe_tensor(tensor: torch.Tensor) -> tuple:
 def trained(mine: Objects, data, **settings):
     """A run over these rows; its model is another, so that the user's keeps its weights."""
     own = {"text_column": "text", "target_column": "label", "labels": mine.labels, "config_overrides": SMALL}
-    return FineTuner(
-        None, data, max_steps=2, use_cpu=True, quiet=True, output_dir=new_folder(), **own, **settings
-    ).train()
+    steps = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+    return FineTuner(None, data, use_cpu=True, quiet=True, output_dir=new_folder(), **steps, **own, **settings).train()
 
 
 # What docs/python.md, docs/predict.md and docs/data.md show, and the contract's functions.
@@ -123,9 +123,21 @@ CALLS = {
 }  # fmt: skip
 
 
+# Calls of which a quick test makes one with rows in another form.
+OTHER_FORMS = ("predict rows", "predict a raw text", "train on rows", "train on a frame")
+
+
 class UsersObjectsTest(parameterized.TestCase):
-    @parameterized.parameters(*CALLS)
+    @parameterized.parameters(*(name for name in CALLS if name not in OTHER_FORMS))
     def test_a_call_leaves_them_as_they_were(self, name):
+        self.check(name)
+
+    @parameterized.parameters(*OTHER_FORMS)
+    @pytest.mark.slow
+    def test_so_does_one_with_rows_in_another_form(self, name):
+        self.check(name)
+
+    def check(self, name):
         mine = Objects()
         before = mine.described()
         surroundings = torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate()
