@@ -160,11 +160,14 @@ COMMANDS = {"fine_tune_t5": ["fine_tune"], "pre_train_t5": ["pre_train"], None: 
 
 
 def run(trial: Trial) -> Outcome:
-    """Runs `t5suite`; in a fork of this process, which has imported what commands need, unless a test calls it."""
+    """Runs `t5suite` in a fork of this process, which has imported what commands need."""
     out, streams = folder(), folder()
     places = input_files()
     words = [places.get(word, word.replace("OUT", str(out))) for word in trial.words.split()]
-    code = execute([*COMMANDS[trial.script], *words], streams)
+    child = os.fork()
+    if child == 0:
+        run_and_end([*COMMANDS[trial.script], *words], streams)
+    _, status = os.waitpid(child, 0)
     if trial.words.startswith("preview"):
         (streams / "shown").rename(out / "shown.jsonl")
     files = written(out)
@@ -172,16 +175,7 @@ def run(trial: Trial) -> Outcome:
     for file in files:
         digest.update(file.name.encode() + file.read_bytes())
     said = (streams / "said").read_text(encoding="utf-8")
-    return Outcome(code, said, digest.hexdigest(), len(files))
-
-
-def execute(words: list[str], streams: Path) -> int:
-    """The exit code of a command in a fork of this process; what it prints is in the files `shown` and `said`."""
-    child = os.fork()
-    if child == 0:
-        run_and_end(words, streams)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    return Outcome(os.waitstatus_to_exitcode(status), said, digest.hexdigest(), len(files))
 
 
 def run_and_end(words: list[str], streams: Path) -> None:
