@@ -88,7 +88,7 @@ class KeptDiffTest(parameterized.TestCase):
         run = open_run(folder() / "run", {"seed": 1})
         run.update()
         for changes in (("+a\n", []), ("+a\n", []), ("+b\n", []), None):
-            with mock.patch.object(directory, "code_changes", return_value=changes):
+            with mock.patch.object(directory, "loaded_code_changes", return_value=changes):
                 run.keep_code()
         entries = read_manifest(run.directory)["code_changes"]
         self.assertEqual([entry["file"] for entry in entries], ["diff.patch", "diff-2.patch"])

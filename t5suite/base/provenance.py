@@ -200,6 +200,12 @@ def code_changes(package: Path = PACKAGE) -> tuple[str, list[str]] | None:
     return redacted(diff), listed.splitlines()[:MOST_FILES]
 
 
+@functools.cache
+def loaded_code_changes() -> tuple[str, list[str]] | None:
+    """`code_changes` of the code that this process runs, read once like `loaded_software`."""
+    return code_changes()
+
+
 def packages() -> dict[str, str]:
     """Every installed package and its version, by name; of two with the same name, the one that is imported.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import check_name
-from t5suite.base.provenance import code_changes
+from t5suite.base.provenance import loaded_code_changes
 from t5suite.base.redaction import redacted_value
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.runs.settings import data_identity
@@ -84,7 +84,7 @@ class Run:
 
     def keep_code(self) -> None:
         """Saves the code's diff from its commit as `diff.patch`, and as `diff-2.patch` if it has changed since."""
-        changes = code_changes()
+        changes = loaded_code_changes()
         if not self.is_main or changes is None or not any(changes):
             return
         diff, untracked = changes
