@@ -126,13 +126,12 @@ class PresetTest(OfflineTest):
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
 
-    @parameterized.parameters("t5-small", "mt5-small")  # t5-v1_1-small: test_memory.py
-    def test_a_preset_has_as_many_parameters(self, name):
-        self.check_parameters(name)
+    def test_a_preset_has_as_many_parameters(self):
+        self.check_parameters("t5-small")  # t5-v1_1-small: test_memory.py
 
-    @parameterized.parameters(*(name for name in NUM_PARAMETERS if not name.endswith("small")))
+    @parameterized.parameters(*(name for name in NUM_PARAMETERS if name != "t5-small"))
     @pytest.mark.slow
-    def test_a_large_preset_has_as_many_parameters(self, name):
+    def test_another_preset_has_as_many_parameters(self, name):
         self.check_parameters(name)
 
     def check_parameters(self, name):

@@ -29,6 +29,7 @@ FAMILIES = {
     "umt5 untied": (UMT5Config, {**T5, "tie_word_embeddings": False}),
     "bart": (BartConfig, BART),
 }
+TOKENIZER = tiny_tokenizer()
 LONGEST = 7
 TEXTS = [
     "It was a good film and a very long one.",
@@ -68,7 +69,7 @@ def ours(family: str) -> FineTuner:
 
 
 def ids_of(text: str) -> list[int]:
-    return tiny_tokenizer()(text)["input_ids"]
+    return TOKENIZER(text)["input_ids"]
 
 
 def padded(rows: list[list[int]], padding: int = 0) -> torch.Tensor:
@@ -84,7 +85,7 @@ def batch_of(texts) -> dict[str, torch.Tensor]:
 def text_of(ids: list[int]) -> str:
     """The words of an answer without padding; it ends with the first end of a text."""
     ids = ids[: ids.index(1)] if 1 in ids else ids
-    return tiny_tokenizer().decode([token for token in ids if token != 0]).strip()
+    return TOKENIZER.decode([token for token in ids if token != 0]).strip()
 
 
 def stripped(answers) -> list:
