@@ -512,6 +512,26 @@ VARIANTS = {
 }
 
 
+def labelled_words() -> dict:
+    """The flags of a task with a label for each word, and its rows."""
+    place = new_folder()
+    (place / "tasks.yaml").write_text(WORD_LABELS)
+    path = write_rows(place / "rows.jsonl", [{"tokens": ["Ann", f"sings{i}"], "tags": [1, 0]} for i in range(16)])
+    task = {"task_file": place / "tasks.yaml", "benchmark": "words", "dataset_name": "names"}
+    return {**task, "train_file": path, "validation_file": path}
+
+
+class HeadTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (lambda: {"dataset_name": "entailment"}, "SequenceClassification"), (labelled_words, "TokenClassification")
+    )
+    def test_the_python_of_a_head_loads_the_class_that_was_saved(self, make_task, head):
+        folder = trained(**make_task(), **TINY_BERT)
+        ((_, python),) = blocks(folder, "python")
+        self.assertIn(f"AutoModelFor{head}.from_pretrained", python)
+        self.assertEqual(json.loads((folder / "config.json").read_text())["architectures"], [f"BertFor{head}"])
+
+
 @pytest.mark.slow
 class BlocksTest(parameterized.TestCase):
     """What a card shows is run as it stands, by a shell that knows nothing of the checkout."""
@@ -541,14 +561,10 @@ class BlocksTest(parameterized.TestCase):
 
     @parameterized.parameters(None, "lora")
     def test_labels_of_words_are_printed(self, adapter):
-        place = new_folder()
-        (place / "tasks.yaml").write_text(WORD_LABELS)
-        path = write_rows(place / "rows.jsonl", [{"tokens": ["Ann", f"sings{i}"], "tags": [1, 0]} for i in range(16)])
-        task = {"task_file": place / "tasks.yaml", "benchmark": "words", "dataset_name": "names"}
         model = TINY_BERT
         if adapter:
             model = {"adapter": adapter, "model_name_or_path": trained(**TINY_BERT)}
-        folder = trained(**task, **model, train_file=path, validation_file=path)
+        folder = trained(**labelled_words(), **model)
         self.assertEqual(card_of(folder).data.pipeline_tag, "token-classification")
         printed = self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
         self.assertContainsSubset(set(ast.literal_eval(printed)), {"other", "name"})

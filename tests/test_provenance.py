@@ -21,7 +21,7 @@ from t5suite.base import provenance
 from t5suite.base.provenance import LANDMARKS, SCRIPTS, code_changes, code_sha256, git_commit
 from t5suite.runs import directory
 from t5suite.runs.directory import read_manifest
-from t5suite.runs.opening import open_run
+from t5suite.runs.opening import finished_run, open_run
 
 ROOT = Path(__file__).parent.parent
 NOBODY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
@@ -343,3 +343,24 @@ class LayoutTest(parameterized.TestCase):
         manifest = self.manifest(python)
         self.assertEqual(manifest["commit"], {"commit": self.commit, "changed": False})
         self.assertEqual(manifest["code_sha256"], self.code)
+
+
+class SameCommandTest(parameterized.TestCase):
+    def test_a_command_finds_the_run_that_it_has_finished_and_no_other_command_does(self):
+        place = folder() / "run"
+        flags = {"max_steps": "1", "seed": "7"}
+        self.assertIsNone(finished_run(str(place), "fine_tune_t5", flags), "nothing is there")
+        run = open_run(place, {"max_steps": 1, "seed": 7})
+        run.update()
+        self.assertIsNone(finished_run(str(place), "fine_tune_t5", flags), "it has not finished")
+        (place / "results.json").write_text("{}")
+        run.finish()
+        self.assertEqual(finished_run(str(place), "fine_tune_t5", flags).run_id, run.run_id)
+        for script, changed in (
+            ("fine_tune_t5", {"seed": "8"}),
+            ("pre_train_t5", {}),
+            ("fine_tune_t5", {"lora_r": "4"}),
+        ):
+            self.assertIsNone(finished_run(str(place), script, flags | changed), changed)
+        with mock.patch.dict(os.environ, {"T5SUITE_DATA_DIR": "elsewhere"}):
+            self.assertIsNone(finished_run(str(place), "fine_tune_t5", flags))
