@@ -237,7 +237,10 @@ class TasksTest(parameterized.TestCase):
         (line,) = json_lines("tasks", *task_flags(benchmark, name))
         example = load_task(benchmark, name).examples(line["example"]["row"])[0]
         self.assertEqual((line["example"]["inputs"], line["example"]["targets"]), example)
-        self.assertIn(example.inputs, call("tasks", *task_flags(benchmark, name))[0])
+        shown, _ = call("tasks", *task_flags(benchmark, name))
+        self.assertIn(example.inputs, shown)
+        if line["hub_path"]:
+            self.assertIn(f" {' '.join(filter(None, [line['hub_path'], line['hub_name']]))}, or DIR/", shown)
 
 
 class PreviewTest(parameterized.TestCase):

@@ -110,6 +110,12 @@ class NumbersTest(parameterized.TestCase):
         for key, cell in shown.items():
             self.assertEqual(cell[0], f"{expected[key]:.1f}")
 
+    def test_a_metric_of_the_user_s_has_a_row_behind_the_task_s_and_their_rate(self):
+        scores = {"sst2": {"accuracy": 50.0, "invalid_rate": 2.0, "mine": 7.0}}
+        runs = [scored_run("sst2", {}, seed, scores=scores) for seed in (1, 2)]
+        rows = Page(reported(*runs).html).tables["Every run"][1:]
+        self.assertEqual([(row[2][0], row[3][0]) for row in rows], [("accuracy", "50.0"), ("mine", "7.0")] * 2)
+
     def test_a_score_s_label_names_its_setting_only_beside_another_setting_s(self):
         labels = [label.get_text() for label in whole_report().figures["scores"].axes[0].get_yticklabels()]
         self.assertEqual(labels, ["sentiment accuracy", "similarity pearson", "similarity spearman"])
