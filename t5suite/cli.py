@@ -119,18 +119,7 @@ def parse_command_line(argv: list[str]) -> argparse.Namespace | None:
         return None
     argv, words = _split_words(argv)
     argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
-    if argv and argv[0].startswith("--") and argv[0] not in ("--help", "--"):
-        raise ConfigError(f"t5suite: {argv[0]} before the command; write t5suite COMMAND {argv[0]} ...: t5suite --help")
-    if argv and argv[0] in HINTS:
-        raise ConfigError(f"t5suite: unknown sub-command {argv[0]!r}; {HINTS[argv[0]]}")
-    is_known = bool(argv) and argv[0] in COMMANDS
-    parser = _parser(argv[:1] if is_known else COMMANDS)
-    if is_known:
-        # Before argparse, which would report a mistyped required flag as missing.
-        action = " ".join(argv[:2])
-        command = action if action in parser.flags_of else argv[0]
-        _check_flags(command, argv[1:], parser.flags_of[command])
-    arguments, unknown = parser.parse_known_args(argv)
+    arguments, unknown = _checked_parser(argv).parse_known_args(argv)
     place = f"t5suite {arguments.command}"
     if unknown:
         raise ConfigError(f"{place}: unexpected {unknown[0]!r}; flags come after the command, values after their flag")
@@ -138,6 +127,29 @@ def parse_command_line(argv: list[str]) -> argparse.Namespace | None:
         raise ConfigError(f"{place} takes no command after `--`: {words[0]!r}")
     arguments.words = words
     return arguments
+
+
+def _checked_parser(argv: list[str]) -> "CommandParser":
+    """The parser of these words, once its sub-command and its flags are known to be there.
+
+    Raises:
+      ConfigError: a flag before the command, a command of another program, an unknown or repeated flag.
+    """
+    first_word = argv[0] if argv else ""
+    if first_word.startswith("--") and first_word not in ("--help", "--"):
+        raise ConfigError(
+            f"t5suite: {first_word} before the command; write t5suite COMMAND {first_word} ...: t5suite --help"
+        )
+    if first_word in HINTS:
+        raise ConfigError(f"t5suite: unknown sub-command {first_word!r}; {HINTS[first_word]}")
+    if first_word not in COMMANDS:
+        return _parser(COMMANDS)  # it names them all
+    parser = _parser([first_word])
+    # Before argparse, which would report a mistyped required flag as missing.
+    action = " ".join(argv[:2])
+    command = action if action in parser.flags_of else first_word
+    _check_flags(command, argv[1:], parser.flags_of[command])
+    return parser
 
 
 def _split_words(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -38,7 +38,7 @@ def problems_of_card(record: RunRecord) -> list[str]:
 
 
 def number_on_card(value) -> float | None:
-    """A score on a card, which may be quoted; None if it is no number.
+    """A score on a card, which may be quoted; None if it is not a number.
 
     >>> number_on_card("66.79"), number_on_card("**66.79**")
     (66.79, None)

@@ -67,7 +67,7 @@ def usage_lines(eval_set, family: str, is_adapter: bool = False) -> list[str]:
 
 
 def _choice_lines(eval_set) -> list[str]:
-    """A model that was scored by its labels: what it would write was never looked at."""
+    """A model that was scored by its labels: what it would write was never scored."""
     row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
     return [
         "from t5suite import FineTuner",

@@ -92,30 +92,37 @@ def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
     if not has_label_sets(task.entry):
         return
     column = task.entry["label_column_name"]
+    cells = [value_at(row, column) for row in rows]
     labels: set[str] = set()
-    ambiguous_rows = []
-    for i, row in enumerate(rows):
-        cell = value_at(row, column)
-        labels |= label_set(str(cell) if not isinstance(cell, (list, tuple)) else map(str, cell))
-        if isinstance(cell, str) and any(sign in cell for sign in OTHER_SEPARATORS):
-            ambiguous_rows.append(i)
+    for cell in cells:
+        labels |= label_set(map(str, cell) if isinstance(cell, (list, tuple)) else str(cell))
     names = ", ".join(sorted(labels)[:MOST_NAMED_LABELS])
     if len(labels) > MOST_NAMED_LABELS:
         names += ", ..."
     logger.info(
         "labels in %r are separated by commas: %d labels in %d rows (%s)", column, len(labels), len(rows), names
     )
-    if ambiguous_rows:
-        first = ambiguous_rows[0]
-        logger.warning(
-            "%s: %r holds %.100r: only commas separate labels, so %s stays within a label (%d such rows); if it is to "
-            "separate them, write commas",
-            place(first),
-            column,
-            value_at(rows[first], column),
-            " or ".join(OTHER_SEPARATORS),
-            len(ambiguous_rows),
-        )
+    _warn_of_other_separators(cells, column, place)
+
+
+def _warn_of_other_separators(cells: list, column: str, place: Callable[[int], str]) -> None:
+    """Warns of the first cell with a sign that separates labels in other people's files."""
+    ambiguous_rows = []
+    for i, cell in enumerate(cells):
+        if isinstance(cell, str) and any(sign in cell for sign in OTHER_SEPARATORS):
+            ambiguous_rows.append(i)
+    if not ambiguous_rows:
+        return
+    first = ambiguous_rows[0]
+    logger.warning(
+        "%s: %r holds %.100r: only commas separate labels, so %s stays within a label (%d such rows); if it is to "
+        "separate them, write commas",
+        place(first),
+        column,
+        cells[first],
+        " or ".join(OTHER_SEPARATORS),
+        len(ambiguous_rows),
+    )
 
 
 def _texts_of(task: Task, row) -> list:
