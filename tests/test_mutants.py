@@ -120,17 +120,41 @@ class CoverageMapTest(parameterized.TestCase):
     def test_a_context_names_its_test(self, context, test):
         self.assertEqual(coverage_map.test_of_context(context), test)
 
-    def test_quick_tests_come_first_and_what_imports_execute_counts_for_the_whole_file(self):
+    def test_the_tests_of_a_line_quick_ones_first(self):
+        tests = self.mapped()
+        self.assertEqual(tests.tests_of("p/a.py", 5, 6), ["quick", "slow"])
+        self.assertEqual(tests.tests_of("p/a.py", 6, 6), ["slow"])
+        self.assertEqual(tests.tests_of("p/a.py", 2, 3), [], "nothing executes them")
+        self.assertEqual(tests.tests_of("p/none.py", 1, 1), [])
+
+    def test_what_an_import_executes_acts_in_its_file_then_in_those_that_import_it(self):
+        tests = self.mapped()
+        nearest_first = ["quick", "imports a", "slow", "uses b", "uses c"]
+        self.assertEqual(tests.tests_of("p/a.py", 1, 1), nearest_first)
+        self.assertEqual(tests.tests_of("p/a.py", 4, 4), nearest_first, "a default of a parameter")
+        self.assertEqual(tests.tests_of("p/__init__.py", 1, 1), ["uses c"], "a name of the package")
+
+    def mapped(self):
+        """`b` and `c` import `a`, `c` the package and `b`, `d` nothing."""
         root = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        (root / "a.py").write_text("LIMIT = 1\n\n\ndef f(limit=LIMIT):\n    x = 1\n    return x\n")
-        lines = {1: {"other"}, 4: {"other"}, 5: {"slow", "quick"}, 6: {"slow"}}
-        tests = coverage_map.CoverageMap(root, {"a.py": lines}, {"slow": 2.0, "quick": 0.1, "other": 1.0})
-        self.assertEqual(tests.tests_of("a.py", 5, 6), ["quick", "slow"])
-        self.assertEqual(tests.tests_of("a.py", 6, 6), ["slow"])
-        self.assertEqual(tests.tests_of("a.py", 1, 1), ["quick", "other", "slow"])
-        self.assertEqual(tests.tests_of("a.py", 4, 4), ["quick", "other", "slow"], "a default of a parameter")
-        self.assertEqual(tests.tests_of("a.py", 2, 3), [], "nothing executes them")
-        self.assertEqual(tests.tests_of("b.py", 1, 1), [])
+        texts = {
+            "p/a.py": "LIMIT = 1\n\n\ndef f(limit=LIMIT):\n    x = 1\n    return x\n",
+            "p/b.py": "from p.a import LIMIT\n",
+            "p/c.py": "def g():\n    import p\n    from p import b\n",
+            "p/d.py": "",
+            "p/__init__.py": "NAME = 1\n",
+        }
+        for path, text in texts.items():
+            (root / path).parent.mkdir(exist_ok=True)
+            (root / path).write_text(text)
+        lines = {
+            "p/a.py": {1: {"imports a"}, 4: {"imports a"}, 5: {"slow", "quick"}, 6: {"slow"}},
+            "p/b.py": {1: {"uses b"}},
+            "p/c.py": {2: {"uses c"}},
+            "p/d.py": {1: {"uses d"}},
+            "p/__init__.py": {1: set()},
+        }
+        return coverage_map.CoverageMap(root, lines, {"slow": 2.0, "quick": 0.1, "imports a": 1.0})
 
 
 @pytest.mark.slow

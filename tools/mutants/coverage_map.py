@@ -36,14 +36,54 @@ class CoverageMap:
     def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
         """The tests that execute one of these lines, quick ones first.
 
-        What an import executes (a constant, a field, a signature) acts later: those that execute anything of the file.
+        What an import executes (a constant, a field, a signature) acts later, here or elsewhere: first come the tests
+        that execute anything of the file, then those of the files that import it, then those of their importers.
         """
         lines = self.tests.get(path, {})
         executed_lines = [line for line in range(first_line, last_line + 1) if line in lines]
-        tests = set().union(*(lines[line] for line in executed_lines))
-        if executed_lines and not is_in_function(self.root / path, first_line):
-            tests = set().union(*lines.values())
+        if not executed_lines:
+            return []
+        if is_in_function(self.root / path, first_line):
+            return self._quick_first(set().union(*(lines[line] for line in executed_lines)))
+        tests: dict[str, None] = {}
+        for paths in importers_by_distance(path, imported_modules(self.root, list(self.tests))):
+            tests_of_files = set().union(*(lines for file in paths for lines in self.tests[file].values()))
+            tests |= dict.fromkeys(self._quick_first(tests_of_files))
+        return list(tests)
+
+    def _quick_first(self, tests: set[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def imported_modules(root: Path, paths: list[str]) -> dict[str, set[str]]:
+    """`{a file: the modules that it imports}`; `from a.b import c` counts as `a.b` and as `a.b.c`."""
+    modules = {}
+    for path in paths:
+        tree = ast.parse((root / path).read_text(encoding="utf-8"))
+        names = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        modules[path] = names
+    return modules
+
+
+def importers_by_distance(path: str, modules: dict[str, set[str]]) -> list[list[str]]:
+    """`[[the file itself], [files that import it], [files that import those], ...]`, each file once."""
+    rings = [[path]]
+    remaining = sorted(set(modules) - {path})
+    while rings[-1]:
+        names = {module_name(file) for file in rings[-1]}
+        rings.append([file for file in remaining if modules[file] & names])
+        remaining = [file for file in remaining if file not in rings[-1]]
+    return rings[:-1]
+
+
+def module_name(path: str) -> str:
+    """`t5suite/tasks/__init__.py` -> `t5suite.tasks`."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def is_in_function(path: Path, line: int) -> bool:
