@@ -295,6 +295,7 @@ SETTINGS = {
     "no_rows": ({"vocab_size": 0}, "vocab_size is 0"),
     "buckets": ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2"),
     "distance": ({"relative_attention_max_distance": 0}, "relative_attention_max_distance is 0"),
+    "beyond any float": ({"relative_attention_max_distance": 10**400}, "relative_attention_max_distance is 1000"),
     "near": ({"relative_attention_max_distance": 16}, "relative_attention_max_distance is 16; give one above half"),
     "switch": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; give true or false"),
     "dtype": ({"dtype": "float99"}, "dtype is 'float99'"),

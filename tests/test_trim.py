@@ -262,6 +262,9 @@ class FiguresTest(TestCase):
         self.assertIn("license: gemma\n", card)
         self.assertIn("base_model: google/flan-t5-small\n", card)
         self.assertEqual((self.output / "LICENSE").read_text(), "Terms.")
+        sentence, modified = (self.output / "NOTICE").read_text().splitlines()  # section 3.1 of Gemma's terms
+        self.assertStartsWith(sentence, "Gemma is provided under and subject to the Gemma Terms of Use")
+        self.assertStartsWith(modified, "The files of this folder were modified: ")
 
 
 class CheckTest(TestCase):

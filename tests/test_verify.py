@@ -369,6 +369,14 @@ class RowsTest(parameterized.TestCase):
             f"its rows are not those that the run was scored on: {mine / 'validation.jsonl'} has changed", output
         )
 
+    def test_rows_of_the_verifier_that_cannot_be_read_give_way_to_none(self):
+        folder = copy_of_run()
+        mine = Path(tempfile.mkdtemp())
+        (mine / "validation.jsonl").write_text('{"text": ')
+        code, output = verified(folder, "--scores_only", "--data_dir", mine)
+        self.assertEqual(code, 65, output)
+        self.assertIn(f"{mine / 'validation.jsonl'}", output)
+
     def test_the_authors_own_rows_are_named_as_not_verified(self):
         _, output = verified(copy_of_run(), "--scores_only")
         self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)

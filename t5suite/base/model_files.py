@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,7 @@ SETTINGS_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 # Types whose attention puts distances into buckets, and tables in a configuration whose names are not settings.
 BUCKETED_TYPES = ("t5", "mt5", "umt5", "longt5")
+LARGEST_FLOAT = sys.float_info.max
 OTHER_TABLES = ("id2label", "label2id", "task_specific_params", "quantization_config", "auto_map")
 
 
@@ -53,7 +55,7 @@ class Bounds(NamedTuple):
         """Whether a setting may have this value."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
-        if isinstance(value, float) and not math.isfinite(value):  # a whole number may be too large for the function
+        if not -LARGEST_FLOAT <= value <= LARGEST_FLOAT:  # nor NaN; whole numbers in JSON have no limit
             return False
         if self.is_count and value != int(value):
             return False

@@ -1,4 +1,4 @@
-"""The terms that an adapted model is under: its decoder's, with the files that state them, a notice and a card.
+"""The terms that a changed model is under: those of the model before, with the files that state them, and a notice.
 
     >>> write_terms(folder, ModelTerms.of_folder("gemma-3-270m", Path("gemma-3-270m")), record)
     ['LICENSE']
@@ -77,9 +77,8 @@ def write_terms(folder: Path, terms: ModelTerms, adaptation: Mapping) -> list[st
     Args:
       adaptation: the content of `adapt.json`.
     """
-    for file in terms.files:
-        shutil.copyfile(file, folder / file.name)
-    _write_notice(folder / NOTICE_FILE, terms, adaptation)
+    change = f"t5suite adapt made a {adaptation['class']} of {terms.name}. adapt.json lists the origin of every tensor."
+    copy_terms(folder, terms, change)
     card = ModelCard.from_template(
         ModelCardData(
             **terms.licence,
@@ -94,15 +93,21 @@ def write_terms(folder: Path, terms: ModelTerms, adaptation: Mapping) -> list[st
     return [file.name for file in terms.files]
 
 
-def _write_notice(file: Path, terms: ModelTerms, adaptation: Mapping) -> None:
-    """Adds to a notice that was copied, or begins one."""
-    earlier = file.read_text(encoding="utf-8").rstrip() + "\n\n" if file.is_file() else ""
-    sentence = f"{GEMMA_NOTICE}.\n" if terms.are_gemmas and GEMMA_NOTICE not in earlier else ""
-    modified = (
-        f"The files of this folder were modified: t5suite adapt made a {adaptation['class']} of {terms.name}.\n"
-        "adapt.json lists the origin of every tensor.\n"
-    )
-    file.write_text(earlier + sentence + modified, encoding="utf-8")
+def copy_terms(folder: Path, terms: ModelTerms, change: str) -> None:
+    """Copies the files that state the terms; `NOTICE` says after what it had said how the files were modified.
+
+    Args:
+      change: what was done to the model, in one sentence.
+    """
+    for file in terms.files:
+        shutil.copyfile(file, folder / file.name)
+    notice = folder / NOTICE_FILE
+    text = ""
+    if notice.is_file():
+        text = notice.read_text(encoding="utf-8").rstrip() + "\n\n"
+    if terms.are_gemmas and GEMMA_NOTICE not in text:
+        text += f"{GEMMA_NOTICE}.\n"
+    notice.write_text(f"{text}The files of this folder were modified: {change}\n", encoding="utf-8")
 
 
 def _card_text(terms: ModelTerms, adaptation: Mapping) -> str:

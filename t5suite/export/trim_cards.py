@@ -3,14 +3,13 @@
 >>> write_trim_card("trimmed", "google/mt5-small", ModelTerms.of_folder("mt5", Path("mt5")), figures)
 """
 
-import shutil
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.hub_statements import CARD
-from t5suite.export.terms import ModelTerms
+from t5suite.export.terms import ModelTerms, copy_terms
 from t5suite.reports.card_metadata import hub_name
 
 CARRIED_KEYS = ("language", "pipeline_tag", "datasets")
@@ -42,15 +41,14 @@ def source_terms(name: str, folder: Path | None) -> ModelTerms:
 
 
 def write_trim_card(folder, source: str, terms: ModelTerms, figures: dict) -> None:
-    """Writes `README.md`, and copies the files that state the terms.
+    """Writes `README.md` and a notice, and copies the files that state the terms.
 
     Args:
       source: the name or folder of the model that was trimmed.
       terms: its terms.
       figures: those of `trim.json`.
     """
-    for file in terms.files:
-        shutil.copyfile(file, Path(folder) / file.name)
+    copy_terms(Path(folder), terms, f"t5suite trim left pieces out of the vocabulary of {terms.name}. See trim.json.")
     header = terms.header
     carried = {key: header[key] for key in CARRIED_KEYS if header.get(key)}
     base = hub_name(source) or header.get("base_model")

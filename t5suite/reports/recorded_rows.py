@@ -8,10 +8,10 @@ A run records a hash of its rows as such (`rows_sha256`), so that rows of the hu
 the same rows. Earlier versions recorded only a fingerprint of files.
 """
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.data.rows.formats import rows_stay
@@ -19,6 +19,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.data.rows.sources import LoadedSplit
 from t5suite.reports.evaluated_rows import (
+    FILES,
     EvaluatedRows,
     has_fingerprint_of_run,
     read_rows_again,
@@ -45,8 +46,8 @@ class RecordedRows:
 def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None = None) -> RecordedRows:
     """The rows of a split: the same ones if they can be found, else those that are there now.
 
-    The author's own rows are those in `data_dir`, if it has them, or else those with the record; other places count
-    only without both.
+    The author's own rows are those in `data_dir`, if it has their file, or else those with the record; other places
+    count only without both.
 
     Args:
       data_dir: where to look first.
@@ -58,9 +59,18 @@ def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None 
     if shared is None:
         return fetched_rows(record, split, settings_by_place(record.manifest, data_dir))
     if data_dir:
-        with contextlib.suppress(DataError):
-            return fetched_rows(record, split, [settings_in_folder(record.settings, data_dir)])
+        settings = settings_in_folder(record.settings, data_dir)
+        try:
+            return fetched_rows(record, split, [settings])
+        except DataError:
+            if has_rows_file(settings):
+                raise
     return shared
+
+
+def has_rows_file(settings: dict) -> bool:
+    """Whether a file of rows that settings name is there, readable or not."""
+    return any(Path(settings[name]).is_file() for name in FILES if settings.get(name))
 
 
 def shared_rows(record: RunRecord, split: RecordedSplit) -> RecordedRows | None:
