@@ -369,17 +369,31 @@ class RowsTest(parameterized.TestCase):
             f"its rows are not those that the run was scored on: {mine / 'validation.jsonl'} has changed", output
         )
 
-    def test_rows_of_the_verifier_that_cannot_be_read_give_way_to_none(self):
-        folder = copy_of_run()
+    def test_rows_of_the_verifier_that_cannot_be_read_do_not_give_way_to_those_of_the_record(self):
         mine = Path(tempfile.mkdtemp())
+        for name in ("train", "validation"):
+            shutil.copy(finished_run().parent / f"{name}.jsonl", mine)
         (mine / "validation.jsonl").write_text('{"text": ')
-        code, output = verified(folder, "--scores_only", "--data_dir", mine)
-        self.assertEqual(code, 65, output)
-        self.assertIn(f"{mine / 'validation.jsonl'}", output)
+        with exits_with(65, f"{mine / 'validation.jsonl'}.*without --data_dir, rows/reviews.validation.jsonl"):
+            run_cli("verify", copy_of_run(), "--scores_only", "--data_dir", mine)
 
     def test_the_authors_own_rows_are_named_as_not_verified(self):
         _, output = verified(copy_of_run(), "--scores_only")
         self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)
+
+    def test_the_base_of_an_adapter_in_a_folder_is_named_as_not_verified(self):
+        folder = copy_of_run()
+        base = Path(tempfile.mkdtemp())
+        config = folder / "adapter_config.json"
+        config.write_text(json.dumps({"base_model_name_or_path": str(base)}))
+        _, output = verified(folder, "--scores_only")
+        self.assertIn(f", the weights of {base}, the adapter's base (no hashes were recorded), ", output)
+        config.write_text(json.dumps({"base_model_name_or_path": "google-t5/t5-small"}))  # known by its commit
+        _, output = verified(folder, "--scores_only")
+        self.assertNotIn("the adapter's base", output)
+        config.write_text("[]")
+        with exits_with(65, f"{config}: a list, not a table"):
+            run_cli("verify", folder, "--scores_only")
 
     def test_a_folder_that_the_record_names_is_named_as_not_verified(self):
         folder = tiny_run(eval_method="score").directory

@@ -111,10 +111,12 @@ def fetched_rows(record: RunRecord, split: RecordedSplit, places: Iterable[dict]
 
 def cure_of_rows(record: RunRecord, split: RecordedSplit) -> str:
     """What to do about rows that are nowhere."""
-    if record.has_own_rows(split):
-        file = f"{ROWS}/{split.scored.key}.jsonl"
-        return f". They are the author's own, and {file} is missing; if you have them, give --data_dir DIR"
-    return "; --data_dir DIR says where a copy is"
+    if not record.has_own_rows(split):
+        return "; --data_dir DIR says where a copy is"
+    file = f"{ROWS}/{split.scored.key}.jsonl"
+    if (record.folder / file).is_file():
+        return f"; without --data_dir, {file} of the record is read"
+    return f". They are the author's own, and {file} is missing; if you have them, give --data_dir DIR"
 
 
 def are_rows_of_split(split: RecordedSplit, loaded: LoadedSplit, rows: EvaluatedRows, facts: dict) -> bool:

@@ -6,6 +6,8 @@
 
 from pathlib import Path
 
+from t5suite.base.errors import DataError
+from t5suite.base.files import read_json
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.runs.public_record import RECORD_HASH
 
@@ -17,7 +19,7 @@ def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str
       data_dir: where the verifier's own copies of rows are.
     """
     rows = [unverified_rows(record, split, data_dir) for split in record.splits]
-    parts = [*filter(None, rows), *parts_without_hashes(record)]
+    parts = [*filter(None, rows), *parts_without_hashes(record), *base_of_adapter(record)]
     if record.settings.get("teacher") or "training" in record.manifest:
         parts.append("how the weights were trained")
     callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())
@@ -50,3 +52,26 @@ def parts_without_hashes(record: RunRecord) -> list[str]:
     if record.model_folder is not None and record.manifest.get("model_files") is None:
         parts.append(f"the weights of {record.model_folder} (no hashes were recorded)")
     return parts
+
+
+def base_of_adapter(record: RunRecord) -> list[str]:
+    """The weights under an adapter, if they are in a folder; those of the hub are known by their commit."""
+    config_file = (record.model_folder or record.folder) / "adapter_config.json"
+    if not config_file.is_file():
+        return []
+    base = record.settings.get("adapter_base") or base_in_config(config_file)
+    if not isinstance(base, str) or not is_folder_here(record, base):
+        return []
+    return [f"the weights of {base}, the adapter's base (no hashes were recorded)"]
+
+
+def base_in_config(config_file: Path):
+    """What `adapter_config.json` names as the base of an adapter.
+
+    Raises:
+      DataError: it is no table.
+    """
+    config = read_json(config_file)
+    if not isinstance(config, dict):
+        raise DataError(f"{config_file}: a {type(config).__name__}, not a table of settings")
+    return config.get("base_model_name_or_path")
