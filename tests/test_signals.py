@@ -186,7 +186,7 @@ class WorkerTest(absltest.TestCase):
         worker.join(0.5)
         self.assertTrue(worker.is_alive())
         worker.terminate()
-        worker.join(10)
+        worker.join(60)
         self.assertEqual(worker.exitcode, 128 + TERM)
 
 
