@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import yaml
@@ -191,6 +192,31 @@ class TasksTest(parameterized.TestCase):
         self.assertLen(lines, int(is_named))
         if is_named:
             self.assertRegex(lines[0], "rows.jsonl:2: 'label' is a list")
+
+    @parameterized.parameters(
+        ([2, 3.5, -4], None, True),
+        (["2", " 3.5", "-1e3"], None, True),
+        ([2, 3.5, -4], "pearson", False),
+        ([2, 3.5, -4], "exact_match", False),
+        (["2", "3.5", "two"], None, False),
+        ([True, False, True], None, False),
+    )
+    def test_numbers_that_are_learned_as_texts_are_named(self, numbers, metrics, is_named):
+        rows = [{"text": text, "label": number} for text, number in zip("abc", numbers, strict=True)]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            self.task(rows, metrics=metrics)
+        self.assertEqual("'label' holds numbers" in "\n".join(logs.output), is_named)
+
+    @parameterized.parameters(("tsv", True), ("csv", False))
+    def test_a_table_of_tabs_with_the_quotes_of_csv_is_named_where_they_stay_in_the_text(self, suffix, is_named):
+        path = folder() / f"rows.{suffix}"
+        rows = pandas.DataFrame({"text": ["plain", 'I "like" it', "last"], "label": ["a", "b", "c"]})
+        rows.to_csv(path, sep="\t", index=False)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            _, read = load_own_rows(path, text_column="text", target_column="label", no_eval=True)
+        text = "\n".join(logs.output)
+        self.assertEqual(f"rows.{suffix}:3: a text is quoted as in CSV" in text, is_named, text)
+        self.assertEqual(read[1]["text"], '"I ""like"" it"' if is_named else 'I "like" it')
 
     def test_templates_stand_around_both_sides_and_metrics_see_what_is_inside(self):
         formats = {"input_format": ["q: __input__ a:"], "output_format": ["<__output__>"]}

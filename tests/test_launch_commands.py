@@ -1,11 +1,22 @@
 """The words of a trial's command: W&B's macros as its agent fills them in, and flags that are given again."""
 
+import contextlib
+import importlib
 import os
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_without, command_words, flags_in
+from t5suite.launch.commands import (
+    ARGUMENT_MACROS,
+    DEFAULT_COMMAND,
+    command_without,
+    command_words,
+    flags_in,
+    installed_script,
+)
 from t5suite.testing import exits_with
 
 PARAMETERS = {
@@ -56,6 +67,18 @@ class MacrosTest(parameterized.TestCase):
             with self.subTest(word), exits_with(78, "unknown macro"):
                 command_words([word], {"seed": 1})
         self.assertEqual(command_words(["${args"], {}), ["${args"])
+
+
+class InstalledScriptTest(parameterized.TestCase):
+    def test_a_script_that_is_not_here_is_the_installed_one(self):
+        with contextlib.chdir(tempfile.mkdtemp()):
+            for name in ("fine_tune_t5", "pre_train_t5"):
+                module = importlib.import_module(name)
+                self.assertEqual(installed_script(f"{name}.py"), module.__file__)
+            for word in ("mine/fine_tune_t5.py", "fine_tune_t5", "train.py", "--run_name=fine_tune_t5.py", "evaluate"):
+                self.assertEqual(installed_script(word), word)
+            Path("fine_tune_t5.py").touch()
+            self.assertEqual(installed_script("fine_tune_t5.py"), "fine_tune_t5.py")
 
 
 class WordsTest(parameterized.TestCase):

@@ -463,6 +463,16 @@ class LabelSetsTest(parameterized.TestCase):
         with self.assertNoLogs("t5suite", "WARNING"):
             load_own_rows(rows[:1] * 2, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
 
+    def test_a_row_without_labels_and_sets_among_labels_end_with_the_cure(self):
+        flags = {"text_column": "text", "target_column": "faults", "no_eval": True}
+        rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": None}]
+        with exits_with(65, "row 1.*'faults' is empty: a train row must be labelled .*, such as none"):
+            load_own_rows(rows, metrics="micro_f1", **flags)
+        with exits_with(65, "label 'late, broken' .*; rows with several labels: --metrics micro_f1,"):
+            load_own_rows(rows[:1], labels="late,broken", **flags)
+        with exits_with(65, r"label 'late, new' .* \(-1: unlabelled\)$"):
+            load_own_rows([{"text": "a", "faults": "late, new"}], labels="late,broken", **flags)
+
     def test_a_label_with_a_comma_is_refused(self):
         with exits_with(65, "column 'faults' holds the label 'late, very': a comma stands between labels"):
             load_own_rows([{"text": "a", "faults": ["late, very"]}], text_column="text", target_column="faults",

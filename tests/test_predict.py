@@ -126,10 +126,13 @@ class AnswersTest(parameterized.TestCase):
         folder, rows = saved(model, "sentiment"), rows_file(count=12)
         options = {"max_new_tokens": 6, "do_sample": False, "num_beams": 1, **settings}
         ids = loaded(folder).generate(**as_batch(input_texts(12)), **options)
-        lines = answers(words_of(settings), rows=rows, model=folder)
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            lines = answers(words_of(settings), rows=rows, model=folder)
         self.assertEqual(texts_of(lines), decoded(ids[:, 1:]))
         first_answers = ids[:: settings.get("num_return_sequences", 1)].tolist()
         self.assertEqual([line.get("truncated", False) for line in lines], [1 not in row for row in first_answers])
+        truncated_count = sum("truncated" in line for line in lines)
+        self.assertIn(f"{truncated_count} of 12 answers are cut off after 6 tokens", log.getvalue())
         for name in settings:
             fewer = {key: value for key, value in settings.items() if key != name} if len(settings) > 1 else {}
             if name != "num_beams" or not fewer:

@@ -58,6 +58,9 @@ class FoldersAndFormsTest(parameterized.TestCase):
         self.assertEqual([(line["row"], line["file"]) for line in lines], [(0, "a.jsonl"), (1, "b.txt"), (2, "b.txt")])
         alone = [*printed("--raw", rows=str(folder / "a.jsonl")), *printed("--raw", rows=str(folder / "b.txt"))]
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in alone])
+        for suffix in (".csv", ".TSV", ".parquet"):
+            with exits_with(78, f"answers{suffix}: answers are JSON lines; name the file .*answers.jsonl"):
+                printed("--raw", rows=str(folder), output=folder.parent / f"answers{suffix}")
         with exits_with(78, "it would be among the files that are read"):
             printed(rows=str(folder), output=folder / "answers.jsonl")
         (folder / "notes.md").touch()

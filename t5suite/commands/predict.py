@@ -17,6 +17,9 @@ from t5suite.base.script_flags import flags_of
 from t5suite.commands.path_checks import check_input_file, check_model, check_output_file, is_only_process
 from t5suite.commands.shared import add_libraries_flag, check_at_least
 
+# Of files in other forms than the answers'.
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
 
 def predict_flags(parser) -> None:
     """Flags of `t5suite predict`."""
@@ -174,6 +177,9 @@ def _check_output(arguments) -> None:
     if os.path.realpath(output_folder) == os.path.realpath(arguments.input):
         raise ConfigError(f"--output {arguments.output}: it would be among the files that are read (--input)")
     check_output_file("--output", arguments.output, arguments.input)
+    stem, suffix = os.path.splitext(arguments.output)
+    if suffix.lower() in TABLE_SUFFIXES:
+        raise ConfigError(f"--output {arguments.output}: answers are JSON lines; name the file {stem}.jsonl")
 
 
 def _continues_output(arguments) -> bool:

@@ -251,6 +251,7 @@ def predict_rows(
     predictor = None
     answered_count = 0
     invalid_count = 0
+    truncated_count = 0
     windows = read_windows(input_rows, output, job, window) if ranks.is_main else None
     try:
         while True:
@@ -262,12 +263,20 @@ def predict_rows(
             ranks.together(output.append, lines, row_count, digest)
             answered_count += len(lines)
             invalid_count += sum("invalid" in line for line in lines)
+            truncated_count += sum("truncated" in line for line in lines)
             check_stop(row_count)
         ranks.together(lambda: output.is_complete(row_count) or output.finish(row_count, digest))
     finally:
         output.close()
     if invalid_count:
         logger.warning("%d of %d answers are no label or number of the task: invalid", invalid_count, answered_count)
+    if truncated_count:
+        logger.warning(
+            "%d of %d answers are cut off after %d tokens (truncated); --max_new_tokens allows longer ones",
+            truncated_count,
+            answered_count,
+            job.max_new_tokens,
+        )
     return row_count, answered_count
 
 

@@ -8,13 +8,16 @@ an unknown macro, which W&B drops, is an error here. No shell parses them.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
+from t5suite.base.script_flags import script_named
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -60,6 +63,19 @@ def command_words(
         else:
             raise ConfigError(f"command: unknown macro {word}; {suggestion(name, MACRO_NAMES)}")
     return words
+
+
+def installed_script(word: str) -> str:
+    """The suite's own script for the name of one that is not in the working directory; any other word as it is.
+
+    >>> installed_script("fine_tune_t5.py"), installed_script("--seed=1")      # in a folder of your own
+    ('/venv/lib/python3.11/site-packages/fine_tune_t5.py', '--seed=1')
+    """
+    script = Path(word)
+    is_entry_script = word == script.name and script.suffix == ".py" and script_named(word) is not None
+    if not is_entry_script or script.is_file():
+        return word
+    return importlib.util.find_spec(script.stem).origin
 
 
 def macro_name(word: str) -> str | None:

@@ -57,10 +57,7 @@ def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
     """
     path = directory / SWEEP_FILE
     entries = sorted(directory.glob("[!.]*"))
-    if path.is_file() and not resume:
-        raise ConfigError(
-            f"--sweep_dir {directory} holds a sweep already; continue it with --resume, or give another --sweep_dir"
-        )
+    has_begun = path.is_file()
     if entries and not path.is_file():  # another process may have written it meanwhile
         names = ", ".join(entry.name for entry in entries[:MAX_FILES])
         raise ConfigError(f"--sweep_dir {directory}: not empty ({names}, ...) and not a sweep's; give another one")
@@ -71,6 +68,10 @@ def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
         raise ConfigError(
             f"--sweep_dir {directory} holds a sweep of another file ({SWEEP_FILE} there): "
             f"{'; '.join(changes[:MAX_CHANGES])}. Restore the file, or give another --sweep_dir"
+        )
+    if has_begun and not resume:
+        raise ConfigError(
+            f"--sweep_dir {directory} holds this sweep already; continue it with --resume, or give another --sweep_dir"
         )
 
 

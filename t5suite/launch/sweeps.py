@@ -24,7 +24,7 @@ from pathlib import Path
 from t5suite.base import errors
 from t5suite.base.files import write_json
 from t5suite.base.terminal import short_time
-from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
+from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in, installed_script
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
 from t5suite.launch.sweep_directories import locked, open_directory
 from t5suite.launch.sweep_plans import SweepPlan
@@ -333,12 +333,13 @@ class Sweep:
         return f" · {len(seconds)} of {len(seconds) + unfinished_count} done, about {time_left} left"
 
     def words(self, number: int, parameters: dict) -> list[str]:
-        """A trial's command: flags after `--` replace the file's."""
+        """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones."""
         plan = self.plan
         remaining = {name: value for name, value in parameters.items() if name not in self.replaced_flags}
         command = command_without(plan.command or DEFAULT_COMMAND, plan.words)
         json_file = TrialFiles(self.directory, number).parameters
-        return [*command_words(command, remaining, plan.program, json_file), *plan.words]
+        words = [*command_words(command, remaining, plan.program, json_file), *plan.words]
+        return [installed_script(word) for word in words]
 
     def records(self) -> list[dict]:
         """All trials, as `sweep.json` has them."""

@@ -170,11 +170,22 @@ def class_number(label, entry) -> int:
     if _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
     choices = ", ".join(f"{i} {word}" for i, word in enumerate(words))
-    similar = same_but_for_case(label, words)
-    hint = f"; it differs from {similar!r} in case or spaces only: write labels as the rows do" if similar else ""
     raise DataError(
-        f"label {label!r} in column {entry['label_column_name']!r} is none of {choices} (-1: unlabelled){hint}"
+        f"label {label!r} in column {entry['label_column_name']!r} is none of {choices} (-1: unlabelled)"
+        f"{_hint_about_label(label, words)}"
     )
+
+
+def _hint_about_label(label, words: list[str]) -> str:
+    """What a label may be that is none of the words: one in another case, or several."""
+    similar = same_but_for_case(label, words)
+    if similar:
+        return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"
+    texts = label if isinstance(label, (list, tuple)) else [label]
+    labels = label_set([text for text in texts if isinstance(text, str)])
+    if labels and labels <= set(words):
+        return "; rows with several labels: --metrics micro_f1,macro_f1,subset_accuracy without --labels"
+    return ""
 
 
 def _is_id_in_digits(label, words: list[str]) -> bool:

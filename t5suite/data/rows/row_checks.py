@@ -5,6 +5,7 @@ DataError: a.jsonl:1: label 7 in column 'label' is none of 0 negative, 1 positiv
 """
 
 import logging
+import re
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -21,6 +22,7 @@ _NOTHING = object()
 # What separates labels in other people's files, but not here; and how many labels a message names.
 OTHER_SEPARATORS = ("|", ";")
 MOST_NAMED_LABELS = 10
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # What a formatter raises for a row of another form.
 ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 # Words for kinds of values, of which a column has one.
@@ -46,11 +48,12 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
       DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
     """
     rows_with_empty_text: list[int] = []
+    rows_with_quotes: list[int] = []
     all_empty = True
     are_labelled: bool | None = None
     for i, row in enumerate(rows):
         try:
-            empty = [_is_empty(text) for text in _texts_of(task, row)]
+            texts = _texts_of(task, row)
             are_labelled = _check_labelled(task, role, row, are_labelled)
             task.examples(row, role)
         except DataError as error:
@@ -58,12 +61,17 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         except ROW_ERRORS as error:
             what = f"{type(error).__name__}: {error}"
             raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+        empty = [_is_empty(text) for text in texts]
         if any(empty):
             rows_with_empty_text.append(i)
+        if any(map(_is_quoted, texts)):
+            rows_with_quotes.append(i)
         all_empty = all_empty and all(empty)
     check_rounding(task, rows, place)
     if role == "train" and task.benchmark == OWN_BENCHMARK:
         _note_lists_of_answers(task, rows, place)
+        _note_numbers(task, rows)
+        _note_quoted_texts(rows_with_quotes, place)
         _note_label_sets(task, rows, place)
     if rows_with_empty_text:
         _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
@@ -85,6 +93,41 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
                 column,
             )
             return
+
+
+def _note_numbers(task: Task, rows) -> None:
+    """Warns of targets that all are numbers where they are learned as texts and scored by common words."""
+    if task.value_kind != "text" or "rouge" not in task.entry["metric_names"]:
+        return
+    column = task.entry["label_column_name"]
+    if len(rows) and all(_is_number(value_at(row, column, None)) for row in rows):
+        logger.warning(
+            "%r holds numbers, which are learned and scored as texts. For a regression give --metrics "
+            "pearson,spearman; for classes give --labels",
+            column,
+        )
+
+
+def _is_number(cell) -> bool:
+    if isinstance(cell, str):
+        return bool(NUMBER.fullmatch(cell.strip()))
+    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
+
+
+def _is_quoted(text) -> bool:
+    """Whether a text has the quotes of a cell of CSV, which doubles those that are part of the text."""
+    return isinstance(text, str) and text[:1] == text[-1:] == '"' and '""' in text[1:-1]
+
+
+def _note_quoted_texts(row_numbers: list[int], place: Callable[[int], str]) -> None:
+    """Warns of texts with the quotes of CSV, such as pandas writes to a TSV file, where quotes have no meaning."""
+    if row_numbers:
+        logger.warning(
+            "%s: a text is quoted as in CSV, and its quotes are read as part of it (%d such rows). A TSV file that "
+            "pandas has written is read as it was meant under a name that ends in .csv",
+            place(row_numbers[0]),
+            len(row_numbers),
+        )
 
 
 def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
@@ -149,9 +192,10 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     if not is_labelled and (role == "train" or (role == "validation" and is_scored)):
         column = task.entry["label_column_name"]
         cure = "unlabelled ones are what --test_file and --predict_only are for"
-        if row.get(column) == []:
+        if has_label_sets(task.entry):
             cure = "a row with no label of a set has a label for that, such as none"
-        raise DataError(f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled ({cure})")
+        content = "is empty" if row.get(column) is None else f"holds {row[column]!r:.60}"
+        raise DataError(f"column {column!r} {content}: a {role} row must be labelled ({cure})")
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:
