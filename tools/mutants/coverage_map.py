@@ -117,10 +117,10 @@ def read_map(root: Path, folder: Path) -> CoverageMap:
     data = CoverageData(basename=str(folder / "coverage"))
     data.read()
     tests = {}
-    measured_files = [
-        file for file in data.measured_files() if Path(file).is_file()
-    ]  # a test may have run what it wrote
-    for file in measured_files:
+    for file in data.measured_files():
+        path = Path(file)
+        if path.suffix != ".py" or not path.is_file():  # a template, or what a test has written and run
+            continue
         tests_by_line = {
             line: {test for test in map(test_of_context, contexts) if test}
             for line, contexts in data.contexts_by_lineno(file).items()
