@@ -321,7 +321,7 @@ mine:
 BAD_FILES = {
     "broken_json": (b'{"sentence": "a", "label": 0}\n{"sentence": \n', r"rows.jsonl:2: not JSON"),
     "not_an_object": (b'["a"]\n', r"rows.jsonl:1: expected one JSON object"),
-    "missing_column": (b'{"text": "a", "label": 0}\n', r"rows.jsonl:1: no column 'sentence'.*'text'"),
+    "missing_column": (b'{"text": "a", "label": 0}\n', r"rows.jsonl:1: no column 'sentence'.*'text'.*name your own: --text_column"),
     "translations": (
         b'{"translation": {"en": "a", "ro": "b"}}\n',
         r"rows.jsonl:1: no column 'sentence'.*; --data_format translation --source_id en --target_id ro reads such rows",

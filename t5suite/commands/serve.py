@@ -24,7 +24,10 @@ def serve_flags(parser) -> None:
     add("--model_name_or_path", required=True, help="a run, checkpoint, adapter, model or export folder, or a hub name")
     add("--host", default="127.0.0.1", help="the address to listen at; beyond this machine it needs a key or --no_auth")
     add("--port", type=int, default=8000, help="the port to listen at; 0: any free one (default: 8000)")
-    add("--served_model_name", help="what clients call the model; default: its run's, folder's or hub name")
+    add(
+        "--served_model_name",
+        help="what clients call the model; default: its run's name, its folder's (task-folder), or its hub name",
+    )
     add("--allowed_hosts", help="further names of this machine that clients use, with commas")
     add("--no_auth", action="store_true", help=f"answer everybody who reaches --host, without {API_KEY}")
     add = parser.add_argument_group("limits").add_argument

@@ -61,11 +61,6 @@ def check_dry_run(arguments) -> None:
         raise ConfigError(
             "--check has no effect with --dry_run, which writes nothing to compare; leave one of them out"
         )
-    if arguments.dry_run and arguments.output_dir is not None:
-        raise ConfigError(
-            f"--output_dir {arguments.output_dir} has no effect with --dry_run, which writes nothing; "
-            "leave one of them out"
-        )
     if not arguments.dry_run and arguments.output_dir is None:
         raise ConfigError("give --output_dir, or --dry_run, which shows what would be written")
 

@@ -199,7 +199,8 @@ class FileRows:
             if _outermost(column, row) not in row:
                 # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
                 problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
-                raise DataError(f"{place}: {problem} {column!r}; {column_suggestion(column, list(row))}")
+                flag = "--target_column" if column == self.columns.target else "--text_column"
+                raise DataError(f"{place}: {problem} {column!r} ({flag}); {column_suggestion(column, list(row))}")
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:

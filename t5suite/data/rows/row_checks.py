@@ -173,7 +173,12 @@ def _texts_of(task: Task, row) -> list:
     texts = [value_at(row, column, _NOTHING) for column in task.text_columns]
     if _NOTHING in texts:
         column = task.text_columns[texts.index(_NOTHING)]
-        raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}{form_hint(row)}")
+        cure = form_hint(row)
+        if not cure and task.benchmark != OWN_BENCHMARK:
+            cure = (
+                f", which are not those of {task.benchmark}/{task.name}; name your own: --text_column, --target_column"
+            )
+        raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}{cure}")
     return texts
 
 
