@@ -2,12 +2,13 @@
 
     python tests/hub_fault_worker.py   # prints one JSON line for each command and fault, and for each case
 
-A process of its own, because the libraries read the hub's address when they are imported; each command is a fork of
-it, which has read nothing. Pauses before retries are cut short. Each command is run without a fault, and with each fault in three ways: lasting, then in the same cache once
-it is gone, and passing after three answers.
+Each command is a fork of this process, which has read nothing of the hub. Pauses before retries are cut short. Each
+command is run without a fault, and with each fault in three ways: lasting, then in the same cache once it is gone, and
+passing after three answers.
 """
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -17,7 +18,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 from hub_server import Fault, HubServer, cut, failing, rate_limited, slow, unauthorized
 from support import folder
@@ -137,13 +137,36 @@ def row_files(suffix: str) -> dict[str, bytes]:
     return files
 
 
-def use_cache(cache: Path) -> None:
-    """From here on the libraries read and write this cache."""
-    import datasets
-    import huggingface_hub
+class Client(NamedTuple):
+    """Whoever reads the hub.
 
-    huggingface_hub.constants.HF_HUB_CACHE = str(cache / "hub")
-    datasets.config.HF_DATASETS_CACHE = cache / "datasets"
+    Attributes:
+      seconds: how long it waits for an answer; None: as long as the library does.
+    """
+
+    hub: HubServer
+    cache: Path
+    token: str | None = None
+    seconds: float | None = None
+
+    def be_this_process(self) -> None:
+        """From here on the libraries, which read most settings as they are imported, read this hub."""
+        import datasets
+        import huggingface_hub
+
+        from t5suite.base.hub import hub_reachable
+
+        os.environ.pop("HF_TOKEN", None)
+        os.environ.update(self.hub.environment(self.cache))
+        if self.token is not None:
+            os.environ["HF_TOKEN"] = self.token
+        importlib.reload(huggingface_hub.constants)
+        huggingface_hub.hf_api.api.endpoint = datasets.config.HF_ENDPOINT = self.hub.address
+        datasets.config.HF_DATASETS_CACHE = self.cache / "datasets"
+        datasets.config.HF_HUB_OFFLINE = False
+        hub_reachable.cache_clear()
+        if self.seconds is not None:
+            huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT = self.seconds
 
 
 class Outcome(NamedTuple):
@@ -159,14 +182,14 @@ class Outcome(NamedTuple):
 COMMANDS = {"fine_tune_t5": ["fine_tune"], "pre_train_t5": ["pre_train"], None: []}
 
 
-def run(trial: Trial) -> Outcome:
+def run(trial: Trial, client: Client) -> Outcome:
     """Runs `t5suite` in a fork of this process, which has imported what commands need."""
     out, streams = folder(), folder()
     places = input_files()
     words = [places.get(word, word.replace("OUT", str(out))) for word in trial.words.split()]
     child = os.fork()
     if child == 0:
-        run_and_end([*COMMANDS[trial.script], *words], streams)
+        run_and_end([*COMMANDS[trial.script], *words], client, streams)
     _, status = os.waitpid(child, 0)
     if trial.words.startswith("preview"):
         (streams / "shown").rename(out / "shown.jsonl")
@@ -178,13 +201,19 @@ def run(trial: Trial) -> Outcome:
     return Outcome(os.waitstatus_to_exitcode(status), said, digest.hexdigest(), len(files))
 
 
-def run_and_end(words: list[str], streams: Path) -> None:
+def run_and_end(words: list[str], client: Client, streams: Path) -> None:
     """Runs a command as `python -m t5suite` does, and ends the process; its output goes to the files `shown`, `said`."""
+    import torch
+
     for name, descriptor in (("shown", 1), ("said", 2)):
         os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.argv = ["t5suite", *words]
+    time.sleep = lambda seconds: SLEEP(min(seconds, SHORT_SECONDS))
+    torch.set_num_threads(1)  # the threads of the process that this is a fork of are not here
     code = 1
     try:
+        client.be_this_process()
         runpy.run_module("t5suite", run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
@@ -225,37 +254,29 @@ def last_error(said: str) -> str:
     return errors[-1] if errors else "\n".join(lines[-5:])
 
 
-def start(hub: HubServer, *faults: Fault, token: str | None = None, cache: Path | None = None) -> Path:
-    """From here on the hub has these faults, and the libraries this token and cache; returns the cache."""
+def client_of(hub: HubServer, *faults: Fault, cache: Path | None = None, **settings) -> Client:
+    """A client of the hub, which has these faults from here on; by default its cache is empty."""
     hub.forget_faults()
     hub.faults[:] = faults
-    os.environ.pop("HF_TOKEN", None)
-    if token is not None:
-        os.environ["HF_TOKEN"] = token
-    cache = folder() if cache is None else cache
-    use_cache(cache)
-    return cache
+    return Client(hub, cache or folder(), **settings)
 
 
-def rows_of(name: str, trial: Trial, hub: HubServer) -> Iterator[dict]:
+def rows_of_command(name: str, trial: Trial, hub: HubServer) -> Iterator[dict]:
     """What each fault does to a command."""
-    start(hub)
-    clean = run(trial)
+    clean = run(trial, client_of(hub))
     yield {"command": name, "fault": None, "code": clean.code, "files": clean.num_files, "said": last_error(clean.said)}
     for fault, answer in FAULTS.items():
         row = {"command": name, "fault": fault}
         if answer is unauthorized:
-            cache = start(hub, token="hf_expired")
+            client = client_of(hub, token="hf_expired")
         else:
-            cache = start(hub, Fault(trial.faulty, answer))
-        failed = run(trial)
+            client = client_of(hub, Fault(trial.faulty, answer))
+        failed = run(trial, client)
         row |= {"code": failed.code, "said": last_error(failed.said)}
-        start(hub, cache=cache)
-        afterwards = run(trial)
+        afterwards = run(trial, client_of(hub, cache=client.cache))
         row["afterwards"] = [afterwards.code, afterwards.digest == clean.digest]
         if answer is not unauthorized:
-            start(hub, Fault(trial.faulty, answer, times=3))
-            passing = run(trial)
+            passing = run(trial, client_of(hub, Fault(trial.faulty, answer, times=3)))
             row["passing"] = [passing.code, passing.digest == clean.digest]
             row["said_while_passing"] = last_error(passing.said)
         yield row
@@ -268,34 +289,29 @@ def rows_of(name: str, trial: Trial, hub: HubServer) -> Iterator[dict]:
 def with_full_cache(hub: HubServer, *faults: Fault, token: str | None = None) -> Outcome:
     """A run whose model and rows are in the cache, as an earlier run has left it; what it writes must be the same."""
     trial = TRIALS["fine_tune, its model"]
-    cache = start(hub)
-    first = run(trial)
-    start(hub, *faults, token=token, cache=cache)
-    again = run(trial)
+    client = client_of(hub)
+    first = run(trial, client)
+    again = run(trial, client_of(hub, *faults, token=token, cache=client.cache))
     return again._replace(digest="same" if again.digest == first.digest else "other")
 
 
 def with_half_a_cache(hub: HubServer) -> Outcome:
     """A run after one that got the configuration, but no tokenizer; now the hub does not even list its files."""
     trial = TRIALS["corpus"]
-    cache = start(hub, Fault("tokenizer.json", rate_limited(0)))
-    run(trial)
-    start(hub, Fault("/api/", rate_limited(0)), cache=cache)
-    return run(trial)
+    client = client_of(hub, Fault("tokenizer.json", rate_limited(0)))
+    run(trial, client)
+    return run(trial, client_of(hub, Fault("/api/", rate_limited(0)), cache=client.cache))
 
 
-def of_model(hub: HubServer, name: str, *flags: str, token: str | None = None, faults: tuple = ()) -> Outcome:
+def of_model(hub: HubServer, name: str, *flags: str, faults: tuple = (), **settings) -> Outcome:
     """Exports a model."""
-    start(hub, *faults, token=token)
-    return run(Trial(f"export --model_name_or_path {name} --output_dir OUT/exported {' '.join(flags)}", ""))
+    trial = Trial(f"export --model_name_or_path {name} --output_dir OUT/exported {' '.join(flags)}", "")
+    return run(trial, client_of(hub, *faults, **settings))
 
 
 def with_little_patience(hub: HubServer) -> Outcome:
     """A hub that answers after a second to one who waits a third of it."""
-    import huggingface_hub
-
-    with mock.patch.object(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.3):
-        return of_model(hub, MODEL, faults=(Fault("/", slow(1), times=1),))
+    return of_model(hub, MODEL, faults=(Fault("/", slow(1), times=1),), seconds=0.3)
 
 
 CASES = {
@@ -318,33 +334,36 @@ CASES = {
 
 def main(names: list[str]) -> None:
     """Prints the rows of these commands and cases, or of all."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path.insert(0, str(Path(__file__).parent.parent))
     with HubServer() as hub:
-        hub.tokens = {"hf_valid", "hf_other"}
-        os.environ.update(hub.environment(folder()), OMP_NUM_THREADS="1")
-        os.environ.pop("HF_TOKEN", None)
-        sys.path.insert(0, str(Path(__file__).parent.parent))
-        # What commands import, before they are forks of this process.
-        import aiohttp  # noqa: F401
-
         import fine_tune_t5  # noqa: F401
         import pre_train_t5  # noqa: F401
 
-        time.sleep = lambda seconds: SLEEP(min(seconds, SHORT_SECONDS))
         fill(hub)
         for name in names or (*TRIALS, *CASES):
-            begun = time.monotonic()
-            if name in CASES:
-                outcome = CASES[name](hub)
-                rows: Iterable[dict] = [{"case": name, **outcome._asdict()}]
-            else:
-                rows = rows_of(name, TRIALS[name], hub)
-            for row in rows:
-                row["seconds"] = round(time.monotonic() - begun, 1)
-                print(json.dumps(row), file=sys.__stdout__, flush=True)
+            for row in rows_of(name, hub):
+                print(json.dumps(row), flush=True)
+
+
+def rows_of(name: str, hub: HubServer) -> Iterator[dict]:
+    """How a case ends, or a command without and with each fault."""
+    begun = time.monotonic()
+    if name in CASES:
+        rows: Iterable[dict] = [{"case": name, **CASES[name](hub)._asdict()}]
+    else:
+        rows = rows_of_command(name, TRIALS[name], hub)
+    for row in rows:
+        yield {**row, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def fill(hub: HubServer) -> None:
-    """Makes the hub's repositories."""
+    """Makes the hub's repositories and tokens."""
+    # What commands import as they read the hub: forks of this process find it.
+    import fsspec.implementations.http  # noqa: F401
+    import scipy.io  # noqa: F401
+
+    hub.tokens = {"hf_valid", "hf_other"}
     files = model_files()
     for name in (MODEL, PRIVATE, GATED):
         hub.commit("model", name, files)

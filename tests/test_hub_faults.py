@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from absl.testing import parameterized
+from hub_fault_worker import fill, rows_of
+from hub_server import HubServer
 
 WORKER = Path(__file__).parent / "hub_fault_worker.py"
 ROOT = WORKER.parent.parent
@@ -45,25 +47,27 @@ SLOW_CASES = ("everything cached, wrong token", "everything cached, server error
 
 
 class HubTest(parameterized.TestCase):
-    """All commands and cases of a class are run by one process, each from a clean cache.
+    """All commands and cases of a class are run once, each from a clean cache.
 
     Attributes:
       names: of its commands and cases.
+      errors: what else was said.
     """
 
     names: tuple[str, ...] = ()
+    errors = ""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{WORKER.parent}"}
-        done = subprocess.run(
-            [sys.executable, str(WORKER), *cls.names], env=environment, capture_output=True, text=True, timeout=600
-        )
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        lines = cls.lines()
         cls.rows = {(row["command"], row["fault"]): row for row in lines if "command" in row}
         cls.cases = {row["case"]: row for row in lines if "case" in row}
-        cls.errors = done.stderr[-3000:]
+
+    @classmethod
+    def lines(cls) -> list[dict]:
+        """The rows of all names."""
+        raise NotImplementedError
 
     def row(self, command, fault):
         self.assertIn((command, fault), self.rows, self.errors)
@@ -94,7 +98,15 @@ class HubTest(parameterized.TestCase):
 
 
 class CasesTest(HubTest):
+    """By forks of this process."""
+
     names = (*(name for name in CASES if name not in SLOW_CASES), QUICK_COMMAND)
+
+    @classmethod
+    def lines(cls):
+        with HubServer() as hub:
+            fill(hub)
+            return [row for name in cls.names for row in rows_of(name, hub)]
 
     @parameterized.parameters(*(name for name in CASES if name not in SLOW_CASES))
     def test_a_model_is_read_or_the_cause_is_named(self, name):
@@ -110,7 +122,17 @@ class CasesTest(HubTest):
 
 @pytest.mark.slow
 class CommandsTest(HubTest):
+    """By forks of a process that has trained nothing."""
+
     names = (*(command for command in COMMANDS if command != QUICK_COMMAND), *SLOW_CASES)
+
+    @classmethod
+    def lines(cls):
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{WORKER.parent}"}
+        command = [sys.executable, str(WORKER), *cls.names]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        cls.errors = done.stderr[-3000:]
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     @parameterized.parameters(*(command for command in COMMANDS if command != QUICK_COMMAND))
     def test_a_command_reads_the_hub_from_a_clean_cache(self, command):

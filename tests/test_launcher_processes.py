@@ -1,6 +1,7 @@
 """How a script knows its launcher and ends with it, and which tasks of srun are ranks of one run.
 
-The script is the real one; a stand-in for torch, the first large library that it imports, shows how far it has come.
+A script that runs is the real one; a stand-in for torch, the first large library that it imports, shows how far it has
+come.
 """
 
 import contextlib
@@ -13,9 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import parameterized
 from process_trees import started, wait_for, wait_until_gone, with_mark
+
+from t5suite.training.processes.launchers import join_srun
 
 PYTHON = sys.executable
 ROOT = Path(__file__).parent.parent
@@ -110,33 +114,53 @@ RANK = {"RANK": "3", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "
 RANK |= {"MASTER_PORT": PORT}
 
 
+def variables_without_launchers(**variables: str) -> dict[str, str]:
+    """The variables of this process but those of launchers, and these."""
+    of_launchers = (*RANK_VARIABLES, "PMI_SIZE", "PMI_RANK")
+    return {name: value for name, value in os.environ.items() if name not in of_launchers} | variables
+
+
 def environment_of_script(**variables: str) -> dict[str, str]:
     """The environment in which the script, started with these variables, imports torch."""
     directory = Path(tempfile.mkdtemp())
     write(directory / "torch.py", TORCH_THAT_SHOWS_THE_ENVIRONMENT)
-    of_launchers = (*RANK_VARIABLES, "PMI_SIZE", "PMI_RANK")
-    environment = {name: value for name, value in os.environ.items() if name not in of_launchers}
-    environment |= {"PYTHONPATH": os.pathsep.join(map(str, (directory, ROOT))), **variables}
+    environment = variables_without_launchers(**variables)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (directory, ROOT)))
     ended = subprocess.run(SCRIPT, env=environment, cwd=directory, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
-def rank_of_script(**variables: str) -> dict[str, str]:
-    environment = environment_of_script(**variables)
+def environment_of_task(**variables: str) -> dict[str, str]:
+    """What a script makes of an environment with these variables."""
+    with mock.patch.dict(os.environ, variables_without_launchers(**variables), clear=True):
+        join_srun()
+        return dict(os.environ)
+
+
+def rank_in(environment: dict[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in RANK_VARIABLES if name in environment}
 
 
+def rank_of_task(**variables: str) -> dict[str, str]:
+    return rank_in(environment_of_task(**variables))
+
+
 class SlurmRanksTest(parameterized.TestCase):
+    def test_a_script_is_a_rank_before_it_imports_torch(self):
+        environment = environment_of_script(**STEP, PMI_SIZE="7", PMI_RANK="3")
+        self.assertEqual(rank_in(environment), RANK)
+        self.assertNoCommonElements(environment, ("PMI_SIZE", "PMI_RANK"))
+
     @parameterized.parameters(({}, {}), ({"SLURM_PROCID": "0"}, {"RANK": "0"}))
     def test_tasks_of_a_step_are_ranks_that_agree_on_a_port(self, change, expected_change):
-        self.assertEqual(rank_of_script(**STEP | change), RANK | expected_change)
+        self.assertEqual(rank_of_task(**STEP | change), RANK | expected_change)
 
     def test_another_step_has_another_port(self):
-        self.assertNotEqual(rank_of_script(**STEP | {"SLURM_STEP_ID": "3"})["MASTER_PORT"], PORT)
+        self.assertNotEqual(rank_of_task(**STEP | {"SLURM_STEP_ID": "3"})["MASTER_PORT"], PORT)
 
     def test_ports_of_late_jobs_are_below_those_that_linux_gives_away(self):
-        self.assertLess(int(rank_of_script(**STEP | {"SLURM_JOB_ID": "67043328"})["MASTER_PORT"]), 32768)
+        self.assertLess(int(rank_of_task(**STEP | {"SLURM_JOB_ID": "67043328"})["MASTER_PORT"]), 32768)
 
     @parameterized.parameters(
         {"WORLD_SIZE": "2", "RANK": "0"}, {"RANK": "0"}, {"WANDB_SWEEP_ID": "x"}, {"WANDB_RUN_ID": "x"},
@@ -145,7 +169,7 @@ class SlurmRanksTest(parameterized.TestCase):
     )  # fmt: skip
     def test_trials_workers_and_lone_tasks_are_left_alone(self, **change):
         set_before = {name: value for name, value in change.items() if name in RANK_VARIABLES}
-        self.assertEqual(rank_of_script(**STEP | change), set_before)
+        self.assertEqual(rank_of_task(**STEP | change), set_before)
 
     @parameterized.parameters(
         ({}, "2", False),
@@ -155,11 +179,11 @@ class SlurmRanksTest(parameterized.TestCase):
     )
     def test_what_sruns_mpi_says_is_not_taken_for_ranks(self, change, world_size, keeps_pmi):
         step = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "PMI_SIZE": "2", "PMI_RANK": "1"}
-        environment = environment_of_script(**step | change)
+        environment = environment_of_task(**step | change)
         self.assertEqual((environment.get("WORLD_SIZE"), "PMI_SIZE" in environment), (world_size, keeps_pmi))
 
     @parameterized.parameters(
         ("gpu1", "gpu1"), ("gpu[003-005,9],login1", "gpu003"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("n[7]", "n7"),
     )  # fmt: skip
     def test_the_first_host_is_read_from_slurms_list(self, hosts, first):
-        self.assertEqual(rank_of_script(**STEP | {"SLURM_STEP_NODELIST": hosts})["MASTER_ADDR"], first)
+        self.assertEqual(rank_of_task(**STEP | {"SLURM_STEP_NODELIST": hosts})["MASTER_ADDR"], first)

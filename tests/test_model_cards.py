@@ -28,6 +28,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.reports import cards
 from t5suite.testing import example_row, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +68,24 @@ def expected_index(results: dict) -> dict:
     }
 
 
+def finished(model=None, **flags):
+    """A run of one update, for its card."""
+    few = {"max_steps": 1, "max_train_samples": 8, "max_eval_samples": 8, "eval_method": "loss"}
+    return tiny_run(model, **{**few, "save_strategy": "no", **flags})
+
+
+def unscored(model=None, **flags):
+    """Such a run without an evaluation."""
+    return finished(model, **{**flags, "eval_strategy": "no"})
+
+
+def with_facts(model=None, **flags):
+    """Such a run, and the facts from which its card is made."""
+    with mock.patch.object(cards, "write_card", wraps=cards.write_card) as write_card:
+        run = finished(model, **flags)
+    return run, write_card.call_args.args[1]
+
+
 @functools.cache
 def cached_model() -> str:
     """A model in a folder of the hub's cache."""
@@ -81,7 +100,7 @@ def mirror_run():
         for split in ("train", "validation"):
             write_rows(data / "glue" / name / f"{split}.jsonl", rows)
     flags = {"benchmark": "glue", "dataset_name": "rte,stsb", "data_dir": str(data), "eval_method": "score"}
-    return tiny_run(cached_model(), **flags, max_steps=1)
+    return finished(cached_model(), **flags)
 
 
 @functools.cache
@@ -95,7 +114,7 @@ def file_run():
     task = {"benchmark": "glue", "dataset_name": "rte"}
     with contextlib.chdir(place):
         save_model(place / "owner" / "name")
-        return tiny_run("owner/name", **task, **files, eval_method="loss", max_steps=1)
+        return finished("owner/name", **task, **files)
 
 
 class MetadataTest(parameterized.TestCase):
@@ -112,7 +131,7 @@ class MetadataTest(parameterized.TestCase):
     def test_the_base_of_a_model_in_a_folder_is_the_one_that_its_card_names(self):
         base = save_model(new_folder() / "trimmed")
         (base / "README.md").write_text("---\nbase_model: google/mt5-small\n---\n# mT5, trimmed\n")
-        data = card_of(tiny_run(str(base), dataset_name="sentiment", max_steps=1).directory).data
+        data = card_of(unscored(str(base), dataset_name="sentiment").directory).data
         self.assertEqual((data.base_model, data.to_dict()["base_model_relation"]), ("google/mt5-small", "finetune"))
 
     @pytest.mark.slow
@@ -150,7 +169,7 @@ class MetadataTest(parameterized.TestCase):
         data = new_folder()
         for split in ("train", "validation_matched", "validation_mismatched"):
             write_rows(data / "glue" / "mnli" / f"{split}.jsonl", pairs)
-        run = tiny_run(benchmark="glue", dataset_name="mnli", data_dir=str(data), eval_method="score", max_steps=1)
+        run = finished(benchmark="glue", dataset_name="mnli", data_dir=str(data), eval_method="score")
         results = card_of(run.directory).data.eval_results
         splits = {result.task_name: result.dataset_split for result in results}
         self.assertEqual(splits, {f"mnli_{half}": f"validation_{half}" for half in ("matched", "mismatched")})
@@ -161,14 +180,7 @@ class MetadataTest(parameterized.TestCase):
             for i, pair in enumerate(PAIRS)
         ]
         path = str(write_rows(new_folder() / "mine.jsonl", pairs))
-        run = tiny_run(
-            benchmark="glue",
-            dataset_name="mnli",
-            train_file=path,
-            validation_file=path,
-            eval_method="loss",
-            max_steps=1,
-        )
+        run = finished(benchmark="glue", dataset_name="mnli", train_file=path, validation_file=path)
         data = card_of(run.directory).data
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-mnli", None))
 
@@ -199,7 +211,7 @@ class TaskTest(parameterized.TestCase):
         ({"prefix": "summarize what is translated: "}, "text-generation"),
     )
     def test_own_rows_have_the_task_of_t5s_prefixes_and_no_language(self, flags, tag):
-        self.assert_task(tiny_run(**own_rows(), **flags, max_steps=1), tag, None)
+        self.assert_task(unscored(**own_rows(), **flags), tag, None)
 
     @parameterized.parameters(({"source_id": "en", "target_id": "de"}, ["en", "de"]), ({}, None))
     def test_own_translations_have_the_languages_that_flags_name(self, named, languages):
@@ -207,13 +219,13 @@ class TaskTest(parameterized.TestCase):
         rows = [{"translation": {source: f"It rains {i}.", target: f"Es regnet {i}."}} for i in range(8)]
         path = str(write_rows(new_folder() / "rows.jsonl", rows))
         files = {"data_format": "translation", "train_file": path, "validation_file": path}
-        self.assert_task(tiny_run(**files, **named, max_steps=1), "translation", languages)
+        self.assert_task(unscored(**files, **named), "translation", languages)
 
     def test_a_direction_of_wmt_has_its_two_languages(self):
         data = new_folder()
         for split in ("train", "validation"):
             write_rows(data / "translation" / "wmt14_en_de" / f"{split}.jsonl", TRANSLATIONS)
-        run = tiny_run(benchmark="translation", dataset_name="wmt14_en_de", data_dir=str(data), max_steps=1)
+        run = unscored(benchmark="translation", dataset_name="wmt14_en_de", data_dir=str(data))
         self.assert_task(run, "translation", ["en", "de"])
 
     def test_what_a_t5_writes_is_text_and_the_language_of_a_file_is_not_known(self):
@@ -235,52 +247,74 @@ WHOLE_LINK = "https://huggingface.co/lab/t5/blob/main/LICENSE"
 COMMIT = "a" * 40
 
 
-class CachedHubTest(parameterized.TestCase):
-    """Without a network, from the cache of the hub's client."""
-
-    def setUp(self):
-        super().setUp()
-        self.cache = new_folder()
-        self.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(self.cache)))
-        self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", new_folder()))
-        self.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))
-
-    def cached(self, kind, name, files=()) -> Path:
-        """The folder of a repository's newest commit."""
-        place = self.cache / f"{kind}s--{name.replace('/', '--')}"
-        (place / "refs").mkdir(parents=True)
-        (place / "refs" / "main").write_text(COMMIT)
-        snapshot = place / "snapshots" / COMMIT
-        snapshot.mkdir(parents=True)
-        for file, content in dict(files).items():
-            (snapshot / file).write_bytes(content)
-        return snapshot
+@contextlib.contextmanager
+def empty_cache():
+    """Without a network: the folder from which the hub's client reads in the block."""
+    cache = new_folder()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)))
+        stack.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", new_folder()))
+        stack.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))
+        yield cache
 
 
-class LicenceTest(CachedHubTest):
+def add_repository(cache: Path, kind: str, name: str, files=()) -> Path:
+    """The folder of a repository's newest commit in a cache."""
+    place = cache / f"{kind}s--{name.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(COMMIT)
+    snapshot = place / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for file, content in dict(files).items():
+        (snapshot / file).write_bytes(content)
+    return snapshot
+
+
+class LicenceTest(parameterized.TestCase):
+    """Cards of one run, written again over other statements of its base."""
+
     @parameterized.parameters(
         (APACHE, APACHE),
         (OTHER, {**OTHER, "license_link": WHOLE_LINK}),
         ({"language": "en"}, {"license": "unknown"}),
     )
     def test_the_licence_of_a_model_of_the_hub_is_carried(self, stated, expected):
-        place = save_model(self.cached("model", "lab/t5"))
-        (place / "README.md").write_text(f"---\n{yaml.safe_dump(stated)}---\n# T5\n")
-        run = tiny_run("lab/t5", dataset_name="sentiment", max_steps=1)
-        data = card_of(run.directory).data.to_dict()
+        with empty_cache() as cache:
+            base = add_repository(cache, "model", "lab/t5")
+            (base / "README.md").write_text(f"---\n{yaml.safe_dump(stated)}---\n# T5\n")
+            directory = new_folder()
+            cards.write_card(directory, facts_from_the_hub())
+        data = card_of(directory).data.to_dict()
         carried = {name: value for name, value in data.items() if name.startswith("license")}
         self.assertEqual((data["base_model"], carried), ("lab/t5", expected))
-        text = card_of(run.directory).text
+        text = card_of(directory).text
         self.assertEqual(
             f"The licence above, `{stated.get('license')}`, is that of the base" in text, "license" in stated
         )
 
     @parameterized.parameters(("---\nlicense: mit\n---\n", "mit"), ("---\nlicense: [\n---\n", "unknown"))
     def test_a_folder_states_its_licence_and_no_name(self, card, licence):
-        place = save_model(new_folder() / "t5")
-        (place / "README.md").write_text(card)
-        data = card_of(tiny_run(str(place), dataset_name="sentiment", max_steps=1).directory).data
+        base, facts = facts_from_a_folder()
+        (base / "README.md").write_text(card)
+        directory = new_folder()
+        cards.write_card(directory, facts)
+        data = card_of(directory).data
         self.assertEqual((data.license, data.base_model), (licence, None))
+
+
+@functools.cache
+def facts_from_the_hub():
+    """Of a run from a model of the hub."""
+    with empty_cache() as cache:
+        save_model(add_repository(cache, "model", "lab/t5"))
+        return with_facts("lab/t5", dataset_name="sentiment", eval_strategy="no")[1]
+
+
+@functools.cache
+def facts_from_a_folder():
+    """A model's folder, and the facts of a run from it."""
+    base = save_model(new_folder() / "t5")
+    return base, with_facts(str(base), dataset_name="sentiment", eval_strategy="no")[1]
 
 
 MODEL = "google/t5-v1_1-small"
@@ -301,40 +335,65 @@ def scrolls_files(*defined) -> dict[str, bytes]:
     return files
 
 
-class EvalResultsTest(CachedHubTest):
+def entries_in(directory) -> list:
+    """What huggingface_hub reads in `.eval_results`."""
+    files = sorted((directory / ".eval_results").glob("*.yaml"))
+    return [entry for file in files for entry in parse_eval_result_entries(yaml.safe_load(file.read_text()))]
+
+
+def trained_on_scrolls(**flags):
+    """A run on a data set of the hub that defines its task, with the facts of its card."""
+    task = {"benchmark": "scrolls", "dataset_name": "narrative_qa", "max_source_length": 32}
+    whole_split = {"max_eval_samples": None, "eval_method": "generate"}
+    with empty_cache() as cache:
+        add_repository(cache, "dataset", SCROLLS, scrolls_files({**NARRATIVES, "split": "test", "id": "x"}, NARRATIVES))
+        return with_facts(**{**task, **whole_split, **flags})
+
+
+@functools.cache
+def whole_split_scored():
+    return trained_on_scrolls()
+
+
+class EvalResultsTest(parameterized.TestCase):
     """`.eval_results/*.yaml` as huggingface_hub reads it."""
 
-    def entries(self, run) -> list:
-        files = sorted((run.directory / ".eval_results").glob("*.yaml"))
-        return [entry for file in files for entry in parse_eval_result_entries(yaml.safe_load(file.read_text()))]
-
-    def trained(self, *defined, **flags):
-        self.cached("dataset", SCROLLS, scrolls_files(*defined))
-        task = {"benchmark": "scrolls", "dataset_name": "narrative_qa", "max_source_length": 32}
-        return tiny_run(**{**task, "max_steps": 1, **flags})
-
     def test_a_task_that_the_data_set_defines_has_its_figure_and_commit(self):
-        run = self.trained({**NARRATIVES, "split": "test", "id": "other"}, NARRATIVES)
-        (entry,) = self.entries(run)
+        run, _ = whole_split_scored()
+        (entry,) = entries_in(run.directory)
         figure = json.loads((run.directory / "results.json").read_text())["tasks"]["narrative_qa"]["f1"]
         self.assertEqual((entry.dataset_id, entry.task_id, entry.value), (SCROLLS, "narrative_qa", figure))
         self.assertEqual(entry.dataset_revision, COMMIT)
         self.assertIn("f1, in points; answers by generate", entry.notes)
 
     @parameterized.named_parameters(
-        ("no_definition", (), {}),
-        ("another_split", ({**NARRATIVES, "split": "test"},), {}),
-        ("another_configuration", ({**NARRATIVES, "config": "qasper"},), {}),
-        ("part_of_the_split", (NARRATIVES,), {"max_eval_samples": 2}),
-        ("no_figure", (NARRATIVES,), {"eval_method": "loss"}),
+        ("no_definition", ()),
+        ("another_split", ({**NARRATIVES, "split": "test"},)),
+        ("another_configuration", ({**NARRATIVES, "config": "qasper"},)),
     )
-    def test_what_is_not_the_whole_of_a_defined_task_has_none(self, defined, flags):
-        self.assertEmpty(self.entries(self.trained(*defined, **flags)))
+    def test_a_task_that_the_data_set_does_not_define_has_none(self, defined):
+        """The same run, over other definitions."""
+        _, facts = whole_split_scored()
+        for definitions, num_entries in (((NARRATIVES,), 1), (defined, 0)):
+            directory = new_folder()
+            with empty_cache() as cache:
+                add_repository(cache, "dataset", SCROLLS, scrolls_files(*definitions))
+                cards.write_card(directory, facts)
+            self.assertLen(entries_in(directory), num_entries)
+
+    @parameterized.named_parameters(
+        ("part_of_the_split", {"max_eval_samples": 2}),
+        ("no_figure", {"eval_method": "loss"}),
+    )
+    def test_what_is_not_the_whole_of_a_defined_task_has_none(self, flags):
+        run, _ = trained_on_scrolls(**flags)
+        self.assertEmpty(entries_in(run.directory))
 
     def test_a_file_of_ones_own_has_none(self):
         rows = [{"id": f"q{i}", "pid": f"q{i}", "input": f"Q{i}?", "output": f"it {i}"} for i in range(4)]
         path = str(write_rows(new_folder() / "mine.jsonl", rows))
-        self.assertEmpty(self.entries(self.trained(NARRATIVES, validation_file=path)))
+        run, _ = trained_on_scrolls(validation_file=path)
+        self.assertEmpty(entries_in(run.directory))
 
 
 @pytest.mark.slow
@@ -445,7 +504,7 @@ class TextTest(parameterized.TestCase):
     def test_what_a_model_of_own_rows_writes_is_said_with_an_example(self, answer, metrics, said):
         rows = [{"text": f"shoes {number}", "answer": answer} for number in range(8)]
         data = {"train": rows, "validation": rows}
-        run = tiny_run(data=data, text_column="text", target_column="answer", metrics=metrics)
+        run = finished(data=data, text_column="text", target_column="answer", metrics=metrics)
         target = "warm, wide" if answer == "wide, warm" else str(answer)
         self.assertIn(
             f"* **data** reads `{{text}}` and writes {said}.\n  Such as `shoes 0` → `{target}`.",
@@ -464,7 +523,7 @@ class PictureTest(parameterized.TestCase):
     def test_the_card_shows_the_picture_that_is_there(self):
         self.assertFalse((mirror_run().directory / "learning_curves.png").exists())
         self.assertNotIn("![", card_of(mirror_run().directory).text)
-        directory = tiny_run().directory
+        directory = finished(max_steps=2).directory
         with Image.open(directory / "learning_curves.png") as picture:
             self.assertGreater(len(picture.convert("RGB").getcolors(1 << 20)), 2)
         self.assertIn("![losses and scores over the updates](learning_curves.png)", card_of(directory).text)
