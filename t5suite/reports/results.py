@@ -407,5 +407,8 @@ def method() -> dict:
             f"{published_scores()['sources']['test']} GLUE's published average is taken over the eight tasks that ours "
             "is over, without WNLI."
         ),
-        "Speed": "Medians of the logged values; nothing is shown that was not logged.",
+        "Speed": (
+            "Medians of the logged values; nothing is shown that was not logged. The seconds of training, and examples "
+            "and updates a second, are of all starts of a run together, evaluations included."
+        ),
     }
