@@ -200,6 +200,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         logger.info("resuming from %s", start.checkpoint)
     output = trainer.train(start=start)
     summary = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    summary["seconds_from_step"] = trainer.progress.seconds_from_step
     if start.step:
         summary["from_step"] = start.step
     run.update(training=summary)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +13,11 @@ from absl.testing import parameterized
 from report_runs import answers_again, make_run, reported
 from support import folder
 
+from t5suite.reports.compare import score_cells
+from t5suite.reports.intervals import paired_bootstrap
+from t5suite.reports.resampled_metrics import statistic_of
+from t5suite.tasks.metrics import METRICS
+from t5suite.tasks.postprocessors import Judged
 from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 WORDS = "soup stew bread cake pie".split()
@@ -321,3 +327,73 @@ class OwnRowsTest(parameterized.TestCase):
         for run, has_texts in ((subset_run(1), False), (run_over_file(1), False), (own_run(reviews()), True)):
             (path,) = run.glob("predictions/*.jsonl")
             self.assertEqual(["inputs" in line for line in read_rows(path)], [has_texts] * len(read_rows(path)))
+
+
+# Every row's faults, of ten rows each; what A and B answer to them.
+FAULTS = {
+    "late, broken": ("late", "broken, late"),
+    "late": ("late", "late"),
+    "rude staff": ("late", "rude staff"),
+    "broken": ("broken", "late"),
+}
+# A has 40 labels, 30 of them right, B 50 and 40; there are 50 true ones. F1 by label: late, broken, rude staff.
+FAULT_SCORES = (
+    {"micro_f1": 100 * 60 / 90, "macro_f1": 100 * (40 / 50 + 20 / 30 + 0) / 3, "subset_accuracy": 50.0},
+    {"micro_f1": 100 * 80 / 100, "macro_f1": 100 * (40 / 50 + 20 / 30 + 1) / 3, "subset_accuracy": 75.0},
+)
+
+
+def run_of_faults(name: str, side: int) -> Path:
+    """A real run over rows with several labels each, with the answers of one side."""
+    place = folder()
+    rows = [{"text": f"number {i}", "faults": list(FAULTS)[i // 10]} for i in range(40)]
+    write_rows(place / "rows.jsonl", rows)
+    flags = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1,macro_f1,subset_accuracy"}
+    flags |= {"dataset_name": "faults", "max_eval_samples": None, "validation_file": str(place / "rows.jsonl")}
+    run = tiny_run(data=place / "rows.jsonl", output_dir=str(folder() / name), **flags)
+    path = run.directory / "predictions/faults.validation.jsonl"
+    answers = [FAULTS[row["faults"]][side] for row in rows]
+    write_rows(path, [{**line, "prediction": answers[line["row"]]} for line in read_rows(path)])
+    results = {"tasks": {"faults": FAULT_SCORES[side]}, "averages": {}}
+    (run.directory / "results.json").write_text(json.dumps(results))
+    return run.directory
+
+
+class SetsOfLabelsTest(parameterized.TestCase):
+    def test_sets_of_labels_have_10000_resamples_and_mcnemar_s_test_of_rows_that_are_exactly_right(self):
+        comparison = Comparison(run_of_faults("a", 0), run_of_faults("b", 1))
+        entries = {entry["metric"]: entry for entry in comparison.scores}
+        self.assertCountEqual(entries, FAULT_SCORES[0])
+        for metric, entry in entries.items():
+            self.assertAlmostEqual(entry["a"], FAULT_SCORES[0][metric])
+            self.assertAlmostEqual(entry["b"], FAULT_SCORES[1][metric])
+            self.assertEqual(entry["bootstrap"]["resamples"], 10_000)
+        # A alone is right on the ten broken ones, B alone on twenty.
+        test = entries["subset_accuracy"]["mcnemar"]
+        self.assertEqual((test["only_a"], test["only_b"]), (10, 20))
+        self.assertAlmostEqual(test["p"], 2 * sum(math.comb(30, heads) for heads in range(11)) / 2**30)
+        self.assertIsNone(entries["micro_f1"]["mcnemar"])
+
+
+class SmallestPTest(parameterized.TestCase):
+    """What the table shows of a p-value that is the least that so many resamples can give."""
+
+    def shown(self, metric: str, answers_a: list, answers_b: list, references: list) -> tuple[dict, str]:
+        sides = [Judged(side, references) for side in (answers_a, answers_b)]
+        bootstrap = paired_bootstrap(*[statistic_of(METRICS[metric], side, None) for side in sides])
+        entry = {"task": "x", "metric": metric, "a": 0.0, "b": 0.0, "rows": 20, "bootstrap": bootstrap, "mcnemar": None}
+        return bootstrap, score_cells(entry)[6]
+
+    def test_100_resamples_say_less_than_2_in_100(self):
+        texts = [f"the cat sat on mat number {place}" for place in range(20)]
+        bootstrap, cell = self.shown("bleu", ["a dog ran"] * 20, texts, texts)
+        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (100, 2 / 101, "<0.02"))
+
+    def test_10000_resamples_say_less_than_2_in_10000(self):
+        bootstrap, cell = self.shown("accuracy", [0] * 20, [1] * 20, [1] * 20)
+        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (10_000, 2 / 10_001, "<0.0002"))
+
+    def test_any_other_p_is_shown_as_it_is(self):
+        bootstrap, cell = self.shown("accuracy", [0] * 6 + [1] * 14, [1] * 13 + [0] * 3 + [1] * 4, [1] * 20)
+        self.assertGreater(bootstrap["p"], 0.01)
+        self.assertEqual(cell, f"{bootstrap['p']:.4f}")

@@ -9,6 +9,8 @@ from unittest import mock
 import numpy as np
 import scipy.stats
 from absl.testing import parameterized
+from sklearn.metrics import f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from t5suite.reports import intervals
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
@@ -50,6 +52,16 @@ def texts(count: int, seed=0) -> Judged:
     return Judged([sentence() for _ in range(count)], [[sentence(), sentence()] for _ in range(count)])
 
 
+def sets_of_labels(count: int, seed=0) -> Judged:
+    """Sets of labels as texts; of the predictions some are empty, some have a label that no reference has."""
+    drawn = random.Random(seed)
+    faults = ("broken", "late", "rude staff", "wrong item")
+    drawn_set = lambda labels: [label for label in labels if drawn.random() < 0.4]
+    references = [drawn_set(faults) or ["none"] for _ in range(count)]
+    predictions = [labels if drawn.random() < 0.5 else drawn_set((*faults, "invented")) for labels in references]
+    return Judged([", ".join(labels[::-1]) for labels in predictions], [", ".join(labels) for labels in references])
+
+
 CASES = {
     **dict.fromkeys(("accuracy", "exact_match", "mean_3class_f1"), (classes(40, 3), 3)),
     **dict.fromkeys(("grouped_exact_match", "f1", "gender_parity"), (classes(40, 2, groups=True), 2)),
@@ -58,6 +70,7 @@ CASES = {
     **dict.fromkeys(("squad_f1", "squad_exact_match", "bleu", "rouge1", "rouge2"), (texts(12), None)),
     **dict.fromkeys(("rougeL", "rougeLsum", "instruction_rougeL", "instruction_exact_match"), (texts(12), None)),
     "json_match": (texts(12), None),
+    **dict.fromkeys(("micro_f1", "macro_f1", "subset_accuracy"), (sets_of_labels(12), None)),
     "f1_macro": (classes(40, 4), 4),
 }
 
@@ -103,6 +116,35 @@ class MetricSumsTest(parameterized.TestCase):
         scores = np.array([200 / 3, 100.0, 0.0, 200 / 3])
         np.testing.assert_allclose(statistic.resampled(np.diag([4, 4, 4, 4])), scores)
         np.testing.assert_allclose(statistic.resampled(np.array([[1, 2, 1, 0]])), [(scores * [1, 2, 1, 0]).sum() / 4])
+
+    @parameterized.parameters("micro", "macro", "subset")
+    def test_a_resample_of_sets_of_labels_is_scikit_learn_s_score_of_the_rows_drawn(self, name):
+        judged = sets_of_labels(9)
+        metric = {"micro": "micro_f1", "macro": "macro_f1", "subset": "subset_accuracy"}[name]
+        statistic = statistic_of(METRICS[metric], judged, None)
+        sides = [[text.split(", ") if text else [] for text in side] for side in judged[:2]]
+        binarizer = MultiLabelBinarizer().fit([*sides[0], *sides[1]])
+        predictions, references = (binarizer.transform(side) for side in sides)
+        drawn = np.random.default_rng(3).integers(9, size=(200, 9))
+        counts = np.array([np.bincount(rows, minlength=9) for rows in drawn])
+        expected = []
+        for rows in drawn:
+            if name == "subset":
+                expected.append(100 * (predictions[rows] == references[rows]).all(axis=1).mean())
+                continue
+            labels = None if name == "micro" else np.flatnonzero(references[rows].any(axis=0))
+            of_drawn = f1_score(references[rows], predictions[rows], average=name, labels=labels, zero_division=0)
+            expected.append(100 * of_drawn)
+        np.testing.assert_allclose(statistic.resampled(counts), expected, rtol=1e-9, atol=1e-9)
+        self.assertEqual(intervals.interval_over_rows(statistic)["resamples"], 10_000)
+
+    def test_sets_of_labels_without_a_true_label_have_no_macro_f1(self):
+        statistic = statistic_of(METRICS["macro_f1"], Judged(["late", "", ""], ["", "", "late"]), None)
+        np.testing.assert_array_equal(
+            statistic.resampled(np.array([[2, 1, 0], [0, 2, 1], [1, 1, 0]])), [np.nan, 0, np.nan]
+        )
+        statistic = statistic_of(METRICS["macro_f1"], Judged(["late", ""], ["", ""]), None)
+        self.assertTrue(np.isnan(statistic.value()))
 
     def test_a_unit_is_a_row_or_a_group(self):
         self.assertEqual(units_of(Judged([1, 1, 0], [1, 1, 0], ["a", "b", "a"])), [[0, 2], [1]])

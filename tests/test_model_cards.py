@@ -661,4 +661,5 @@ class BlocksTest(parameterized.TestCase):
         after = (folder / "README.md").read_text()
         self.assertIn("| updates made | 2 |", before)
         self.assertIn("| updates made | 3 |", after)
-        self.assertIn("(since update 2, where it resumed)", after)
+        seconds = json.loads((folder / "manifest.json").read_text())["training"]["train_runtime"]
+        self.assertIn(f"| seconds of training | {seconds:.1f} |", after)

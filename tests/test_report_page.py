@@ -18,7 +18,7 @@ from report_runs import Reported, figures_instead_of_pixels, make_pre_training_r
 from shown_tables import markdown_tables
 from support import folder, start_browser
 
-from t5suite.testing import cli_output, exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli, write_rows
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -232,6 +232,36 @@ class SafetyTest(parameterized.TestCase):
 
 
 class KindsOfRunsTest(parameterized.TestCase):
+    @parameterized.parameters(("glue", True), ("super_glue", True), ("mini", False), (None, False))
+    def test_where_published_scores_are_from_is_said_where_the_benchmark_has_some(self, benchmark, is_said):
+        settings = {
+            "benchmark": benchmark,
+            "dataset_name": "rte",
+            "seed": 1,
+            "model_name_or_path": "google-t5/t5-small",
+        }
+        manifest = {"run_id": "1", "settings": settings, "data": {}, "marks": {}}
+        report = reported(written(folder() / "run", manifest, "", None, {"rte": {"accuracy": 50.0}}))
+        for text in (report.html, report.markdown):
+            self.assertEqual("arXiv:1910.10683, table 14" in text, is_said)
+
+    def test_the_seconds_that_were_left_are_no_speed(self):
+        lines = [
+            {
+                "step": step,
+                "epoch": 0.1,
+                "seconds": 1.0,
+                "train/tokens_per_second": 900.0,
+                "train/seconds_left": 30.0 - step,
+            }
+            for step in (10, 20, 30)
+        ]
+        run = make_run(folder() / "run", "sentiment")
+        write_rows(run / "metrics.jsonl", lines)
+        report = reported(run)
+        self.assertEqual(report.data["runs"][0]["speed"], {"train/tokens_per_second": 900.0})
+        self.assertEqual(list(report.page.tables["Speed and memory"][0]), ["Run", "Updates", "Tokens/s", "Machine"])
+
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()
         runs = [make_run(place / "a", "sentiment", finished=False),

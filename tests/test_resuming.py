@@ -1,10 +1,15 @@
 """A run that goes on: bit by bit where it was stopped, or with parts reset, or longer; from folders of any name."""
 
+import contextlib
 import dataclasses
 import functools
+import io
+import itertools
 import json
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -15,8 +20,11 @@ from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.reports.finished_runs import rows_of_runs
+from t5suite.reports.run_facts import read_run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
-from t5suite.training.checkpoints import starts
+from t5suite.training.checkpoints import resuming, starts
+from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -420,6 +428,42 @@ class ScriptTest(parameterized.TestCase):
         self.assertTrue(any("eval/accuracy" in line for line in read_rows(directory / "metrics.jsonl")))
         state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
         self.assertGreater(state["stateful_callbacks"]["MaxMinutesCallback"]["attributes"]["seconds_before"], 0.006)
+
+    def test_seconds_and_rates_of_an_extended_run_are_of_all_its_updates(self):
+        directory = folder() / "run"
+        argv = later_wins([*FLAGS, "--output_dir", str(directory)])
+        # In the first start 1000 seconds pass between any two looks at the clock.
+        clock = SimpleNamespace(perf_counter=itertools.count(0.0, 1000.0).__next__)
+        with mock.patch.object(resuming, "time", clock):
+            fine_tune_t5.main([*argv, "--max_steps", "2"])
+        in_checkpoint = json.loads((directory / "checkpoint-2" / "progress.json").read_text())["seconds"]
+        self.assertEqual(in_checkpoint % 1000, 0)
+        self.assertGreaterEqual(in_checkpoint, 1000)
+        began = time.time()
+        with contextlib.redirect_stderr(io.StringIO()) as stderr, contextlib.redirect_stdout(io.StringIO()) as stdout:
+            fine_tune_t5.main([*argv, "--max_steps", "3", "--extend"])
+        training = json.loads((directory / "manifest.json").read_text())["training"]
+        seconds = training["train_runtime"]
+        self.assertBetween(seconds, in_checkpoint, in_checkpoint + time.time() - began)
+        # 3 updates of 16 rows.
+        self.assertAlmostEqual(training["train_steps_per_second"], 3 / seconds, delta=0.0006)
+        self.assertAlmostEqual(training["train_samples_per_second"], 48 / seconds, delta=0.0006)
+        self.assertEqual(training["seconds_from_step"], 0)
+        (line,) = [line for line in read_rows(directory / "metrics.jsonl") if "train/train_runtime" in line]
+        self.assertEqual(line["train/train_runtime"], seconds)
+        minutes, rest = divmod(round(seconds), 60)
+        self.assertIn(f"step 3/3 · trained in {minutes}m{rest:02d}s · ", stdout.getvalue() + stderr.getvalue())
+        (row,) = rows_of_runs([directory])
+        self.assertEqual(row["train_seconds"], seconds)
+        self.assertEqual(read_run(directory)["speed"]["train/train_runtime"], seconds)
+
+    def test_a_checkpoint_of_before_seconds_were_kept_is_counted_on_from(self):
+        progress = RunProgress(lambda control: None)
+        saved = {"loss_from_step": 0, "pending": {}, "callbacks": {}}
+        progress.take_up_saved(SimpleNamespace(step=40), saved, [])
+        self.assertEqual((progress.seconds_before, progress.seconds_from_step), (0.0, 40))
+        progress.take_up_saved(SimpleNamespace(step=40), saved | {"seconds": 7.5, "seconds_from_step": 0}, [])
+        self.assertEqual((progress.seconds_before, progress.seconds_from_step), (7.5, 0))
 
     def test_other_settings_are_another_run_still(self):
         directory = folder() / "run"

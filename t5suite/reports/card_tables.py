@@ -199,14 +199,18 @@ def commit_text(commit: dict) -> str:
 
 
 def training_seconds(training: dict) -> str:
-    """The seconds of training, and since which update; empty if they are unknown."""
+    """The seconds of training, of all starts, and since which update they count; empty if they are unknown.
+
+    >>> training_seconds({"train_runtime": 61.37, "seconds_from_step": 0, "from_step": 200})
+    '61.4'
+    """
     seconds = training.get("train_runtime")
     if seconds is None:
         return ""
     text = f"{seconds:.1f}"
-    first_update = training.get("from_step")
+    first_update = training.get("seconds_from_step", training.get("from_step"))
     if first_update:
-        text += f" (since update {first_update:,}, where it resumed)"
+        text += f" (since update {first_update:,})"
     return text
 
 

@@ -9,6 +9,8 @@ Rows are identified by the data's `idx`, else by their place in a file, or their
 scored on different subsets of one source are compared on the rows that both have.
 """
 
+import math
+
 from t5suite.base.errors import DataError
 from t5suite.base.script_flags import changes_of_flags
 from t5suite.base.terminal import Terminal
@@ -378,7 +380,7 @@ def score_cells(entry: dict) -> list[str]:
     if bootstrap:
         difference = f"{bootstrap['difference']:+.2f}"
         interval = f"{bootstrap['low']:+.2f} to {bootstrap['high']:+.2f}"
-        bootstrap_p = p_text(bootstrap["p"])
+        bootstrap_p = bootstrap_p_text(bootstrap["p"], bootstrap["smallest_p"])
     mcnemar_p = NOTHING
     test = entry["mcnemar"]
     if test:
@@ -396,6 +398,19 @@ def p_text(p: float) -> str:
     if p < SMALLEST_P:
         return f"<{SMALLEST_P:.4f}"
     return f"{p:.4f}"
+
+
+def bootstrap_p_text(p: float, smallest_p: float) -> str:
+    """A p-value of a bootstrap; where no resample lay on the rarer side, only that it is below what so many can show.
+
+    >>> bootstrap_p_text(0.0594, smallest_p=2 / 101), bootstrap_p_text(2 / 101, smallest_p=2 / 101)
+    ('0.0594', '<0.02')
+    """
+    if p > smallest_p:
+        return p_text(p)
+    unit = 10 ** math.floor(math.log10(smallest_p))
+    rounded_up = math.ceil(smallest_p / unit) * unit
+    return f"<{rounded_up:.1g}"
 
 
 def notes_on_rows(scores: list[dict]) -> list[str]:

@@ -14,7 +14,7 @@ MOST_EQUAL_STEPS = 5
 MEANINGS = {
     "invalid %": "answers that are no label or number of the task, and count as wrong",
     "cut off %": "answers that reach the greatest length without an end",
-    "train s": "seconds of training",
+    "train s": "seconds of training, of all starts of a run",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
     "nothing selected": "no evaluation during training gave a number: these are the last weights",

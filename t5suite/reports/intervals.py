@@ -98,9 +98,9 @@ def _values_by_sums(statistics: list[Statistic], rng: np.random.Generator) -> li
 
 
 def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
-    """The difference b - a in points with its interval and two-sided p; None where it is not defined.
+    """The difference b - a in points with its interval, two-sided p and `smallest_p`; None where it is not defined.
 
-    The two are over the same units, in the same order.
+    `smallest_p` is the least that p can be with so many resamples. The two are over the same units, in the same order.
     """
     assert a.num_units == b.num_units, f"{a.num_units} and {b.num_units} units: not the same rows"
     difference = b.value() - a.value()
@@ -113,14 +113,15 @@ def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
     interval = _percentile_interval(differences, a.num_units)
     if interval is None:
         return None
-    p = _two_sided_p(differences[np.isfinite(differences)])
-    return {"difference": float(difference), "p": p, **interval}
+    finite = differences[np.isfinite(differences)]
+    num_rarer = min((finite <= 0).sum(), (finite >= 0).sum())
+    p = _two_sided_p(num_rarer, len(finite))
+    return {"difference": float(difference), "p": p, "smallest_p": _two_sided_p(0, len(finite)), **interval}
 
 
-def _two_sided_p(differences: np.ndarray) -> float:
+def _two_sided_p(num_rarer: int, num_resamples: int) -> float:
     """Twice the share of resamples on the rarer side of zero; the difference itself counts as one of them."""
-    num_rarer = min((differences <= 0).sum(), (differences >= 0).sum())
-    return float(min(1.0, 2 * (1 + num_rarer) / (1 + len(differences))))
+    return float(min(1.0, 2 * (1 + num_rarer) / (1 + num_resamples)))
 
 
 def mcnemar(only_a: int, only_b: int) -> float:

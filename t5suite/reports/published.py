@@ -29,6 +29,11 @@ def published_scores() -> dict:
     return json.loads((Path(__file__).parent / "published_scores.json").read_text(encoding="utf-8"))
 
 
+def has_published_scores(benchmark: str | None) -> bool:
+    """Whether any of a benchmark's tasks has published scores."""
+    return benchmark in published_scores()["test"]
+
+
 def published_score(benchmark: str | None, task: str, metric: str, size: str | None) -> float | None:
     """Points of the T5 of that size; None where none were published.
 

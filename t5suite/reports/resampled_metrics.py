@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5suite.tasks.metrics import label_set
 from t5suite.tasks.postprocessors import Judged
 
 
@@ -159,6 +160,33 @@ def _counts_by_class(predictions, references, classes, units: list[list[int]]) -
     predicted = predictions[:, None] == classes
     true = references[:, None] == classes
     by_row = np.hstack([predicted & true, predicted, true]).astype(float)
+    return _sums_of_units(by_row, units)
+
+
+def _micro_f1_of_sets_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):
+    """F1 of sets of labels, all labels counted together."""
+    by_row = [[len(a & b), len(a), len(b)] for a, b in _pairs_of_sets(judged)]
+    return _sums_of_units(np.array(by_row, dtype=float), units), _f1_of_class_0
+
+
+def _macro_f1_of_sets_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):
+    """The mean F1 of the labels that the references of the rows drawn have; a label of no reference counts nowhere."""
+    pairs = _pairs_of_sets(judged)
+    labels = sorted(frozenset().union(*(reference for _, reference in pairs)))
+    predicted = np.array([[label in prediction for label in labels] for prediction, _ in pairs], dtype=bool)
+    true = np.array([[label in reference for label in labels] for _, reference in pairs], dtype=bool)
+    by_row = np.hstack([predicted & true, predicted, true]).astype(float)
+    return _sums_of_units(by_row, units), _macro_f1_of_true_classes
+
+
+def _pairs_of_sets(judged: Judged) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """Each row's predicted set of labels, and its true one."""
+    pairs = zip(judged.predictions, judged.references, strict=True)
+    return [(label_set(prediction), label_set(reference)) for prediction, reference in pairs]
+
+
+def _sums_of_units(by_row: np.ndarray, units: list[list[int]]) -> np.ndarray:
+    """[U, k]: what the rows of each unit add together."""
     return np.stack([by_row[rows].sum(axis=0) for rows in units])
 
 
@@ -167,12 +195,23 @@ def _f1_by_class(sums: np.ndarray) -> np.ndarray:
     return _ratio(2 * right, predicted + true, 0.0)
 
 
+def _f1_of_class_0(sums: np.ndarray) -> np.ndarray:
+    return 100 * _f1_by_class(sums)[:, 0]
+
+
 def _f1_of_class_1(sums: np.ndarray) -> np.ndarray:
     return 100 * _f1_by_class(sums)[:, 1]
 
 
 def _macro_f1(sums: np.ndarray) -> np.ndarray:
     return 100 * _f1_by_class(sums).mean(1)
+
+
+def _macro_f1_of_true_classes(sums: np.ndarray) -> np.ndarray:
+    """The mean over the classes that are true in a row drawn; NaN where none is."""
+    is_true = np.split(sums, 3, axis=1)[2] > 0
+    total = np.where(is_true, _f1_by_class(sums), 0.0).sum(1)
+    return 100 * _ratio(total, is_true.sum(1), math.nan)
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
@@ -196,7 +235,9 @@ SUMS = {
     "mean_3class_f1": _mean_3class_f1_sums,
     "matthews_correlation": _matthews_sums,
     "grouped_exact_match": _group_mean_sums,
-    **dict.fromkeys(("accuracy", "squad_f1", "squad_exact_match"), _mean_sums),
+    "micro_f1": _micro_f1_of_sets_sums,
+    "macro_f1": _macro_f1_of_sets_sums,
+    **dict.fromkeys(("accuracy", "subset_accuracy", "squad_f1", "squad_exact_match"), _mean_sums),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean_sums),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean_sums),
 }

@@ -29,7 +29,7 @@ from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_e
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
 from t5suite.reports.finished_runs import is_scored_in_role, suite_averages, without_rates
 from t5suite.reports.formatting import short_names
-from t5suite.reports.published import published_average, published_score, published_scores
+from t5suite.reports.published import has_published_scores, published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.seeds import group_by_setting
@@ -80,7 +80,7 @@ def report_data(
         "confusions": confusion_entries(evaluated),
         "examples": example_entries(evaluated, most_examples),
         "sweeps": list(sweeps),
-        "method": method(),
+        "method": method(runs),
     }
 
 
@@ -391,8 +391,14 @@ def metric_rows(runs: list[dict]) -> list[dict]:
     return rows
 
 
-def method() -> dict:
-    """How the numbers were made, in words that the renderers print."""
+def method(runs: list[dict]) -> dict:
+    """How the numbers were made, in words for the reader; published scores only where a benchmark has some."""
+    published = {}
+    if any(has_published_scores(run["benchmark"]) for run in runs):
+        published["Published scores"] = (
+            f"{published_scores()['sources']['test']} GLUE's published average is taken over the eight tasks that ours "
+            "is over, without WNLI."
+        )
     few = f"{intervals.RESAMPLES_DIRECT} ({intervals.RESAMPLES_TEXTS} over texts)"
     return {
         "Intervals": (
@@ -403,9 +409,9 @@ def method() -> dict:
         ),
         "Standard deviation": "Of a sample, over seeds (n - 1).",
         "Majority baseline": "Always the most frequent label of the same rows that the run was scored on.",
-        "Published scores": (
-            f"{published_scores()['sources']['test']} GLUE's published average is taken over the eight tasks that ours "
-            "is over, without WNLI."
+        **published,
+        "Speed": (
+            "Medians of the logged values; nothing is shown that was not logged. The seconds of training, and examples "
+            "and updates a second, are of all starts of a run together, evaluations included."
         ),
-        "Speed": "Medians of the logged values; nothing is shown that was not logged.",
     }

@@ -189,4 +189,5 @@ def median_speed(lines: list[dict]) -> dict[str, float]:
 
 
 def _is_speed(name: str) -> bool:
-    return name.startswith("train/") and is_of_the_machine(name)
+    """Whether a number that was logged is a rate, a time or memory; the seconds that were left then say nothing now."""
+    return name.startswith("train/") and is_of_the_machine(name) and name != "train/seconds_left"

@@ -599,7 +599,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         self._catch_up(trial, self.state.epoch, None, start_time)
         if self.args.load_best_model_at_end and not selected_a_checkpoint(self.state):
             note_nothing_selected(self.state.global_step)
-        return super()._finalize_training(trial, num_train_samples, start_time)
+        # Seconds and rates of the whole training are those of all starts, as its loss is.
+        self._initial_global_step = self.progress.seconds_from_step
+        return super()._finalize_training(trial, num_train_samples, start_time - self.progress.seconds_before)
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step; if the run must stop, only the log that is due, one checkpoint, and the end."""

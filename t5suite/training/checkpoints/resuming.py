@@ -4,12 +4,14 @@
     >>> progress.described(loss_total=41.5, logged_step=10, stopped=False, callbacks=callbacks)      # -> progress.json
 
 * The loss since the last log, the sum of losses behind `train_loss`, and the step of the last log.
+* The seconds of training behind `train_runtime` and the rates beside it.
 * The state of every callback that has one (`t5suite.Callback`).
 * Whether training was over (early stopping, `--max_steps`): such a run trains no further step when resumed.
 * What was pending. A run that is asked to stop does so at the end of a step, before an evaluation that is due there,
   or aborts an evaluation in progress. The resumed run evaluates first, as if it had not been interrupted.
 """
 
+import time
 from collections.abc import Callable, Iterable
 
 from t5suite.training.callback import Callback, load_states, save_states
@@ -27,6 +29,8 @@ class RunProgress(Callback):
       pending: what is still to be done at the current step: an evaluation, the end of an epoch.
       after_epoch_end: whether the trainer has called `on_epoch_end` for this epoch.
       loss_from_step: the step after which the sum of losses begins.
+      seconds_before: seconds of the updates that earlier starts made and this one keeps.
+      seconds_from_step: the step after which these seconds begin.
     """
 
     def __init__(self, take_up: Callable):
@@ -34,8 +38,12 @@ class RunProgress(Callback):
         self.pending: dict = {}
         self.after_epoch_end = False
         self.loss_from_step = 0
+        self.seconds_before = 0.0
+        self.seconds_from_step = 0
+        self.started = time.perf_counter()
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
         self.take_up(control)
 
     def on_step_begin(self, args, state, control, **kwargs):
@@ -50,6 +58,8 @@ class RunProgress(Callback):
         return {
             "loss_total": loss_total,
             "loss_from_step": self.loss_from_step,
+            "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
+            "seconds_from_step": self.seconds_from_step,
             "logged_step": logged_step,
             "stopped": stopped,
             "pending": self.pending,
@@ -59,10 +69,18 @@ class RunProgress(Callback):
     def take_up_saved(self, start: Start, progress: dict | None, callbacks: Iterable) -> None:
         """Takes up a checkpoint's progress (`restoring.saved_progress`); None: there is none."""
         self.loss_from_step = start.step
+        self.seconds_from_step = start.step
         if progress is not None:
             self.loss_from_step = progress["loss_from_step"]
+            self._take_up_seconds(progress)
             self.pending = progress["pending"]
             load_states(callbacks, progress["callbacks"])
+
+    def _take_up_seconds(self, progress: dict) -> None:
+        """Counts on from a checkpoint's seconds; one of an earlier version has none."""
+        if "seconds" in progress:
+            self.seconds_before = progress["seconds"]
+            self.seconds_from_step = progress["seconds_from_step"]
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
         """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""
