@@ -13,11 +13,6 @@ from absl.testing import parameterized
 from report_runs import answers_again, make_run, reported
 from support import folder
 
-from t5suite.reports.compare import score_cells
-from t5suite.reports.intervals import paired_bootstrap
-from t5suite.reports.resampled_metrics import statistic_of
-from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.postprocessors import Judged
 from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 WORDS = "soup stew bread cake pie".split()
@@ -373,27 +368,3 @@ class SetsOfLabelsTest(parameterized.TestCase):
         self.assertEqual((test["only_a"], test["only_b"]), (10, 20))
         self.assertAlmostEqual(test["p"], 2 * sum(math.comb(30, heads) for heads in range(11)) / 2**30)
         self.assertIsNone(entries["micro_f1"]["mcnemar"])
-
-
-class SmallestPTest(parameterized.TestCase):
-    """What the table shows of a p-value that is the least that so many resamples can give."""
-
-    def shown(self, metric: str, answers_a: list, answers_b: list, references: list) -> tuple[dict, str]:
-        sides = [Judged(side, references) for side in (answers_a, answers_b)]
-        bootstrap = paired_bootstrap(*[statistic_of(METRICS[metric], side, None) for side in sides])
-        entry = {"task": "x", "metric": metric, "a": 0.0, "b": 0.0, "rows": 20, "bootstrap": bootstrap, "mcnemar": None}
-        return bootstrap, score_cells(entry)[6]
-
-    def test_100_resamples_say_less_than_2_in_100(self):
-        texts = [f"the cat sat on mat number {place}" for place in range(20)]
-        bootstrap, cell = self.shown("bleu", ["a dog ran"] * 20, texts, texts)
-        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (100, 2 / 101, "<0.02"))
-
-    def test_10000_resamples_say_less_than_2_in_10000(self):
-        bootstrap, cell = self.shown("accuracy", [0] * 20, [1] * 20, [1] * 20)
-        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (10_000, 2 / 10_001, "<0.0002"))
-
-    def test_any_other_p_is_shown_as_it_is(self):
-        bootstrap, cell = self.shown("accuracy", [0] * 6 + [1] * 14, [1] * 13 + [0] * 3 + [1] * 4, [1] * 20)
-        self.assertGreater(bootstrap["p"], 0.01)
-        self.assertEqual(cell, f"{bootstrap['p']:.4f}")

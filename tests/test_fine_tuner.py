@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import exits_with, load_own_rows, read_rows, write_rows
+from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
     "max_steps": 4, "per_device_train_batch_size": 8,
@@ -345,6 +345,19 @@ class InputsTest(parameterized.TestCase):
     def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
         with exits_with(78, message):
             FineTuner(model, data, **flags)
+
+    def test_a_model_in_memory_that_cannot_be_trained_is_refused(self):
+        data = {"data": "mini/sentiment", "tokenizer": tiny_tokenizer(), "use_cpu": True, "max_steps": 1}
+        small = tiny_model()
+        small.resize_token_embeddings(len(tiny_tokenizer()) - 1)
+        broken = tiny_model()
+        broken.shared.weight.data[3, 1] = float("nan")
+        for model, code, message in (
+            (small, 78, "embeddings, but the tokenizer"),
+            (broken, 65, "in memory.*shared.weight"),
+        ):
+            with exits_with(code, message):
+                FineTuner(model, output_dir=tempfile.mkdtemp(), **data).train()
 
     def test_lists_are_words_with_commas_where_the_flag_is_one_word(self):
         columns = {"text_column": "text", "target_column": "label"}

@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from t5suite.reports import intervals
+from t5suite.reports.compare import score_cells
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import SUMS, statistic_of, units_of
 from t5suite.tasks.metrics import METRICS
@@ -281,3 +282,27 @@ class PairedBootstrapTest(parameterized.TestCase):
         self.assertAlmostEqual(interval["p"], expected, delta=0.03)
         # B has one row right more than A, always the same: the difference is never negative.
         self.assertGreaterEqual(paired_bootstrap(of([1] * 15 + [0] * 15), of([1] * 16 + [0] * 14))["low"], 0.0)
+
+
+class SmallestPTest(parameterized.TestCase):
+    """What the table shows of a p-value that is the least that so many resamples can give."""
+
+    def shown(self, metric: str, answers_a: list, answers_b: list, references: list) -> tuple[dict, str]:
+        sides = [Judged(side, references) for side in (answers_a, answers_b)]
+        bootstrap = paired_bootstrap(*[statistic_of(METRICS[metric], side, None) for side in sides])
+        entry = {"task": "x", "metric": metric, "a": 0.0, "b": 0.0, "rows": 20, "bootstrap": bootstrap, "mcnemar": None}
+        return bootstrap, score_cells(entry)[6]
+
+    def test_100_resamples_say_less_than_2_in_100(self):
+        texts = [f"the cat sat on mat number {place}" for place in range(20)]
+        bootstrap, cell = self.shown("bleu", ["a dog ran"] * 20, texts, texts)
+        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (100, 2 / 101, "<0.02"))
+
+    def test_10000_resamples_say_less_than_2_in_10000(self):
+        bootstrap, cell = self.shown("accuracy", [0] * 20, [1] * 20, [1] * 20)
+        self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (10_000, 2 / 10_001, "<0.0002"))
+
+    def test_any_other_p_is_shown_as_it_is(self):
+        bootstrap, cell = self.shown("accuracy", [0] * 6 + [1] * 14, [1] * 13 + [0] * 3 + [1] * 4, [1] * 20)
+        self.assertGreater(bootstrap["p"], 0.01)
+        self.assertEqual(cell, f"{bootstrap['p']:.4f}")

@@ -156,6 +156,15 @@ class QuantizationTest(parameterized.TestCase):
         with mock.patch("importlib.util.find_spec", find_everything), exits_with(78, "these would be random"):
             tiny_tuner(load_in_4bit=True, adapter="lora")
 
+    def test_trained_weights_are_no_random_ones(self):
+        with (
+            mock.patch("importlib.util.find_spec", find_everything),
+            mock.patch("transformers.BitsAndBytesConfig", side_effect=LookupError("reached")) as config,
+            self.assertRaisesRegex(LookupError, "reached"),
+        ):
+            loaded(base(), load_in_4bit=True, adapter="lora")
+        self.assertTrue(config.call_args.kwargs["load_in_4bit"])
+
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,vocab_size=640"
 UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import lxml.html
+import numpy as np
 import pytest
 from absl.testing import parameterized
 from report_runs import Reported, figures_instead_of_pixels, make_pre_training_run, make_run, reported, written
@@ -168,6 +169,14 @@ class NumbersTest(parameterized.TestCase):
                 points[run] = [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
             mean = [(step, (y + points["s2"][i][1]) / 2) for i, (step, y) in enumerate(points["s1"])]
             self.assertEqual(drawn, [points["s1"], points["s2"], mean])
+
+    def test_a_mean_is_of_the_finished_runs_of_a_setting(self):
+        first, second, _ = three_runs()
+        unfinished = make_run(folder() / "s3", "sentiment", seed=3, finished=False)
+        lines = reported(first, second, unfinished, size="small").figures["curve-sentiment-accuracy"].axes[0].lines
+        curves = [line.get_ydata() for line in lines]
+        self.assertLen(curves, 4)
+        np.testing.assert_allclose(curves[-1], (curves[0] + curves[1]) / 2)
 
     def test_every_number_stands_under_its_heading(self):
         """One row of numbers that all differ, and that of its average."""

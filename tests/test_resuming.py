@@ -35,6 +35,7 @@ BY_STEPS = ["--eval_strategy", "steps", "--eval_steps", "2"]
 # 4 steps an epoch. The last log is not at the end, checkpoints are not where logs are, and stopping comes early.
 RUNS = {
     "short": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "3"]),
+    "part_of_an_epoch": (fine_tune_t5, [*FINE_TUNE, "--max_steps", "3"]),
     "by_epochs": (fine_tune_t5, [*FINE_TUNE, "--num_train_epochs", "2"]),
     "by_steps": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "7"]),
     "stopping_early": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "40", "--learning_rate", "0",
@@ -95,16 +96,18 @@ def states_of_checkpoints(directory) -> dict[str, dict]:
 
 
 class CheckpointsTest(parameterized.TestCase):
-    @parameterized.parameters(stop_in_step, stop_in_evaluation)
-    def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, stop):
+    @parameterized.parameters(
+        ("short", stop_in_step, 2), ("short", stop_in_evaluation, 2), ("part_of_an_epoch", stop_in_step, 3)
+    )
+    def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, name, stop, step):
         directory = Path(tempfile.mkdtemp()) / "run"
-        with exits_with(75, "checkpoint-2"):
-            run("short", directory, **stop(2))
-        run("short", directory)
-        self.assertEqual(untimed(directory), untimed(whole("short")[1]))  # a line's loss is of updates before it, too
+        with exits_with(75, f"checkpoint-{step}"):
+            run(name, directory, **stop(step))
+        run(name, directory)
+        self.assertEqual(untimed(directory), untimed(whole(name)[1]))  # a line's loss is of updates before it, too
         states = states_of_checkpoints(directory)
-        self.assertEqual(states, states_of_checkpoints(whole("short")[1]))
-        self.assertLen(states["checkpoint-2"]["evaluations"], 1)
+        self.assertEqual(states, states_of_checkpoints(whole(name)[1]))
+        self.assertLen(states[f"checkpoint-{step}"]["evaluations"], 1)
 
 
 @pytest.mark.slow

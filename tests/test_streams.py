@@ -442,6 +442,18 @@ class TroubleTest(parameterized.TestCase):
         self.assertIn(f"skipped: {path}:51: not JSON", "\n".join(logs.output))
         self.assertIn(f"{path}:54: column 'text' holds 7", "\n".join(logs.output))
 
+    @parameterized.parameters(0, 2)
+    def test_a_bad_line_counts_once_a_pass_however_many_blocks_follow(self, num_workers):
+        lines = [self.LINES[0], "{oh", *self.LINES[1:]]
+        _, stream = self.stream_of(lines, "skip", num_workers=num_workers, num_virtual_streams=2)
+        batches = iter(stream)
+        for _ in range(40):
+            next(batches)
+        stream.close()
+        counts = stream.counts()
+        self.assertGreaterEqual(counts["documents"], 100)
+        self.assertBetween(counts["bad"], counts["documents"] // 50, counts["documents"] // 50 + 2)
+
     def test_fewer_documents_than_streams(self):
         _, stream = self.stream_of(self.LINES[:3])
         with exits_with(65, r"stream \d of 8 finds nothing to train on.*--num_virtual_streams"):
@@ -478,6 +490,31 @@ class TokenizerTest(parameterized.TestCase):
             loader(source).load_state_dict({**state, "data": {**state["data"], "tokenizer": "other"}})
 
 
+class BreakingDataset:
+    """What is read of a streamed data set of one file, whose connection breaks once before each of these rows."""
+
+    num_shards = 1
+    column_names = None
+
+    def __init__(self, texts: list[str], breaks_before: list[int], first: int = 0):
+        self.texts = texts
+        self.breaks_before = breaks_before
+        self.first = first
+
+    def shard(self, num_shards, index):
+        return self
+
+    def skip(self, count):
+        return BreakingDataset(self.texts, self.breaks_before, count)
+
+    def iter(self, batch_size):
+        for row in range(self.first, len(self.texts)):
+            if row in self.breaks_before:
+                self.breaks_before.remove(row)
+                raise ConnectionError("reset")
+            yield {"text": [self.texts[row]]}
+
+
 class HubTest(parameterized.TestCase):
     """The hub's stand-in is a local folder, streamed by the real `load_dataset`."""
 
@@ -511,6 +548,15 @@ class HubTest(parameterized.TestCase):
         self.assertEqual(updates(source, 12, num_workers=2)[0], whole)
         _, state = updates(source, 7, num_workers=2)
         self.assertEqual(updates(source, 5, world_size=2, state=state)[0], whole[7:])
+
+    @mock.patch("time.sleep")
+    def test_a_connection_that_breaks_far_apart_has_all_attempts_each_time(self, sleep):
+        dataset = BreakingDataset(self.texts, [0, 1, 20, 40, 60])
+        documents = list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+        self.assertEqual([document.text for document in documents], self.texts)
+        self.assertEqual(sleep.call_count, 5)
+        with exits_with(75, "file 0 after row 20"):
+            list(HubSource("hub:x", dataset=BreakingDataset(self.texts, [20] * 4)).read(Share(0, 1)))
 
     def test_a_broken_file_is_named(self):
         directory = folder()
