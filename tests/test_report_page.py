@@ -19,7 +19,7 @@ from report_runs import Reported, figures_instead_of_pixels, make_pre_training_r
 from shown_tables import markdown_tables
 from support import folder, start_browser
 
-from t5suite.testing import cli_output, exits_with, run_cli, write_rows
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, write_rows
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -373,6 +373,25 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual([row["answer"] for row in rows], [example["prediction"] for example in expected])
         self.assertEqual([row["target"] for row in rows], [example["target"] for example in expected])
 
+    def test_numbers_are_not_wrong_but_farther_from_the_truth_or_less_far(self):
+        answers = ["no label", *(["0.0", "2.4", "5.0", "1.0"] * 10)[:39]]
+        run = make_run(folder() / "s1", "similarity", predictions=answers)
+        targets = [line["target"] for line in read_rows(run / "predictions/similarity.validation.jsonl")]
+        distances = [
+            abs(float(answer) - float(target)) for answer, target in zip(answers[1:], targets[1:], strict=True)
+        ]
+        order = [0, *sorted(range(1, 40), key=lambda row: -round(distances[row - 1], 6))]
+        report = reported(run)
+        (part,) = report.data["examples"]
+        self.assertEqual(part["verdicts"], {"invalid": 1, "numeric": 39})
+        self.assertEqual([example["row"] for example in part["examples"]], order)
+        self.assertIn("similarity · s1: 39 numbers, the farthest from the truth first<", report.html)
+        self.assertIn(f'<span class="verdict">off by {max(distances):.4g}</span>', report.html)
+        self.assertNotIn('class="wrong"', report.html)
+        (invalid, numbers) = [rows for rows in markdown_tables(report.markdown) if "answer" in rows[0]]
+        self.assertEqual([row["answer"] for row in invalid], ["no label"])
+        self.assertEqual([row["answer"] for row in numbers], [answers[row] for row in order[1:]])
+
     def test_folders_that_are_no_runs_are_skipped_and_the_runs_inside_are_named(self):
         place = folder()
         run = make_run(place / "runs/a", "sentiment")
@@ -496,11 +515,14 @@ class BrowserTest(parameterized.TestCase):
         for number in range(groups.count()):
             group = groups.nth(number)
             title = group.locator("summary").inner_text()
-            place, count, verdict = re.fullmatch(r"(.+): (\d+) (\w+)", title).groups()
+            place, count, verdict = re.fullmatch(r"(.+): (\d+) (\w+)(?:, the farthest .* first)?", title).groups()
             items = group.locator("li")
             self.assertEqual(group.get_attribute("open") is not None, number == 0, title)
             self.assertEqual(items.count(), int(count), title)
-            self.assertEqual(set(items.locator(".verdict").all_text_contents()), {verdict}, title)
+            verdicts = set(items.locator(".verdict").all_text_contents())
+            if verdict == "numbers":
+                verdicts = {re.sub(r"off by [\d.]+", "numbers", text) for text in verdicts}
+            self.assertEqual(verdicts, {verdict}, title)
             num_examples += items.count()
         self.assertEqual(num_examples, 150)
         invalid_evil = groups.filter(has_text="evil: 12 invalid")

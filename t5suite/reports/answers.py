@@ -11,11 +11,12 @@ import math
 import re
 
 from t5suite.reports.evaluations import TaskEvaluation
-from t5suite.reports.formatting import shortened
+from t5suite.reports.formatting import shortened, significant
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import correctness
 
-VERDICTS = ("invalid", "wrong", "right", "unlabelled")
+# Of a task of numbers, valid answers to labelled rows are neither right nor wrong: they are at a distance.
+VERDICTS = ("invalid", "wrong", "numeric", "right", "unlabelled")
 LONGEST_TEXT = 1200
 # A key that is a line of a file, an entry or a row of one.
 PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
@@ -24,12 +25,17 @@ PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
 def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `max_examples` of them.
 
-    Invalid and wrong ones come first, then the others; each kind in the rows' order.
+    Invalid and wrong ones come first, then the others; each kind in the rows' order, but numbers the farthest from the
+    truth first.
     """
     by_verdict: dict[str, list] = {verdict: [] for verdict in VERDICTS}
-    for example in evaluation.examples:
+    for example in _farthest_first(evaluation):
         verdict = example_verdict(evaluation, example)
-        by_verdict[verdict].append(_shown_example(example, verdict))
+        shown = _shown_example(example, verdict)
+        if is_at_distance(evaluation, verdict):
+            shown["verdict"] = "numeric"
+            shown["off_by"] = significant(_distance(evaluation, example))
+        by_verdict[shown["verdict"]].append(shown)
     examples = []
     for members in by_verdict.values():
         examples += members
@@ -41,6 +47,26 @@ def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
         "shown": len(first_examples),
         "examples": first_examples,
     }
+
+
+def is_at_distance(evaluation: TaskEvaluation, verdict: str) -> bool:
+    """Whether an answer with this verdict is a number beside a true one."""
+    return evaluation.task.value_kind == "number" and verdict in ("right", "wrong")
+
+
+def _farthest_first(evaluation: TaskEvaluation) -> list[dict]:
+    """The examples in the rows' order; of numbers, those that are farthest from their targets first."""
+    if evaluation.task.value_kind != "number":
+        return evaluation.examples
+    return sorted(evaluation.examples, key=lambda example: _distance(evaluation, example), reverse=True)
+
+
+def _distance(evaluation: TaskEvaluation, example: dict) -> float:
+    """How far an answer's number is from the true one; 0 where one of them is none."""
+    if not is_at_distance(evaluation, example_verdict(evaluation, example)):
+        return 0.0
+    parse = evaluation.task.parse
+    return abs(parse(example["prediction"]) - parse(example["target"]))
 
 
 def _shown_example(example: dict, verdict: str) -> dict:

@@ -458,7 +458,10 @@ def _notes_on_examples(evaluations: list[dict]) -> list[str]:
     num_answers = sum(evaluation["total"] for evaluation in evaluations)
     count = f"All {num_answers:,} answers."
     if num_shown < num_answers:
-        count = f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first."
+        count = (
+            f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first, and of "
+            "numbers those that are farthest from the truth."
+        )
     notes = [f"{count} predictions/ in the run's directory has them all."]
     for evaluation in evaluations:
         if evaluation["note"]:
@@ -477,7 +480,10 @@ def _examples_by_verdict(evaluation: dict) -> list[tuple[str, list[dict]]]:
         number = f"{count:,}"
         if len(examples) < count:
             number = f"{len(examples):,} of {count:,}"
-        groups.append((f"{place}: {number} {verdict}", examples))
+        kind = verdict
+        if verdict == "numeric":
+            kind = "numbers, the farthest from the truth first"
+        groups.append((f"{place}: {number} {kind}", examples))
     return groups
 
 
