@@ -232,6 +232,13 @@ class TaskTest(parameterized.TestCase):
         self.assert_task(mirror_run(), "text-generation", ["en"])
         self.assert_task(file_run(), "text-generation", None)
 
+    def test_the_language_of_a_benchmark_is_not_that_of_a_file_in_its_place(self):
+        rows = [{"sentence": f"Es regnet {i}.", "label": i % 2} for i in range(8)]
+        path = str(write_rows(new_folder() / "rows.jsonl", rows))
+        for flags, languages in (({}, ["en"]), ({"train_file": path}, None)):
+            run = unscored(dataset_name="sentiment", **flags)
+            self.assertEqual(card_of(run.directory).data.language, languages)
+
     @pytest.mark.slow
     def test_languages_of_a_model_of_many_are_those_of_the_flags(self):
         place = new_folder()
