@@ -156,6 +156,13 @@ class CoverageMapTest(parameterized.TestCase):
         }
         return coverage_map.CoverageMap(root, lines, {"slow": 2.0, "quick": 0.1, "imports a": 1.0})
 
+    def test_tests_that_may_look_at_what_another_has_made_come_last(self):
+        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (root / "a.py").write_text("def f():\n    return 1\n")
+        makes, looks, other = "t/a.py::A::makes", "t/a.py::B::looks", "t/b.py::B::other"
+        tests = coverage_map.CoverageMap(root, {"a.py": {2: {makes}}}, {makes: 3.0, looks: 0.1, other: 0.1})
+        self.assertEqual(tests.tests_of("a.py", 2, 2), [makes, looks])
+
 
 @pytest.mark.slow
 class TrialTest(absltest.TestCase):
@@ -167,7 +174,7 @@ class TrialTest(absltest.TestCase):
         coverage_map.make_map(root, folder / "quick", "not slow", 1, [])
         mapped = coverage_map.read_map(root, folder / "quick")
         prefix = "tests/test_module.py::"
-        self.assertEqual(mapped.tests_of("t5suite/module.py", 6, 6), [prefix + "test_add"])
+        self.assertEqual(mapped.tests_of("t5suite/module.py", 6, 6)[0], prefix + "test_add")
         self.assertEqual(mapped.tests_of("t5suite/child.py", 1, 1), [prefix + "test_child"])
         written = [
             faults.Fault("t5suite/module.py", 6, 6, "", MODULE.replace("a + b", "a - b")),
@@ -179,7 +186,7 @@ class TrialTest(absltest.TestCase):
         self.assertEqual(
             [outcome.caught_by for outcome in outcomes], [prefix + "test_add", None, prefix + "test_child"]
         )
-        self.assertEqual([outcome.num_tests for outcome in outcomes], [1, 1, 1])
+        self.assertEqual([outcome.num_tests for outcome in outcomes], [3, 3, 1])
 
 
 def repository(root: Path, code: str) -> Path:

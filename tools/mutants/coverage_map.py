@@ -34,8 +34,9 @@ class CoverageMap:
     seconds: dict[str, float]
 
     def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
-        """The tests that execute one of these lines, quick ones first.
+        """The tests that execute one of these lines, quick ones first, then the others of their files.
 
+        Those may look at what one of the first has made (`setUpClass`, `functools.cache`).
         What an import executes (a constant, a field, a signature) acts later, here or elsewhere: first come the tests
         that execute anything of the file, then those of the files that import it, then those of their importers.
         """
@@ -44,15 +45,26 @@ class CoverageMap:
         if not executed_lines:
             return []
         if is_in_function(self.root / path, first_line):
-            return self._quick_first(set().union(*(lines[line] for line in executed_lines)))
+            tests_of_lines = set().union(*(lines[line] for line in executed_lines))
+            return self._quick_first(tests_of_lines) + self._quick_first(self._neighbours(tests_of_lines))
         tests: dict[str, None] = {}
         for paths in importers_by_distance(path, imported_modules(self.root, list(self.tests))):
             tests_of_files = set().union(*(lines for file in paths for lines in self.tests[file].values()))
             tests |= dict.fromkeys(self._quick_first(tests_of_files))
         return list(tests)
 
+    def _neighbours(self, tests: set[str]) -> set[str]:
+        """The other tests of the files of these."""
+        files = {file_of_test(test) for test in tests}
+        return {test for test in self.seconds if file_of_test(test) in files} - tests
+
     def _quick_first(self, tests: set[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def file_of_test(test: str) -> str:
+    """`tests/test_a.py::A::test_b` -> `tests/test_a.py`."""
+    return test.partition("::")[0]
 
 
 def imported_modules(root: Path, paths: list[str]) -> dict[str, set[str]]:
