@@ -22,7 +22,7 @@ _NOTHING = object()
 # What separates labels in other people's files, but not here; and how many labels a message names.
 OTHER_SEPARATORS = ("|", ";")
 MOST_NAMED_LABELS = 10
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 # What a formatter raises for a row of another form.
 ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 # Words for kinds of values, of which a column has one.
@@ -100,18 +100,12 @@ def _note_numbers(task: Task, rows) -> None:
     if task.value_kind != "text" or "rouge" not in task.entry["metric_names"]:
         return
     column = task.entry["label_column_name"]
-    if len(rows) and all(_is_number(value_at(row, column, None)) for row in rows):
+    if len(rows) and all(NUMBER.fullmatch(str(value_at(row, column, None))) for row in rows):
         logger.warning(
             "%r holds numbers, which are learned and scored as texts. For a regression give --metrics "
             "pearson,spearman; for classes give --labels",
             column,
         )
-
-
-def _is_number(cell) -> bool:
-    if isinstance(cell, str):
-        return bool(NUMBER.fullmatch(cell.strip()))
-    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
 
 
 def _is_quoted(text) -> bool:
