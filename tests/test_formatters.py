@@ -391,8 +391,9 @@ class DprTest(parameterized.TestCase):
 
     def test_a_pronoun_that_is_no_pattern_is_taken_literally(self):
         for pronoun in ("(", "he)", "*", "["):
-            found = texts("super_glue", "dpr", self.row(f"Bob saw {pronoun} there", pronoun))
-            self.assertEqual(found[0][0], f"wsc: Bob saw *{pronoun}* there")
+            for after in ("there", f"and {pronoun} there"):  # the first one alone, as of a pattern
+                ((text, _),) = texts("super_glue", "dpr", self.row(f"Bob saw {pronoun} {after}", pronoun))
+                self.assertEqual(text, f"wsc: Bob saw *{pronoun}* {after}")
 
     def test_the_target_is_the_right_candidate_and_another_label_is_refused(self):
         for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>")):

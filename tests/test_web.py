@@ -21,9 +21,19 @@ from support import folder, start_browser
 from tiny_predictor import answers, mini_rows, predict_words, rows_file
 
 from t5suite import load_task
-from t5suite.inference.web import LONGEST_TEXT, ROUTES, check_texts, local_socket, page_of, page_title, server_of
+from t5suite.inference import running
+from t5suite.inference.web import (
+    LONGEST_TEXT,
+    ROUTES,
+    answer_function,
+    check_texts,
+    local_socket,
+    page_of,
+    page_title,
+    server_of,
+)
 from t5suite.inference.web_guard import Guard
-from t5suite.testing import exits_with, save_model, tiny_run
+from t5suite.testing import exits_with, run_cli, save_model, tiny_run
 
 PORT = 7860
 
@@ -275,6 +285,22 @@ class CommandTest(PageClient):
         self.assertEqual(text, answer["prediction"])
         shares = {each["label"]: each["confidence"] for each in label["confidences"]}
         self.assertEqual(shares, chosen["probabilities"])
+
+
+@unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
+class AnswerTest(parameterized.TestCase):
+    @parameterized.parameters(([],), (["--labels"],))
+    def test_what_is_typed_has_predict_s_answer_and_the_probabilities_of_the_task_s_labels(self, flags):
+        with mock.patch.object(running, "serve_page") as serve_page:
+            run_cli(*predict_words("--web", *flags))
+        job, predictor, _ = serve_page.call_args.args
+        answer = answer_function(job, predictor)
+        expected, chosen = (answers(*words, rows=rows_file(count=3)) for words in (flags, ["--labels"]))
+        for row, line, chosen_line in zip(mini_rows(count=3), expected, chosen, strict=True):
+            text, probabilities = answer(row["sentence"])
+            self.assertEqual(text, line["prediction"])
+            for label, probability in chosen_line["probabilities"].items():
+                self.assertAlmostEqual(probabilities[label], probability, delta=1e-5)
 
 
 @pytest.mark.slow
