@@ -258,7 +258,7 @@ class TasksTest(parameterized.TestCase):
         for rows, message in (
             (
                 [{"text": "x", "label": "a"}, {"text": "y"}],
-                r"rows\.jsonl:2: column 'label' holds None: a train row must",
+                r"rows\.jsonl:2: column 'label' is empty: a train row must",
             ),
             ([{"text": "x", "label": "a"}, {"txt": "y", "label": "a"}], r"rows\.jsonl:2: no column 'text'"),
             ([{"text": "x", "label": "a"}, {"text": None, "label": "a"}], r"rows\.jsonl:2: column 'text' holds None"),

@@ -137,7 +137,7 @@ class OwnNumbersTest(parameterized.TestCase):
             task, rows = loaded_numbers(folder, "csv", ["-1", "-1.0", "2"])
             self.assertEqual([task.is_labelled(row) for row in rows], [True] * 3)
             self.assertEqual(targets_of(task, rows), ["-1", "-1.0", "2"])
-            with exits_with(65, "train.csv:3: column 'score' holds None"):
+            with exits_with(65, "train.csv:3: column 'score' is empty"):
                 loaded_numbers(folder, "csv", ["-1", "", "2"])
             task, rows = loaded_numbers(folder, "csv", ["", ""], role="test")
             self.assertEqual([task.is_labelled(row) for row in rows], [False] * 2)
