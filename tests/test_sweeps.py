@@ -214,6 +214,9 @@ class SearchesTest(SweepTest):
             err.getvalue(), r"trial 2: started, 3 of 5, x 4, seed 1\n.* trial 2: .* · 3 of 5 done, about \d+s left\n"
         )
         self.assertEqual(re.findall(r"· (\d) of 5 done, about \d+s left", err.getvalue()), ["1", "2", "3", "4"])
+        self.assertRegex(
+            err.getvalue(), r"trial 0: finished, but eval/loss was never a number; .*/trials/0000.log says why"
+        )
         self.assertIn(f"t5suite report {self.directory}\n", err.getvalue())
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])

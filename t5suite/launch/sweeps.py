@@ -284,6 +284,8 @@ class Sweep:
             return self._fail(slot, facts, why)
         self.store.end(slot.claim, "complete", **{**facts, "value": value})
         self.has_succeeded = True
+        if value is None:
+            return f"finished, but {self.plan.metric} was never a number; {slot.files.log} says why"
         return f"finished, best {cell_text(value)}"
 
     def _prune(self, slot: RunningTrial, facts: dict, may_restart: bool) -> str:
