@@ -357,6 +357,15 @@ class DirectoryTest(InFolderTest):
         self.assertEqual(directory_for("runs/rte", CHOSEN_BY), "runs/rte")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, "seed": 7}), "runs/rte-3")
 
+    @parameterized.parameters(
+        "data_dir", "data_format", "hub_path", "hub_name", "train_dir", "validation_file", "test_file", "train_corpus",
+        "model_revision", "config_name", "tokenizer_name",
+    )  # fmt: skip
+    def test_so_do_other_files_of_rows_and_other_parts_of_a_model(self, name):
+        begun_run("runs/rte", **{name: "a"})
+        self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "b"}), "runs/rte-2")
+        self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "a"}), "runs/rte")
+
     @parameterized.parameters({"learning_rate": 1e-4}, {"max_steps": 20})
     def test_any_other_setting_stays_where_the_run_is(self, **changes):
         begun_run("runs/rte")
