@@ -21,8 +21,6 @@ from tokenizers.models import Unigram
 
 import pre_train_t5
 from t5suite.data.objectives import sentinel_ids
-from t5suite.models.configs import load_config
-from t5suite.models.t5.output_layer import random_model
 from t5suite.testing import (
     bundled_model,
     cli_output,
@@ -56,8 +54,8 @@ MODEL_TYPES = {
     "mt5": ("seq2seq", TINY),
     "umt5": ("seq2seq", TINY),
 }  # fmt: skip
-# Their dropouts have the names of those of bert and t5.
-OF_EQUAL_DROPOUTS = ("roberta", "roformer", "electra", "mt5", "umt5")
+
+
 AUTO_CLASSES = {
     "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal": transformers.AutoModelForCausalLM,
     "masked": transformers.AutoModelForMaskedLM,
@@ -128,17 +126,15 @@ class PresetTest(OfflineTest):
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
 
-    @parameterized.parameters(*NUM_PARAMETERS)
-    def test_a_preset_has_as_many_parameters(self, name):
-        """In a model of the shapes alone."""
-        auto_class = transformers.AutoModelForSeq2SeqLM
-        with torch.device("meta"):
-            model = random_model(auto_class, load_config(name, from_scratch=True))
-        self.assertEqual(sum(weight.numel() for weight in model.parameters()), NUM_PARAMETERS[name])
+    def test_a_preset_has_as_many_parameters(self):
+        self.check_parameters("t5-small")  # t5-v1_1-small: test_memory.py
 
-    @parameterized.parameters(*NUM_PARAMETERS)
-    @pytest.mark.slow  # quick: of one layer, in test_memory.py
-    def test_a_summary_counts_a_preset_s_parameters(self, name):
+    @parameterized.parameters(*(name for name in NUM_PARAMETERS if name != "t5-small"))
+    @pytest.mark.slow
+    def test_another_preset_has_as_many_parameters(self, name):
+        self.check_parameters(name)
+
+    def check_parameters(self, name):
         with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}):
             flags = ("--config_name", name, "--freeze", "embeddings", "--batch_size", "1", "--source_length", "2")
             table = json.loads(cli_output("summary", "--json", "--target_length", "2", *flags))
@@ -191,16 +187,8 @@ class ConfigTest(OfflineTest):
         with exits_with(78, message):
             config_of(name, overrides)
 
-    @parameterized.parameters(*(name for name in MODEL_TYPES if name not in OF_EQUAL_DROPOUTS))
+    @parameterized.parameters(*MODEL_TYPES)
     def test_dropout_reaches_the_model_and_a_rate_of_0_switches_every_dropout_off(self, model_type):
-        self.check_dropouts(model_type)
-
-    @parameterized.parameters(*OF_EQUAL_DROPOUTS)
-    @pytest.mark.slow
-    def test_dropout_reaches_models_whose_settings_have_the_names_of_another_type(self, model_type):
-        self.check_dropouts(model_type)
-
-    def check_dropouts(self, model_type):
         overrides = MODEL_TYPES[model_type][1]
         # A head for classes keeps its own dropout.
         overrides += {
@@ -210,7 +198,7 @@ class ConfigTest(OfflineTest):
         for rate in (0.0, 0.25):
             flags = {"config_name": model_type, "config_overrides": overrides, "dropout_rate": rate}
             model = tiny_tuner(**flags, from_scratch=True).model.train()
-            batch = {"input_ids": tokens(model, batch=2, length=24)}
+            batch = {"input_ids": tokens(model, length=24)}
             batch |= {"decoder_input_ids": batch["input_ids"]} if model.config.is_encoder_decoder else {}
             with torch.no_grad():
                 self.assertEqual(torch.equal(model(**batch).logits, model(**batch).logits), rate == 0)

@@ -39,7 +39,6 @@ from tracker_readers import tensorboard_files
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.reports.compare import compare_runs, json_lines, print_comparison
 from t5suite.testing import cli_output, read_rows, tiny_run
 
 SCORES, EVERY_RUN = "In points (nll: nats per token)", "Every run"
@@ -67,8 +66,7 @@ class AllReports:
 @functools.cache
 def one_run() -> AllReports:
     made = make_mixture(folder() / "first", seed=1)
-    with mock.patch("t5suite.reports.intervals.RESAMPLES_DIRECT", 20):  # intervals are read of the runs below
-        return AllReports(made, ending=ending_of(made))
+    return AllReports(made, ending=ending_of(made))
 
 
 @functools.cache
@@ -703,11 +701,9 @@ class ComparedTest(ShownTest):
     def test_every_number_of_compare_is_under_its_heading(self):
         first, second, _ = two_runs().made
         names = [str(run.directory) for run in (first, second)]
-        with mock.patch("t5suite.reports.intervals.RESAMPLES_DIRECT", 100):
-            comparison = compare_runs(*names)
-        (rows,) = terminal_tables(printed(print_comparison, comparison, 0))
-        lines = json.loads(json.dumps(list(json_lines(comparison))))
-        entries = {(entry["task"], entry["metric"]): entry for entry in lines[1:] if "metric" in entry}
+        with_json = [json.loads(line) for line in cli_output("compare", *names, "--json").splitlines()]
+        (rows,) = terminal_tables(cli_output("compare", *names, "--max_flips", "0"))
+        entries = {(entry["task"], entry["metric"]): entry for entry in with_json[1:] if "metric" in entry}
         cells = {(row["task"], row["metric"]): row for row in rows}
         keys = [key for key in results_of(first)["scores"] if key[1] != "invalid_rate"]
         expected = [{key: results_of(run)["scores"][key] for key in keys} for run in (first, second)]
