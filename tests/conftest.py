@@ -15,6 +15,8 @@ import pytest
 import t5suite
 
 assert t5suite
+# As many threads as the processes that tests start: on some machines their number changes the last digit of a sum.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test needs the hub itself, and whether a machine reaches it shall change none. Those with a hub of their own say so.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # The most processor time of the call of a test that is not marked slow. It holds a first import of a large library

@@ -160,7 +160,7 @@ ENTRIES = {
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
         "t5suite.base.library_probes:probe_schedulers",
-        "_tr_loss _last_lr",
+        "_tr_loss _last_lr _initial_global_step",
     ),
     "row_fingerprints": Entry(
         "the fingerprints of rows (datasets)",

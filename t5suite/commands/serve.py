@@ -26,7 +26,8 @@ def serve_flags(parser) -> None:
     add("--port", type=int, default=8000, help="the port to listen at; 0: any free one (default: 8000)")
     add(
         "--served_model_name",
-        help="what clients call the model; default: its run's name, its folder's (task-folder), or its hub name",
+        help="what clients call the model; default: --run_name, else the folder (TASK-FOLDER if it lacks the task), "
+        "else the hub's name",
     )
     add("--allowed_hosts", help="further names of this machine that clients use, with commas")
     add("--no_auth", action="store_true", help=f"answer everybody who reaches --host, without {API_KEY}")

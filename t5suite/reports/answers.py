@@ -29,13 +29,18 @@ def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     truth first.
     """
     by_verdict: dict[str, list] = {verdict: [] for verdict in VERDICTS}
-    for example in _farthest_first(evaluation):
+    numbers = []
+    for example in evaluation.examples:
         verdict = example_verdict(evaluation, example)
-        shown = _shown_example(example, verdict)
-        if is_at_distance(evaluation, verdict):
-            shown["verdict"] = "numeric"
-            shown["off_by"] = significant(_distance(evaluation, example))
-        by_verdict[shown["verdict"]].append(shown)
+        shown_example = _shown_example(example, verdict)
+        if evaluation.task.value_kind == "number" and verdict in ("right", "wrong"):
+            distance = _distance(evaluation, example)
+            shown_example |= {"verdict": "numeric", "off_by": significant(distance)}
+            numbers.append((distance, shown_example))
+        else:
+            by_verdict[verdict].append(shown_example)
+    numbers.sort(key=lambda number: number[0], reverse=True)
+    by_verdict["numeric"] = [shown_example for _, shown_example in numbers]
     examples = []
     for members in by_verdict.values():
         examples += members
@@ -49,22 +54,8 @@ def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     }
 
 
-def is_at_distance(evaluation: TaskEvaluation, verdict: str) -> bool:
-    """Whether an answer with this verdict is a number beside a true one."""
-    return evaluation.task.value_kind == "number" and verdict in ("right", "wrong")
-
-
-def _farthest_first(evaluation: TaskEvaluation) -> list[dict]:
-    """The examples in the rows' order; of numbers, those that are farthest from their targets first."""
-    if evaluation.task.value_kind != "number":
-        return evaluation.examples
-    return sorted(evaluation.examples, key=lambda example: _distance(evaluation, example), reverse=True)
-
-
 def _distance(evaluation: TaskEvaluation, example: dict) -> float:
-    """How far an answer's number is from the true one; 0 where one of them is none."""
-    if not is_at_distance(evaluation, example_verdict(evaluation, example)):
-        return 0.0
+    """How far an answer's number is from the true one."""
     parse = evaluation.task.parse
     return abs(parse(example["prediction"]) - parse(example["target"]))
 

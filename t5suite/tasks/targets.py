@@ -177,7 +177,7 @@ def class_number(label, entry) -> int:
 
 
 def _hint_about_label(label, words: list[str]) -> str:
-    """What a label may be that is none of the words: one in another case, or several."""
+    """What a label may be that is not among the words: one of them in another case, or several."""
     similar = same_but_for_case(label, words)
     if similar:
         return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"

@@ -54,7 +54,7 @@ class RunProgress(Callback):
         self.after_epoch_end = True
 
     def described(self, *, loss_total: float, logged_step: int, stopped: bool, callbacks: Iterable) -> dict:
-        """The progress that is the same on all ranks, as JSON values."""
+        """The progress as JSON values: the seconds are of this process, all else is the same on all ranks."""
         return {
             "loss_total": loss_total,
             "loss_from_step": self.loss_from_step,
