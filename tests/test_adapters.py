@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from t5suite.testing import TINY_T5, exits_with, run_cli, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_tuner
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4  # rounding reaches 2e-5; what training changes is over 1e-2
 MERGING = ("lora", "dora", "ia3")
 PROMPTING = ("prompt_tuning", "prefix")
 ADAPTERS = (*MERGING, *PROMPTING)
