@@ -294,7 +294,13 @@ class ModuleWithoutTable(torch.nn.BatchNorm1d):
 class ProbeTest(parameterized.TestCase):
     """The library moves under each probe: it is noticed, and refused with the library's name."""
 
+    def setUp(self):
+        super().setUp()
+        libraries.probed.cache_clear()
+        self.addCleanup(libraries.probed.cache_clear)
+
     def refused(self, entry_name: str, library: str) -> None:
+        libraries.probed.cache_clear()  # a process that begins now
         self.assertIn(library, unproved([entry_name])[entry_name])
         with exits_with(78) as caught:
             require_proved(entry_name)

@@ -61,9 +61,9 @@ def read_json(path):
         raise DataError(f"{path}: {problem}") from None
 
 
-def write_json(path, value) -> None:
-    """Writes JSON atomically (`whole_file`); NaN is rejected."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def write_json(path, value, indent: int | None = 2) -> None:
+    """Writes JSON atomically (`whole_file`); NaN is rejected. `indent=None`: one line, for long lists of numbers."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -13,6 +13,7 @@ annotations are part of the tree; comments, docstrings and formatting are not.
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
 from pathlib import Path
@@ -58,13 +59,14 @@ def source_file(module: str) -> Path | None:
     if spec is None:
         return None
     if inner_module:
-        return _file_below(spec.submodule_search_locations or (), inner_module)
+        return _file_below(tuple(spec.submodule_search_locations or ()), inner_module)
     if spec.origin:
         return Path(spec.origin)
     return None
 
 
-def _file_below(folders, inner_module: str) -> Path | None:
+@functools.cache
+def _file_below(folders: tuple[str, ...], inner_module: str) -> Path | None:
     """The file of an inner module in the folders of its package; None if there is none."""
     for folder in folders:
         stem = Path(folder, *inner_module.split("."))

@@ -17,6 +17,7 @@ run that needs the entry ends with exit code 78 and the version that works (REFU
 
 import argparse
 import contextvars
+import functools
 import json
 import logging
 from collections.abc import Iterable
@@ -130,16 +131,17 @@ def unproved_paths() -> dict[str, str]:
 def _reason(entry: Entry) -> str | None:
     reason = source_reason(entry) or replaced_object(entry)
     if reason is None and entry.probe is not None:
-        return _probed(entry)
+        return probed(entry.probe, entry.library)
     return reason
 
 
-def _probed(entry: Entry) -> str | None:
-    """What an entry's probe finds; one that ends with an error has found that its library has changed."""
+@functools.cache
+def probed(probe: str, library: str) -> str | None:
+    """What a probe finds, once in a process; one that ends with an error has found that its library has changed."""
     try:
-        return load_object(entry.probe, "the probe")()
+        return load_object(probe, "the probe")()
     except (ImportError, AttributeError, TypeError, RuntimeError) as error:
-        return f"{installed(entry.library)}: {type(error).__name__}: {error}"
+        return f"{installed(library)}: {type(error).__name__}: {error}"
 
 
 def main(argv=None) -> None:

@@ -9,6 +9,7 @@ Texts of the data are escaped everywhere. Without scripts everything can be read
 """
 
 import base64
+import functools
 import hashlib
 from pathlib import Path
 
@@ -26,9 +27,6 @@ def html_page(data: dict, plots: list[Plot], rendered_plots: dict[str, dict[str,
       rendered_plots: plot's name -> what `plots.render_plot` made of it.
     """
     folder = Path(__file__).parent
-    templates = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     style = (folder / "page.css").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
     policy = (
@@ -38,16 +36,29 @@ def html_page(data: dict, plots: list[Plot], rendered_plots: dict[str, dict[str,
     pictures = {}
     for name, forms in rendered_plots.items():
         pictures[name] = f"data:image/svg+xml;base64,{base64.b64encode(forms['svg']).decode()}"
-    return templates.get_template("page.html.jinja").render(
-        data=data,
-        sections=sections_of(data, plots),
-        summary=summary_line(data),
-        headline=headline(data),
-        pictures=pictures,
-        policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        repr=repr,
+    return (
+        templates()
+        .get_template("page.html.jinja")
+        .render(
+            data=data,
+            sections=sections_of(data, plots),
+            summary=summary_line(data),
+            headline=headline(data),
+            pictures=pictures,
+            policy=policy,
+            style=Markup(style),
+            script=Markup(script),
+            repr=repr,
+        )
+    )
+
+
+@functools.cache
+def templates() -> Environment:
+    """The folder's templates, each compiled once in a process."""
+    folder = Path(__file__).parent
+    return Environment(
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
 
 

@@ -5,6 +5,7 @@
 >>> order = make_epoch_order(sets, features, Mixing(), Schedule(num_epochs=3, update_size=32), seed=42)
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -272,8 +273,14 @@ def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
         content = tokenizer.get_vocab()
     parts = [dataset_fingerprint(rows), json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
     parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
-    root = Path(__file__).resolve().parent.parent.parent
-    code = [*sorted((root / "tasks").rglob("*.py")), root / "contrib" / "formatters.py"]
-    code += sorted((root / "data" / "batches" / "encodings").rglob("*.py"))
-    parts += [path.read_text(encoding="utf-8") for path in code]
+    parts.append(_code_of_examples())
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _code_of_examples() -> str:
+    """The code that makes examples of rows, and ids of examples."""
+    root = Path(__file__).resolve().parent.parent.parent
+    files = [*sorted((root / "tasks").rglob("*.py")), root / "contrib" / "formatters.py"]
+    files += sorted((root / "data" / "batches" / "encodings").rglob("*.py"))
+    return "\x00".join(path.read_text(encoding="utf-8") for path in files)

@@ -116,7 +116,8 @@ class Checkpoints:
 
     def write_progress(self, folder: Path, of_rank: dict, progress: dict, position: Position) -> None:
         """Writes this rank's random state and sums, and the progress that is the same on all ranks."""
-        write_json(folder / RANK_FILE.format(rank=self.ranks.rank), {"random_state": random_state(), **of_rank})
+        state = {"random_state": random_state(), **of_rank}
+        write_json(folder / RANK_FILE.format(rank=self.ranks.rank), state, indent=None)
         if self.args.should_save:
             write_json(folder / POSITION_FILE, asdict(position))
             write_json(folder / PROGRESS_FILE, progress)
