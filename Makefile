@@ -36,7 +36,7 @@ lint: $(INSTALLED)  ## style, and the direction of imports
 	$(BIN)/lint-imports
 
 test: lint  ## the tests that run before every commit
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder  # in conftest.py's order
 
 test-all: lint  ## every test, the slow ones too: DeepSpeed, launchers, Slurm where it is installed
 	T5SUITE_QUICK_SECONDS=30 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800 \

@@ -29,6 +29,7 @@ from write_guard import WriteGuard, tree
 
 from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.provenance import loaded_software
 from t5suite.constants import DATASET_VALS
 from t5suite.data.corpora.documents import read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
@@ -153,6 +154,11 @@ def document(value, rng) -> bytes:
 
 class FuzzTest(parameterized.TestCase):
     """A folder to write to beside a canary."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        loaded_software()  # asks git, once in a process
 
     def setUp(self):
         super().setUp()
