@@ -50,6 +50,7 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish(session):
     """From here on garbage is looked for among what the tests themselves make; the time of a group of tests begins."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
     session.config.tests_end = time.monotonic() + float(os.environ.get("T5SUITE_TEST_SECONDS", "inf"))
 
