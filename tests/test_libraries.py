@@ -342,6 +342,8 @@ class ProbeTest(parameterized.TestCase):
 
 
 # Private names that are no library's inside: of Python's own library, and of named tuples.
+# Libraries whose classes ours inherit from.
+WITH_CLASSES = frozenset("accelerate datasets huggingface_hub peft tokenizers torch transformers".split())
 NOT_OF_LIBRARIES = frozenset("_asdict _fields _replace _exit".split())
 
 
@@ -361,6 +363,21 @@ class CompletenessTest(parameterized.TestCase):
         for path, node in nodes:
             for name in private_names_in(node):
                 self.assertIn(name, allowed, f"{path}:{node.lineno}: in no entry")
+
+    @pytest.mark.slow
+    def test_what_a_class_sets_of_its_base_s_private_attributes_is_in_an_entry(self):
+        allowed = {attribute for entry in ENTRIES.values() for attribute in entry.attributes.split()}
+        classes = 0
+        missing_names = set()
+        for path in Path(library_proofs.OUR_CODE).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+                source = source_of_library_bases(tree, node)
+                classes += bool(source)
+                names = [name for name in names_set_on_self(node) if f"self.{name}" in source]
+                missing_names |= {(path.name, node.name, name) for name in names if name not in allowed}
+        self.assertEmpty(missing_names)
+        self.assertGreater(classes, 5)
 
     @parameterized.parameters(*(name for name in BY_SOURCE if ENTRIES[name].attributes))
     def test_an_attribute_stands_in_a_definition_of_its_entry_or_in_its_probe(self, entry_name):
@@ -392,6 +409,29 @@ def names_made_by(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         return [node.id]
     return []
+
+
+def names_set_on_self(class_node: ast.ClassDef) -> list[str]:
+    """The private attributes of `self` that a class sets."""
+    names = [name for node in ast.walk(class_node) if isinstance(node, ast.Attribute) for name in names_made_by(node)]
+    return [name for name in names if name.startswith("_") and not name.startswith("__")]
+
+
+def source_of_library_bases(tree: ast.Module, class_node: ast.ClassDef) -> str:
+    """The source of all classes that a class inherits from the libraries that its module imports names from."""
+    modules = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in WITH_CLASSES
+        for alias in node.names
+    }
+    sources = []
+    for base in class_node.bases:
+        if isinstance(base, ast.Name) and base.id in modules:
+            module, name = modules[base.id]
+            bases = inspect.getmro(getattr(importlib.import_module(module), name))
+            sources += [inspect.getsource(each) for each in bases if each.__module__.partition(".")[0] in WITH_CLASSES]
+    return "".join(sources)
 
 
 def private_names_in(node: ast.AST) -> list[str]:
