@@ -34,6 +34,7 @@ from t5suite.data.rows.formats import (
 )
 from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
+from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
@@ -79,7 +80,11 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     Args:
       rows: those that are in memory, by split.
       own_metrics: the user has more metrics than those that `--metrics` names.
+
+    Raises:
+      ConfigError: flags that do not fit one another or the rows.
     """
+    selection_share(arguments.data.selection_split)  # refuses a wrong one before anything is loaded
     settle_no_eval(arguments)
     own_metrics = own_metrics or bool(named_metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
