@@ -11,6 +11,7 @@ doi:10.1186/1471-2288-13-91).
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,11 +20,14 @@ from t5suite.reports.resampled_metrics import Statistic
 LEVEL = 0.95
 SEED = 0
 RESAMPLES = 10_000
-# Metrics that are recomputed on every resample have fewer of them; those of texts (BLEU, chrF) the fewest.
+# Metrics that are recomputed on every resample (a user's own) have fewer of them; those of texts (BLEU, chrF) the
+# fewest.
 RESAMPLES_DIRECT = 500
 RESAMPLES_TEXTS = 100
 # How many counts (resamples times kinds of units) are drawn at once: 32 MB.
 MOST_CELLS = 4_000_000
+# Rank correlations hold so many arrays of the counts' size at once.
+ARRAYS_OF_RANKS = 8
 
 
 def interval_over_rows(statistic: Statistic) -> dict | None:
@@ -73,12 +77,18 @@ def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
     rng = np.random.default_rng(SEED)
     if all(statistic.unit_sums is not None for statistic in statistics):
         return _values_by_sums(statistics, rng)
-    num_resamples = RESAMPLES_DIRECT
+    num_resamples = RESAMPLES
+    if any(statistic.recomputed for statistic in statistics):
+        num_resamples = RESAMPLES_DIRECT
     if any(statistic.reads_texts for statistic in statistics):
         num_resamples = RESAMPLES_TEXTS
     num_units = statistics[0].num_units
-    counts = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=num_resamples)
-    return [statistic.resampled(counts) for statistic in statistics]
+    parts: list[list[np.ndarray]] = [[] for _ in statistics]
+    for size in _sizes(num_resamples, ARRAYS_OF_RANKS * num_units):
+        counts = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=size)
+        for part, statistic in zip(parts, statistics, strict=True):
+            part.append(statistic.resampled(counts))
+    return [np.concatenate(part) for part in parts]
 
 
 def _values_by_sums(statistics: list[Statistic], rng: np.random.Generator) -> list[np.ndarray]:
@@ -87,14 +97,19 @@ def _values_by_sums(statistics: list[Statistic], rng: np.random.Generator) -> li
     kinds, num_of_kind = np.unique(joint_sums, axis=0, return_counts=True)
     ends = np.cumsum([statistic.unit_sums.shape[1] for statistic in statistics])[:-1]
     num_units = num_of_kind.sum()
-    resamples_at_once = max(1, MOST_CELLS // len(kinds))
     parts: list[list[np.ndarray]] = [[] for _ in statistics]
-    for start in range(0, RESAMPLES, resamples_at_once):
-        size = min(resamples_at_once, RESAMPLES - start)
+    for size in _sizes(RESAMPLES, len(kinds)):
         sums = rng.multinomial(num_units, num_of_kind / num_units, size=size) @ kinds
         for part, statistic, sums_of_statistic in zip(parts, statistics, np.split(sums, ends, axis=1), strict=True):
             part.append(statistic.combine(sums_of_statistic))
     return [np.concatenate(part) for part in parts]
+
+
+def _sizes(num_resamples: int, num_kinds: int) -> Iterator[int]:
+    """How many resamples are drawn at once, as often as it takes."""
+    at_once = max(1, MOST_CELLS // num_kinds)
+    for start in range(0, num_resamples, at_once):
+        yield min(at_once, num_resamples - start)
 
 
 def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:

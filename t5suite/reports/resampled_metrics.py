@@ -8,7 +8,8 @@ array([ 66.66666667, 100.        ])
 
 A unit is what is drawn with replacement: a row, or all rows of a group (MultiRC's questions) if the metric has
 groups, because their rows do not vary independently. Most metrics are a function of sums over units (of the units' own
-scores, or of counts by class); correlations and corpus-level text metrics are recomputed on every resample.
+scores, or of counts by class), and rank correlations one of the counts; corpus-level text metrics, and those of your
+own, are recomputed on every resample.
 """
 
 import math
@@ -20,19 +21,24 @@ import numpy as np
 from t5suite.tasks.metrics import label_set
 from t5suite.tasks.postprocessors import Judged
 
+# Numbers whose squared distances from their mean are a smaller part of their squares differ by rounding alone.
+CONSTANT = 1e-12
+
 
 class Statistic(NamedTuple):
     """A metric over units that can be drawn any number of times.
 
     Attributes:
       unit_sums: [U, k] what each unit adds to the sums; None if the metric is not a function of sums.
-      combine: sums [B, k] -> points [B]; without sums: counts [U] -> points.
-      reads_texts: whether the metric reads texts each time, which is slow.
+      combine: sums [B, k] -> points [B]; without sums: counts [B, U] -> points [B].
+      recomputed: whether the metric is computed anew for each resample, which is slow.
+      reads_texts: whether it reads texts then, which is slower.
     """
 
     num_units: int
     unit_sums: np.ndarray | None
     combine: Callable
+    recomputed: bool = False
     reads_texts: bool = False
 
     def value(self) -> float:
@@ -42,7 +48,7 @@ class Statistic(NamedTuple):
     def resampled(self, counts_BU: np.ndarray) -> np.ndarray:
         """The metric of each resample."""
         if self.unit_sums is None:
-            return np.array([self.combine(counts) for counts in counts_BU])
+            return self.combine(counts_BU)
         return self.combine(counts_BU @ self.unit_sums)
 
 
@@ -53,6 +59,8 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
     if function.__name__ in SUMS and has_classes:
         unit_sums, combine = SUMS[function.__name__](function, judged, units, num_classes)
         return Statistic(len(units), unit_sums, combine)
+    if function.__name__ == "spearman":
+        return Statistic(len(units), None, RankCorrelation.of(judged, units))
     predictions = list(judged.predictions)
     references = list(judged.references)
 
@@ -73,8 +81,75 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
             num_classes=num_classes,
         )
 
+    def metric_of_each(counts_BU: np.ndarray) -> np.ndarray:
+        return np.array([metric_of_drawn(counts) for counts in counts_BU])
+
     has_texts = bool(predictions) and isinstance(predictions[0], str)
-    return Statistic(len(units), None, metric_of_drawn, reads_texts=has_texts)
+    return Statistic(len(units), None, metric_of_each, recomputed=True, reads_texts=has_texts)
+
+
+class Ranked(NamedTuple):
+    """Some rows' values in ascending order.
+
+    Attributes:
+      order: [R] the rows, the smallest value first.
+      starts: [G] where each distinct value begins in this order.
+      distinct: [R] the number of each row's value among the distinct ones.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    distinct: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Ranked":
+        _, starts, distinct = np.unique(np.sort(values), return_index=True, return_inverse=True)
+        order = np.argsort(values, kind="stable")
+        distinct_of_row = np.empty_like(distinct)
+        distinct_of_row[order] = distinct
+        return cls(order, starts, distinct_of_row)
+
+    def centred(self, counts_BR: np.ndarray) -> np.ndarray:
+        """Each row's rank among the rows drawn, equal ones sharing the mean of theirs, minus the mean of all ranks."""
+        counts_BG = np.add.reduceat(counts_BR[:, self.order], self.starts, axis=1)
+        ends_BG = counts_BG.cumsum(axis=1)
+        ranks_BG = ends_BG - (counts_BG - 1) / 2
+        mean_B1 = (ends_BG[:, -1:] + 1) / 2
+        return (ranks_BG - mean_B1)[:, self.distinct]
+
+
+class RankCorrelation(NamedTuple):
+    """Spearman's correlation of the rows drawn: Pearson's of their ranks."""
+
+    predictions: Ranked
+    references: Ranked
+    unit_of_row: np.ndarray
+    is_finite: bool
+
+    @classmethod
+    def of(cls, judged: Judged, units: list[list[int]]) -> "RankCorrelation":
+        predictions, references = _two_sides(judged)
+        unit_of_row = np.empty(len(predictions), dtype=np.int64)
+        for unit, rows in enumerate(units):
+            unit_of_row[rows] = unit
+        is_finite = bool(np.isfinite(predictions).all() and np.isfinite(references).all())
+        return cls(Ranked.of(predictions), Ranked.of(references), unit_of_row, is_finite)
+
+    def __call__(self, counts_BU: np.ndarray) -> np.ndarray:
+        """The points of each resample; NaN where all ranks of one side are equal, and where a value is not finite."""
+        if not self.is_finite:
+            return np.full(len(counts_BU), math.nan)
+        counts_BR = counts_BU[:, self.unit_of_row]
+        predicted = self.predictions.centred(counts_BR)
+        true = self.references.centred(counts_BR)
+        covariance = (counts_BR * predicted * true).sum(axis=1)
+        spread = (counts_BR * predicted**2).sum(axis=1) * (counts_BR * true**2).sum(axis=1)
+        return 100 * _ratio(covariance, np.sqrt(spread), math.nan)
+
+
+def _two_sides(judged: Judged) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and references as numbers."""
+    return np.array(judged.predictions, dtype=float), np.array(judged.references, dtype=float)
 
 
 def units_of(judged: Judged) -> list[list[int]]:
@@ -155,6 +230,14 @@ def _matthews_sums(function: Callable, judged: Judged, units: list[list[int]], n
     return _counts_by_class(predictions, references, classes, units), _matthews
 
 
+def _pearson_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):
+    """Pearson's correlation, by sums of numbers, squares and products around the means of all rows."""
+    predictions, references = (side - side.mean() for side in _two_sides(judged))
+    ones = np.ones_like(predictions)
+    terms = [ones, predictions, references, predictions**2, references**2, predictions * references]
+    return _sums_of_units(np.stack(terms, axis=1), units), _pearson
+
+
 def _counts_by_class(predictions, references, classes, units: list[list[int]]) -> np.ndarray:
     """[U, 3 C]: how often each class is predicted rightly, is predicted, and is true in a unit's rows."""
     predicted = predictions[:, None] == classes
@@ -223,6 +306,17 @@ def _matthews(sums: np.ndarray) -> np.ndarray:
     return 100 * _ratio(covariance, deviations, 0.0)
 
 
+def _pearson(sums_B6: np.ndarray) -> np.ndarray:
+    """NaN where one side of the rows drawn is constant, but for rounding."""
+    count, predicted, true, predicted_squares, true_squares, products = sums_B6.T
+    covariance = products - predicted * true / count
+    predicted_spread = predicted_squares - predicted**2 / count
+    true_spread = true_squares - true**2 / count
+    is_constant = (predicted_spread <= CONSTANT * predicted_squares) | (true_spread <= CONSTANT * true_squares)
+    spread = np.where(is_constant, 0.0, predicted_spread * true_spread)
+    return 100 * _ratio(covariance, np.sqrt(spread), math.nan)
+
+
 def _ratio(numerator, denominator, empty: float):
     """The quotient; `empty` where the denominator is 0."""
     return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1), empty)
@@ -234,10 +328,12 @@ SUMS = {
     "f1_macro": _macro_f1_sums,
     "mean_3class_f1": _mean_3class_f1_sums,
     "matthews_correlation": _matthews_sums,
+    "pearson": _pearson_sums,
     "grouped_exact_match": _group_mean_sums,
     "micro_f1": _micro_f1_of_sets_sums,
     "macro_f1": _macro_f1_of_sets_sums,
     **dict.fromkeys(("accuracy", "subset_accuracy", "squad_f1", "squad_exact_match"), _mean_sums),
+    "neg_mean_absolute_error": _mean_sums,
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean_sums),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean_sums),
 }
