@@ -41,11 +41,24 @@ def module_of(dotted_name: str) -> str | None:
 
 def dotted_names(source: str):
     """Every dotted name of the package in imports, attributes and strings (patches, code of child processes)."""
-    tree = ast.parse(source)
-    yield from DOTTED_NAME.findall(ast.unparse(tree))
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield attribute_name(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from DOTTED_NAME.findall(node.value)
+
+
+def attribute_name(node: ast.expr) -> str:
+    """`a.b.c` of a chain of attributes; empty where it does not begin with a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{attribute_name(node.value)}.{node.attr}"
+    return ""
 
 
 def inner_modules(source: str) -> set[str]:
