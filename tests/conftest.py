@@ -1,8 +1,10 @@
 """Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded."""
 
+import collections
 import functools
 import gc
 import getpass
+import inspect
 import os
 import shutil
 import sys
@@ -42,8 +44,20 @@ def pytest_unconfigure(config):
         shutil.rmtree(config.temporary_folder, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
-    """Files with an audit hook (tests/write_guard.py) come last: it stays, and makes all that follows slower."""
+    """Of a test with the mark `quick_cases(n)`, the cases behind the first n are slow.
+
+    Files with an audit hook (tests/write_guard.py) come last: it stays, and makes all that follows slower.
+    """
+    num_cases = collections.Counter()
+    for item in items:
+        mark = item.get_closest_marker("quick_cases")
+        if mark is not None:
+            test = item.cls, inspect.unwrap(item.function)  # the same for all of its cases
+            num_cases[test] += 1
+            if num_cases[test] > mark.args[0]:
+                item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: hasattr(item.module, "WriteGuard"))
 
 

@@ -102,6 +102,7 @@ class CausalScoresTest(parameterized.TestCase):
                 self.assertAlmostEqual(a, b, delta=2e-5 * max(1.0, abs(b)))
 
     @parameterized.parameters(*MODELS)
+    @pytest.mark.quick_cases(2)
     def test_scores_and_loss_of_a_batch_equal_those_of_its_pairs_alone(self, name):
         reading = reading_of(model_of(name))
         with torch.no_grad():
@@ -204,6 +205,7 @@ class TreeScoresTest(parameterized.TestCase):
 
 class GreedyTest(parameterized.TestCase):
     @parameterized.parameters(*zip(T5_TYPES, itertools.cycle((40, 4, 1))))
+    @pytest.mark.quick_cases(2)
     def test_it_writes_what_generate_writes(self, kind, most):
         self.check(kind, most)
 

@@ -76,6 +76,7 @@ OPTIMIZERS = (
 
 class StatesTest(parameterized.TestCase):
     @parameterized.parameters(*OPTIMIZERS)
+    @pytest.mark.quick_cases(4)
     def test_a_restored_optimizer_goes_on_bit_by_bit(self, **optimizer):
         self.check_restored(optimizer, torch.float32)
 

@@ -5,6 +5,7 @@ import itertools
 import math
 from unittest import mock
 
+import pytest
 import torch
 import torch.nn.functional as F
 import transformers
@@ -85,6 +86,7 @@ CHUNKS = (None, 5, 1)
 
 class NumbersTest(parameterized.TestCase):
     @parameterized.parameters(*itertools.product(MODELS, LOSSES, CHUNKS))
+    @pytest.mark.quick_cases(10)
     def test_loss_and_gradients_are_those_of_the_logits(self, name, loss, chunk):
         batch, labels = batch_of()
         model = model_of(name)

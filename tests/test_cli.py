@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from absl.testing import parameterized
 
 import fine_tune_t5
@@ -149,6 +150,7 @@ class BareTest(parameterized.TestCase):
     @parameterized.parameters(
         (["mini.yaml"],), (["--dataset_name", "entailment"],), (["--model_name_or_path", "tiny"],), (["--eval_only"],)
     )
+    @pytest.mark.quick_cases(2)
     def test_with_a_model_or_data_it_says_what_it_runs(self, words):
         self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: ")
         self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
@@ -159,11 +161,13 @@ class BareTest(parameterized.TestCase):
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
+    @pytest.mark.quick_cases(2)
     def test_with_other_flags_it_says_that_it_trains_a_toy(self, words, duration):
         toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
         self.assertStartsWith(first_line("fine_tune", *words), toy + duration)
 
     @parameterized.parameters((["--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750))
+    @pytest.mark.quick_cases(1)
     def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
         """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

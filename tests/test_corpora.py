@@ -51,6 +51,7 @@ def texts_of(inputs, **flags) -> list[str]:
 
 class FormatTest(parameterized.TestCase):
     @parameterized.product(suffix=list(CONTENTS), packing=list(PACKED))
+    @pytest.mark.quick_cases(4)
     def test_every_format_gives_the_same_documents(self, suffix, packing):
         path = write_packed(f"a{suffix}{packing}", CONTENTS[suffix])
         self.assertEqual(texts_of(path), TEXTS)
@@ -127,6 +128,7 @@ class BadLinesTest(parameterized.TestCase):
         self.assertIn("a.txt:2", corpus.manifest["sources"][0]["named"]["not UTF-8"][0])
 
     @parameterized.product(suffix=[".gz", ".zst"], kind=[".txt", ".jsonl", ".parquet"], missing=[4, 12])
+    @pytest.mark.quick_cases(4)
     def test_a_torn_file_is_named(self, suffix, kind, missing):
         contents = {".txt": b"one two three\n" * 4000, ".jsonl": json_lines(["ab"] * 4000), ".parquet": parquet(TEXTS)}
         path = write_packed(f"a{kind}{suffix}", contents[kind])

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import yaml
 from absl.testing import parameterized
 from ranks_in_threads import on_ranks
@@ -280,6 +281,7 @@ class RefusalsTest(parameterized.TestCase):
         kind=("DEEPSPEED", "FSDP"),
         flag=("optimizer=adafactor", "optimizer=adamw_rms", "optim=galore_adamw", "optim=apollo_adamw", "optim=lomo"),
     )
+    @pytest.mark.quick_cases(5)
     def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, flag):
         name, value = flag.split("=")
         trainer = tiny_trainer()

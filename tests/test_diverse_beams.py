@@ -3,6 +3,7 @@
 import collections
 import functools
 
+import pytest
 import torch
 from absl.testing import parameterized
 from tiny_predictor import mini_rows, random_model
@@ -131,6 +132,7 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         self.assertEqual(searched(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
 
     @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])
+    @pytest.mark.quick_cases(2)
     def test_an_end_that_ranks_below_the_beams_is_no_answer_as_in_plain_beam_search(self, num_beams, length_penalty):
         """The best token ends an answer, and so would the first one below the beams, which a short answer lets win."""
         start = [model().config.decoder_start_token_id]

@@ -99,6 +99,7 @@ class ScoringTest(parameterized.TestCase):
         ("entities", "super_glue", "record", RECORD_ROWS),
         ("two_candidates", "super_glue", "dpr", DPR_ROWS),
     )
+    @pytest.mark.quick_cases(1)
     def test_scoring_candidates_equals_one_forward_a_candidate(self, benchmark, name, rows):
         self.check(benchmark, name, rows)
 
@@ -330,6 +331,7 @@ class EvaluatorTest(parameterized.TestCase):
         ("mini", "entailment", None, "generate"), ("mini", "similarity", None, "score"),
         ("super_glue", "record", RECORD_ROWS, "generate"), ("super_glue", "dpr", DPR_ROWS, "score"),
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_reports_are_equal(self, benchmark, name, rows, method):
         self.check(benchmark, name, rows, method)
 

@@ -167,6 +167,7 @@ class PlainTest(TestCase):
         self.assertEqual(copy.read_bytes(), original.read_bytes())
 
     @parameterized.parameters(bundled_model(), str(shared_data.SHARED_DATA / "tokenizer/t5"))
+    @pytest.mark.quick_cases(1)
     def test_a_spiece_model_is_made_of_the_tokenizer_piece_by_piece(self, place):
         if place != bundled_model() and not shared_data.has("tokenizer/t5/spiece.model"):
             self.skipTest(shared_data.MISSING)

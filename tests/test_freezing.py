@@ -1,5 +1,6 @@
 """Freezing: what each part names in every family, what stays as it was in training, and what is refused."""
 
+import pytest
 import torch
 from absl.testing import parameterized
 
@@ -40,6 +41,7 @@ def untrained(model) -> list[str]:
 
 class PartsTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
+    @pytest.mark.quick_cases(2)
     def test_the_parts_are_the_whole_model(self, name):
         names_of_parts = {key for part in PARTS.get(name, WHOLE) for key in frozen_by(name, freeze=part)}
         self.assertEqual(names_of_parts, {name for name, _ in tiny_model(**MODELS[name]).named_parameters()})

@@ -192,6 +192,7 @@ class LongTextsTest(parameterized.TestCase):
         self.check(name, [random_text(rng) for _ in range(60)], lengths=(1, 2, 5, 17, 50))
 
     @parameterized.parameters(*ALL)
+    @pytest.mark.quick_cases(3)
     def test_runs_have_the_ids_of_the_whole(self, name):
         self.check(name, [*RUNS, *(f"the cat {run} the cat" for run in RUNS)], lengths=(3, 17))
 

@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from absl.testing import parameterized
@@ -81,6 +82,7 @@ class ChoiceTest(parameterized.TestCase):
             np.testing.assert_array_equal(chosen[row], expected)
 
     @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
+    @pytest.mark.quick_cases(4)
     def test_units_are_hidden_whole_or_not_at_all(self, mask_units, exact_count):
         tokens = example_text(200, 150)
         keys = DatumRngs(3, range(200)).keys(300).reshape(200, 2, 150)[:, 0]

@@ -119,6 +119,7 @@ class CountsTest(parameterized.TestCase):
 
 class CutTest(parameterized.TestCase):
     @parameterized.parameters((5, 1), (8, 2), (5, 4), (8, 16))
+    @pytest.mark.quick_cases(2)
     def test_pieces_hold_every_row_once_and_in_order(self, batch_size, pieces):
         """21 rows are batches of 8, 8 and 5 rows, or four of 5 and one of a single row."""
         self.check(batch_size, pieces)
@@ -173,6 +174,7 @@ class CutTest(parameterized.TestCase):
 
 class FailedPassTest(parameterized.TestCase):
     @parameterized.parameters(("backward", 0), ("loss", 1), ("backward", 2))
+    @pytest.mark.quick_cases(1)
     def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, where, number):
         """An update has three micro-batches."""
         self.check(where, number)
@@ -246,6 +248,7 @@ class FailedPassTest(parameterized.TestCase):
         (RuntimeError, "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         (RuntimeError, "std::bad_alloc"),
     )
+    @pytest.mark.quick_cases(3)
     def test_every_way_to_say_it_counts(self, error, message):
         trainer = make(max_steps=1)
         fail_once(trainer, 0, error=error, message=message)

@@ -3,6 +3,7 @@
 Every door is a public one: the scripts, `t5suite predict` and `export`, `FineTuner`.
 """
 
+import itertools
 import json
 import shutil
 import tempfile
@@ -83,12 +84,14 @@ TRAINED = {**READING, "pre_train": pre_train}
 ALL = {**TRAINED, "init_checkpoint": initialize}
 
 
-def named(*tables):
-    """Every combination of the tables' keys, as parameters with names."""
-    rows = [()]
-    for table in tables:
-        rows = [(*row, key) for row in rows for key in table]
-    return [("_".join(map(str, row)), *row) for row in rows]
+def named(table):
+    """A table's keys as parameters with names."""
+    return [(case, case) for case in table]
+
+
+def in_turn(cases, others):
+    """Every case with one of the others, each in its turn, as parameters with names."""
+    return [(f"{case}_{other}", case, other) for case, other in zip(cases, itertools.cycle(others))]
 
 
 class OddModels(parameterized.TestCase):
@@ -139,7 +142,7 @@ def as_type(dtype):
 
 
 class ValuesTest(OddModels):
-    @parameterized.named_parameters(*named(ALL, (NAN, -INFINITE)))
+    @parameterized.named_parameters(*in_turn(ALL, (NAN, -INFINITE)))
     def test_weights_that_are_not_finite_are_refused_by_name(self, door, value):
         model = self.with_weights(spoil(value), WEIGHTS if value == -INFINITE else PICKLE)
         counts = r"2 of its tensors: .*shared.weight \(2 of 39744 values\)"
@@ -148,7 +151,7 @@ class ValuesTest(OddModels):
         self.assertIn(str(model), str(caught.exception))
         self.assertIn("encoder.final_layer_norm.weight (1 of 64 values)", str(caught.exception))
 
-    @parameterized.named_parameters(*named(ALL, ("int8", "int32", "bool")))
+    @parameterized.named_parameters(*in_turn(ALL, ("int8", "int32", "bool")))
     def test_integers_for_floating_point_weights_are_refused_by_name(self, door, dtype):
         model = self.with_weights(as_type(getattr(torch, dtype)), PICKLE if dtype == "bool" else WEIGHTS)
         named = rf"1 tensors are stored as integers.*decoder.block.0.layer.2.DenseReluDense.wo.weight \({dtype}\)"
@@ -311,27 +314,26 @@ GENERATION = {
 
 
 class SettingsTest(OddModels):
-    @parameterized.named_parameters(*named(SETTINGS))
-    def test_a_setting_that_no_model_can_have_is_refused_by_key_and_file(self, case):
+    @parameterized.named_parameters(*in_turn(SETTINGS, READING))
+    def test_a_setting_that_no_model_can_have_is_refused_by_key_and_file(self, case, door):
         settings, message = SETTINGS[case]
         model = self.with_settings(**settings)
-        for door in READING.values():
-            with exits_with(78, f"{model}/config.json: {message}"):
-                door(model)
+        with exits_with(78, f"{model}/config.json: {message}"):
+            READING[door](model)
 
-    @parameterized.named_parameters(*named(GENERATION))
-    def test_generation_settings_that_cannot_be_are_refused_by_key_and_file(self, case):
+    @parameterized.named_parameters(*in_turn(GENERATION, READING))
+    def test_generation_settings_that_cannot_be_are_refused_by_key_and_file(self, case, door):
         settings, message = GENERATION[case]
         model = self.with_settings("generation_config.json", **settings)
-        for door in READING.values():
-            with exits_with(78, f"{model}/generation_config.json: {message}"):
-                door(model)
+        with exits_with(78, f"{model}/generation_config.json: {message}"):
+            READING[door](model)
 
     @parameterized.parameters(
         {"prompt_lookup_num_tokens": 10}, {"dola_layers": "high"}, {"penalty_alpha": 0.5, "top_k": 4},
         {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, {"stop_strings": ["x"]},
         {"guidance_scale": 1.5}, {"low_memory": True}, {"token_healing": True},
     )  # fmt: skip
+    @pytest.mark.quick_cases(4)
     def test_ways_to_decode_that_a_batch_cannot_have_are_left_out_with_a_warning(self, **settings):
         model = self.with_settings("generation_config.json", **settings)
         with self.assertLogs("t5suite", "WARNING") as logs:

@@ -71,6 +71,7 @@ def flags_of(*words) -> dict:
 
 class EveryOptimizerTest(parameterized.TestCase):
     @parameterized.parameters(*optimizers.OPTIMIZERS)
+    @pytest.mark.quick_cases(1)
     def test_a_tiny_t5_learns_a_batch_by_heart(self, name):
         model = t5()
         losses = steps(model, optimizers.make_optimizer(name, model, RATES.get(name, 1e-2)), 15)

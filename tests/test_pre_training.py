@@ -162,6 +162,7 @@ class EvaluationTest(parameterized.TestCase):
         cls.flags += ["--per_device_train_batch_size", "4"]
 
     @parameterized.parameters(1, 8)
+    @pytest.mark.quick_cases(1)
     def test_nll_is_the_mean_over_all_target_tokens_at_any_batch_size(self, batch_size):
         self.check_nll(batch_size)
 

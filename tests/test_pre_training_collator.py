@@ -1,6 +1,7 @@
 """Collators of pre-training: shapes, what may change a datum, every objective, several denoisers, packed rows."""
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from absl.testing import parameterized
@@ -86,6 +87,7 @@ class CollatorTest(parameterized.TestCase):
         self.assertTrue(batch["labels"][:, 0].eq(32099).all())
 
     @parameterized.parameters((1, 0), (3, 0), (8, 0), (3, 2), (4, 2))
+    @pytest.mark.quick_cases(2)
     def test_workers_and_batch_size_do_not_change_the_data(self, batch_size, num_workers):
         collator = collator_of(64, seed=5)
         dataset = self.examples(collator, 12)

@@ -243,6 +243,7 @@ MIXED = ("labels that are written", "labels that are scored")
 
 class EvaluationTest(ReportTest):
     @parameterized.parameters(*alternating(EVALUATIONS))
+    @pytest.mark.quick_cases(9)
     def test_every_rank_reports_what_one_rank_reports(self, name, world_size):
         self.check(name, world_size)
 
@@ -297,6 +298,7 @@ class EvaluationTest(ReportTest):
             self.assert_same(report, expected)
 
     @parameterized.product(rows=(1, 2, 7, 13), world_size=(1, *SEVERAL))
+    @pytest.mark.quick_cases(4)
     def test_ranks_share_the_batches_and_stay_in_step(self, rows, world_size):
         """Each row is read by one rank; a rank without a batch of its own reads the first one once more."""
         model, tokenizer, (eval_set,) = eval_sets("a head's class", (rows,))
@@ -396,10 +398,12 @@ class PredictionTest(OwnStopRequests):
         self.enter_context(mock.patch.object(running, "load_predictor", load_one_at_a_time))
 
     @parameterized.parameters(*alternating(PREDICTIONS))
+    @pytest.mark.quick_cases(2)
     def test_the_file_of_answers_is_that_of_one_rank(self, way, world_size):
         self.check(way, world_size, 13)
 
     @parameterized.parameters((0, 3), (1, 2), (2, 3), (7, 2))
+    @pytest.mark.quick_cases(2)
     def test_so_it_is_with_few_rows(self, count, world_size):
         self.check("chosen", world_size, count)
 

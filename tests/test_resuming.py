@@ -99,6 +99,7 @@ class CheckpointsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("short", stop_in_step, 2), ("short", stop_in_evaluation, 2), ("part_of_an_epoch", stop_in_step, 3)
     )
+    @pytest.mark.quick_cases(2)
     def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, name, stop, step):
         directory = Path(tempfile.mkdtemp()) / "run"
         with exits_with(75, f"checkpoint-{step}"):
@@ -304,6 +305,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual((first_restart.reset, second_restart.reset), (frozenset(), frozenset()))
 
     @parameterized.parameters(3, 16)
+    @pytest.mark.quick_cases(1)
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
         trainer = self.go_on(per_device_train_batch_size=batch_size, max_steps=12)
         seen = trainer.train_dataset.seen

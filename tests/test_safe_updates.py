@@ -213,6 +213,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
 class OutOfMemoryTest(parameterized.TestCase):
     @parameterized.parameters(((8, 1), "model", "sgd"), ((4, 2), "backward", "adamw_torch"))
+    @pytest.mark.quick_cases(1)
     def test_the_trajectory_stays(self, cut, where, optim):
         self.check_trajectory(cut, where, optim)
 

@@ -4,6 +4,7 @@ import collections
 import itertools
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from scipy import stats
 
@@ -116,6 +117,7 @@ class LawsTest(parameterized.TestCase):
                     self.assertEqual(row.dtype, np.int64)
 
     @parameterized.named_parameters(*cases())
+    @pytest.mark.quick_cases(5)
     def test_the_text_can_be_restored_from_both_sides(self, name, settings):
         kind = "prefix_lm" if settings.get("denoiser") == 2 else name
         for j in range(40):

@@ -98,6 +98,7 @@ class LengthsTest(ServedTest):
             self.assertEqual([line.get("cut_tokens") for line in lines], [None, None, 1, 30])
 
     @parameterized.parameters({"max_tokens": 4}, {"max_tokens": 60}, {"max_tokens": 60, "temperature": 1.5, "n": 3})
+    @pytest.mark.quick_cases(1)
     def test_usage_counts_what_the_tokenizer_and_the_model_did(self, **settings):
         prompts = ["a film", "sentiment sentence: It rains .", ROWS[0]["sentence"]]
         usage = posted(self.url, "/v1/completions", {"prompt": prompts, **settings})["usage"]
@@ -139,6 +140,7 @@ class AnswersTest(ServedTest):
         ("--labels good,bad --include_inputs", {"labels": ["good", "bad"], "include_inputs": True}),
         ("--raw --max_new_tokens 3", {"raw": True, "max_new_tokens": 3}),
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_the_answers_are_those_of_predict(self, flags, settings):
         rows = [row["sentence"] for row in ROWS] if "raw" in settings else ROWS
         expected = answers(flags, rows=str(write_rows(rows_file(), rows)))

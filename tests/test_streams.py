@@ -223,6 +223,7 @@ class DealTest(parameterized.TestCase):
         self.assertLessEqual(len(opened[11]), 1.2 * len(opened[16]))
 
     @parameterized.product(shape=[(1, 2), (2, 0), (2, 2)], file_count=(3, 11))
+    @pytest.mark.quick_cases(2)
     def test_rotated_parts_are_the_same_for_workers_ranks_and_restarts(self, shape, file_count):
         """Of 11 files, a pass is 28 updates."""
         source, whole = whole_run_over(file_count)
@@ -357,10 +358,12 @@ class SameDataTest(parameterized.TestCase):
         cls.whole = {name: updates(source, cls.NUM_UPDATES)[0] for name, source in cls.sources.items()}
 
     @parameterized.product(kind=("plain", "packed", "many"), shape=[(1, 2), (2, 0), (2, 2), (8, 0)])
+    @pytest.mark.quick_cases(4)
     def test_workers_and_ranks_change_nothing(self, kind, shape):
         self.assertEqual(updates(self.sources[kind], self.NUM_UPDATES, *shape)[0], self.whole[kind])
 
     @parameterized.product(kind=("plain", "packed", "many"), cut=(1, 8, 23, 35))
+    @pytest.mark.quick_cases(4)
     def test_going_on_from_any_update_changes_nothing(self, kind, cut):
         _, state = updates(self.sources[kind], cut)
         rest, _ = updates(self.sources[kind], self.NUM_UPDATES - cut, state=state)
@@ -544,6 +547,7 @@ class HubTest(parameterized.TestCase):
             self.sources[kind] = HubSource(f"hub:{kind}", dataset=dataset)
 
     @parameterized.product(kind=("jsonl", "parquet", "jsonl.gz"), count=(3, 8))
+    @pytest.mark.quick_cases(2)
     def test_every_document_belongs_to_one_reader_who_can_go_on_from_it(self, kind, count):
         source = self.sources[kind]
         shares = [list(source.read(Share(i, count), seed=1)) for i in range(count)]

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 
+import pytest
 from absl.testing import parameterized
 from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
@@ -96,6 +97,7 @@ class SelectionTest(parameterized.TestCase):
         ("train[5%]", 76), ("train[0.5%]", 79), ("train[12.5%]", 70), ("train[97.5%]", 2),
         ("validation", 80),
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_a_share_of_the_training_rows_is_held_out(self, selection_split, num_rows):
         self.assertLen(trained_on(selection_split=selection_split), num_rows)
 

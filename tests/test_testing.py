@@ -196,6 +196,7 @@ class RunsTest(parameterized.TestCase):
         self.assertTrue(all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items()))
 
     @parameterized.parameters("generate", "score")
+    @pytest.mark.quick_cases(1)
     def test_an_evaluation_is_that_of_a_run(self, method):
         rows, task = testing.tiny_rows("sentiment", count=9), t5suite.load_task("mini", "sentiment")
         trainer = testing.tiny_trainer(rows, task)

@@ -96,6 +96,7 @@ class EveryKindTest(parameterized.TestCase):
                 self.assertNotIn(tokenizer.unk_token_id, ids)
 
     @KINDS
+    @pytest.mark.quick_cases(1)
     def test_the_same_text_gives_the_same_bytes(self, kind):
         source, (first, second) = text_file(), (folder() / "tokenizer" for _ in range(2))
         for place in (first, second):

@@ -32,6 +32,7 @@ class LossLawTest(parameterized.TestCase):
                 self.assertLess(abs(a - b) / abs(b), relative, f"{key}: {course[key]} {expected[key]}")
 
     @parameterized.parameters(((4, 2), None), ((1, 8), "loss_chunks"))
+    @pytest.mark.quick_cases(1)
     def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, reference_code):
         self.check_cut(cut, reference_code)
 

@@ -80,6 +80,7 @@ class LoadWeightsTest(parameterized.TestCase):
             self.assertTrue(torch.equal(tensors[name], tensor), name)
 
     @parameterized.parameters(*CONVERTED, "T5", "BART", "BERT")
+    @pytest.mark.quick_cases(4)
     def test_every_tensor_of_a_saved_model_is_loaded_into_another(self, model_type):
         source, target = new_model(model_type, 0), new_model(model_type, 1)
         parameters = [id(parameter) for parameter in target.parameters()]
@@ -278,6 +279,7 @@ DOORS = (fine_tune, predict, export, tuner)
 
 class DoorsTest(parameterized.TestCase):
     @parameterized.parameters(*zip(itertools.cycle(DOORS), sorted(DAMAGES)), (predict, "one missing"))
+    @pytest.mark.quick_cases(3)
     def test_a_model_that_is_not_whole_is_refused_at_every_door(self, door, damage):
         self.check(door, damage)
 
