@@ -20,10 +20,12 @@ from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.data.batches.samplers import shuffled_order
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import resuming, starts
+from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
@@ -223,6 +225,31 @@ def run_long_order() -> list[int]:
 
 def weights(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+class SeenTest(parameterized.TestCase):
+    @parameterized.product(rows=(5, 21), sizes=((8, 3), (4, 16)), reset=("", "step"))
+    def test_every_row_is_counted_once_whatever_the_update_and_a_restart(self, rows, sizes, reset):
+        """By brute force over both parts, whose updates take the rows of all epochs in their order."""
+        order = shuffled_order(rows, seed=4)
+        seen = []
+        data = ExampleOrder(order)
+        for step in range(1, 5):
+            seen += data.examples_of(step, sizes[0])
+            self.assertEqual(data.seen(step, sizes[0]), len(seen))
+        position = Position(data.seen(4, sizes[0]))
+        start = Start(Path("old/checkpoint-4"), frozenset(filter(None, [reset])), restart=True, position=position)
+        again = ExampleOrder(order)
+        again.load(start, sizes[1])
+        for step in range(start.step + 1, start.step + 8):
+            seen += again.examples_of(step, sizes[1])
+            self.assertEqual(again.seen(step, sizes[1]), len(seen))
+        epochs = [order(epoch).tolist() for epoch in range(len(seen) // rows + 1)]
+        self.assertEqual(seen, list(itertools.chain(*epochs))[: len(seen)])
+
+    def test_without_rows_steps_count(self):
+        data = ExampleOrder()
+        self.assertEqual((data.seen(3, 8), data.examples_of(3, 8)), (24, []))
 
 
 class ResetTest(parameterized.TestCase):
