@@ -383,7 +383,7 @@ class FailuresTest(SweepTest):
     def test_a_trial_without_the_sweep_s_metric_has_failed_and_what_it_logged_is_named(self):
         log = 'mkdir -p "$T5SUITE_RUN_DIR"; '
         line = """echo '{"step": 1, "eval/b": 1, "eval/a": 2, "train/loss": 3}' > "$T5SUITE_RUN_DIR/metrics.jsonl"; """
-        for script, message in ((log + line, "it logged eval/a, eval/b"), ("", "it logged no metric")):
+        for script, message in ((log + line, "it logged eval/a, eval/b ("), ("", "it logged no metric (")):
             self.directory = self.folder / f"sweep-{len(message)}"
             command = ["/bin/sh", "-c", script + "exit 0", "sh", "${args}"]
             path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
@@ -392,14 +392,17 @@ class FailuresTest(SweepTest):
             self.assertIn(f"it ended without logging eval/accuracy; {message}", shown.getvalue())
 
     def test_without_a_metric_s_name_a_trial_s_value_is_the_mean_of_its_tasks_results(self):
-        """By hand: rte has its accuracy, stsb the mean of both correlations; cola's trial has no number."""
+        """By hand: axg counts by its accuracy alone, cb by the mean of both; the other trial has no number."""
         results = {
-            "both": {"rte": {"accuracy": 60.0}, "stsb": {"pearson": 80.0, "spearman": 90.0}},
-            "none": {"cola": {"mcc": None}},
+            "both": {
+                "axg": {"accuracy": 60.0, "gender_parity": 10.0},
+                "cb": {"mean_3class_f1": 80.0, "accuracy": 90.0},
+            },
+            "none": {"wic": {"accuracy": None}},
         }
         for name, tasks in results.items():
             (self.folder / f"{name}.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
-        (self.folder / "manifest.json").write_text(json.dumps({"run_id": "1", "settings": {"benchmark": "glue"}}))
+        (self.folder / "manifest.json").write_text(json.dumps({"run_id": "1", "settings": {"benchmark": "super_glue"}}))
         script = f'd="$T5SUITE_RUN_DIR"; mkdir -p "$d"; cp {self.folder}/manifest.json "$d"; '
         script += f'cp {self.folder}/${{1#--x=}}.json "$d/results.json"'
         command = ["/bin/sh", "-c", script, "sh", "${args}"]
