@@ -25,7 +25,7 @@ from t5suite.data.streams.loader import StreamLoader, check_shares, held_out_doc
 from t5suite.data.streams.positions import merge_states
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
 from t5suite.data.streams.shares import Share, cut_files, dealt_files
-from t5suite.data.streams.sources import FileSource, HubSource
+from t5suite.data.streams.sources import FileSource, HubSource, open_source
 from t5suite.data.streams.virtual_streams import VirtualStream
 from t5suite.testing import exits_with
 from t5suite.training.checkpoints.data_positions import StreamSource
@@ -588,6 +588,27 @@ class HubTest(parameterized.TestCase):
         self.assertEqual(sleep.call_count, 5)
         with exits_with(75, "file 0 after row 20"):
             list(HubSource("hub:x", dataset=BreakingDataset(self.texts, [20] * 4)).read(Share(0, 1)))
+
+    @parameterized.parameters((["txt", "id"],), (None,))
+    def test_a_data_set_without_the_text_column_is_refused_with_those_that_it_has(self, column_names):
+        """Some data sets name their columns only with their rows."""
+        dataset = BreakingDataset(self.texts, [])
+        dataset.column_names = column_names
+        dataset.iter = lambda batch_size: iter([{"txt": ["1 2"], "id": [1]}])
+        with exits_with(65, "hub:x: no column 'text' .--text_column_name.; did you mean txt"):
+            list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+    @parameterized.parameters((RuntimeError("of our own"), RuntimeError), (KeyError("x"), KeyError))
+    def test_a_bug_is_no_broken_file(self, error, kind):
+        dataset = BreakingDataset(self.texts, [])
+        dataset.iter = mock.Mock(side_effect=error)
+        with self.assertRaises(kind):
+            list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+    def test_files_and_data_sets_of_the_hub_are_no_one_stream(self):
+        with exits_with(78, "hub:a/b, .*stream them as several corpora, each with its weight"):
+            open_source(["hub:a/b", str(written(self.texts, "a.txt"))])
+        self.assertIsInstance(open_source([str(written(self.texts, "a.txt"))]), FileSource)
 
     def test_a_broken_file_is_named(self):
         directory = folder()
