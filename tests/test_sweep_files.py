@@ -221,6 +221,21 @@ class SweepFilesTest(FilesTest):
         with exits_with(78):
             read_sweep(self.write(text))
 
+    @parameterized.parameters(
+        (b"a: 2001-99-99\n", "a value is not what its tag or form says"), (b"a: !!bool x\n", "a value is not what its tag"),
+        (b"a: \xff\n", "not UTF-8 text"), (b"a:\n\t- b\n", r"sweep.yaml:2: .*indent with spaces, YAML takes no tabs"),
+    )  # fmt: skip
+    def test_what_is_no_yaml_is_named_with_its_file(self, content, message):
+        path = self.folder / "sweep.yaml"
+        path.write_bytes(content)
+        with exits_with(78, f"{path}.*" if "sweep" not in message else message) as failure:
+            read_sweep(path)
+        self.assertRegex(failure.message, message)
+
+    def test_a_folder_is_no_file(self):
+        with exits_with(78, "cannot be read|no sweep file"):
+            read_sweep(self.folder)
+
     @parameterized.parameters("x" * 5000, "a\x00b", "/etc", "..", "[", "--config")
     def test_odd_words_in_the_command_are_no_configuration_files(self, word):
         text = f"method: grid\nparameters: {{seed: {{value: 1}}}}\ncommand: {json.dumps(['fine_tune_t5.py', word, '${args}'])}\n"

@@ -395,6 +395,13 @@ class MirrorTest(parameterized.TestCase):
             self.assertEqual([line[:2] for line in events[1:-1]], [("row", step) for step in rows])
             self.assertEqual(json.loads((directory / "trackers/aim/told.json").read_text())["step"], rows[-1])
 
+    def test_by_hand_a_run_that_another_process_sends_is_left_to_it(self):
+        directory = described_run([1])
+        self.enter_context(mock.patch.object(mirror, "LOCK_SECONDS", 0.01))
+        with mirror.lock(directory / "trackers" / "aim"), contextlib.redirect_stderr(io.StringIO()) as message:
+            self.assertEqual(mirror.main([str(directory), "aim"]), 74)
+        self.assertEqual(message.getvalue(), f"error: another process sends {directory} to aim\n")
+
     def test_by_hand_an_unknown_tracker_is_named(self):
         self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)
 
