@@ -181,6 +181,7 @@ class TableTest(parameterized.TestCase):
         }
         written = json_of_table(small)
         self.assertEqual(json.loads(written), small)
+        self.assertIn("é", written)
         for name in ("x", "y", "z", "lr"):
             self.assertLen([line for line in written.splitlines() if f'"{name}": ' in line and line[-1] in ",}]"], 1)
 

@@ -172,7 +172,7 @@ class ReportsTest(parameterized.TestCase):
             ([{"state": "failed", "reason": "TypeError: x"}], 1, [r"WARNING.* failed and is disabled .TypeError: x.*python -m"]),
             ([offline, {"state": "finished"}], 0, ["WARNING.* is offline .no answer.*sync DIR", "INFO.*send this run with: sync DIR"]),
             ([{**offline, "wanted": True}, {"state": "finished"}], 0, ["INFO.*send this run with: sync DIR"]),
-            (["a library's line", "12", {"state": "odd"}, {"state": "finished"}], 0, []),
+            (["a library's line", "12", {"state": "finished"}, {"state": "odd"}], 0, []),
             ([{"state": "online", "place": "y"}], 3, ["INFO.*: y$", r"WARNING.*process ended .exit 3, see .*mirror.log"]),
         ):  # fmt: skip
             text, process = self.logged(*reports, exit_code=exit_code)
