@@ -16,9 +16,9 @@ import yaml
 from absl.testing import parameterized
 from support import folder
 
-from t5suite import Task
+from t5suite import Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
-from t5suite.testing import bundled_model, exits_with, load_own_rows, tiny_tokenizer, write_rows
+from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
 
 COLUMNS = {"text_column": "text", "target_column": "label"}
 ROLES = ("train", "validation", "test")
@@ -510,6 +510,14 @@ class ClassesTest(parameterized.TestCase):
         self.assertIn("1 2", examples[0].inputs)
         self.assertIn("Greet.", examples[1].inputs)
 
+    def test_a_folder_without_the_files_of_a_class_is_named_with_those_that_it_has(self):
+        root = folder()
+        for there in ("nothing", "a.txt"):
+            if there != "nothing":
+                (root / there).touch()
+            with exits_with(65, f"data_path {root}: no .json or .jsonl file there, nor in train/ .there: {there}.$"):
+                load(**of_class("Alpaca", root))
+
     def test_what_cannot_be_is_refused(self):
         for name, path, config, message in (
             ("JSONLine", "x", {}, "unknown data class 'JSONLine'; did you mean JSONLines"),
@@ -566,6 +574,21 @@ class FormatsByNameTest(parameterized.TestCase):
         path = jsonl(folder() / "a.jsonl", [{"sentence": "fine", "label": 1}])
         task, _ = load_own_rows(benchmark="mini", dataset_name="sentiment", train_file=str(path), split="validation")
         self.assertEqual((task.benchmark, task.name), ("mini", "sentiment"))
+
+
+class LabelsTest(parameterized.TestCase):
+    @parameterized.parameters(([1, 0, -1], "the row is unlabelled, but those before it are labelled"),
+                              ([-1, 1], "the row is labelled, but those before it are unlabelled"))  # fmt: skip
+    def test_all_rows_of_a_split_are_labelled_or_none_is(self, labels, message):
+        rows = [{"sentence": f"row {i}", "label": label} for i, label in enumerate(labels)]
+        path = jsonl(folder() / "a.jsonl", rows)
+        with exits_with(65, f"a.jsonl:{len(labels)}: {message}"):
+            load_rows(load_task("mini", "sentiment"), "test", test_file=str(path))
+
+    def test_files_without_any_text_are_named(self):
+        path = write(folder() / "a.txt", "\n \n\n")
+        with exits_with(65, f"{path}: no text"):
+            load(data_format="text", train_file=str(path))
 
 
 class FlagsTest(parameterized.TestCase):

@@ -251,5 +251,9 @@ class FormerProcessTest(parameterized.TestCase):
         for changed, expected in ((1007.0, 12.0), (990.0, 5.0)):
             os.utime(trial.files.metrics, (changed, changed))
             self.assertEqual(trial.seconds_before(), expected)
+        os.utime(trial.files.metrics, (1007.0, 1007.0))
         trial.claim.former = None
         self.assertEqual(trial.seconds_before(), 5.0)
+        unnoted = self.trial(seconds=5.0)
+        unnoted.files.metrics.touch()
+        self.assertEqual(unnoted.seconds_before(), 5.0, "nobody noted when it began")
