@@ -176,7 +176,7 @@ class SweepFilesTest(FilesTest):
 
     @parameterized.parameters(("[true]", 0), ("[true, false]", 1), ("[false]", 1))
     def test_a_false_that_never_reaches_its_flag_is_an_error(self, values, count):
-        """${args_no_boolean_flags} leaves False out, which --save_safetensors, on by default, would not notice."""
+        """${args_no_boolean_flags} leaves False out, so that a flag that is on by default stays on."""
         text = GOOD.replace("  bf16:\n    values: [true, false]", f"  load_best_model_at_end:\n    values: {values}")
         findings = self.findings(text.replace("${args}", "${args_no_boolean_flags}"))
         self.assertLen([text for text in findings if "omits False" in text], count, findings)
