@@ -98,6 +98,20 @@ class OriginsTest(TestCase):
         self.assertEqual(record["tensors"], json.loads((adapted_folder(kind) / "adapt.json").read_text())["tensors"])
 
     @parameterized.parameters(*KINDS)
+    def test_what_is_printed_are_the_record_s_numbers(self, kind):
+        with contextlib.redirect_stderr(io.StringIO()):
+            shown = cli_output("adapt", "--model_name_or_path", decoder_folder(kind), "--dry_run")
+        record = json.loads((adapted_folder(kind) / "adapt.json").read_text())
+        lines, summary = (part.splitlines() for part in shown.split("\n\n"))
+        cells = [line.split(maxsplit=2) for line in lines]
+        expected = [[row["name"], "x".join(map(str, row["shape"])), row["origin"]] for row in record["tensors"]]
+        self.assertEqual(cells, expected)
+        sizes = {name: size for name, size in record["parameters"].items() if size}
+        printed = [int(line.split()[0].replace(",", "")) for line in summary[1:]]
+        self.assertEqual(printed, [sizes[name] for name in ("copied", "new", "untrained") if name in sizes])
+        self.assertIn(f"new: {record['new_rows']} rows, for 100 sentinels", summary[2])
+
+    @parameterized.parameters(*KINDS)
     def test_every_copied_tensor_is_stored_bit_for_bit(self, kind):
         source = self.copied(decoder_folder(kind), "source")
         model = AutoModelForCausalLM.from_pretrained(source, dtype=BF16)

@@ -426,6 +426,17 @@ class FlagsTest(parameterized.TestCase):
         config = new_adapter("lora", lora_r=3, lora_alpha=5, lora_dropout=0.25).peft_config["default"]
         self.assertEqual((config.r, config.lora_alpha, config.lora_dropout), (3, 5, 0.25))
 
+    def test_without_training_an_adapter_has_no_effect_and_it_is_said(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            model = tiny_tuner(base_folder(), "mini/sentiment", adapter="lora", eval_only=True).model
+        self.assertRegex("\n".join(logs.output), "--adapter lora has no effect: nothing is trained")
+        self.assertEqual(set(model.state_dict()), set(plain_model().state_dict()))
+
+    def test_a_class_of_the_user_s_has_none(self):
+        with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):
+            own = {"model_class": "plug_in_modules:OwnT5", "config_overrides": TINY_T5, "from_scratch": True}
+            tiny_tuner(data="mini/sentiment", adapter="lora", **own).model  # noqa: B018
+
     @parameterized.parameters("shared", "lm_head")
     def test_a_tied_matrix_cannot_have_an_adapter_in_one_of_its_places(self, target):
         with exits_with(78, f"{target}.* is one matrix with others"):

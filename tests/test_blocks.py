@@ -15,7 +15,7 @@ from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
 from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
-from t5suite.data.corpora.sharded_array import OPEN_FILES, FilePart, RunsPart, ShardedArray
+from t5suite.data.corpora.sharded_array import OPEN_FILES, FilePart, RunsPart, ShardedArray, TokenSequence
 from t5suite.testing import exits_with
 
 
@@ -46,6 +46,37 @@ class ShardedArrayTest(parameterized.TestCase):
             for end in range(begin, len(whole) + 1):
                 np.testing.assert_array_equal(array[begin:end], whole[begin:end])
             self.assertEqual(array[begin], whole[begin])
+
+    def written(self, numbers, dtype="<u2") -> FilePart:
+        path = Path(tempfile.mkdtemp()) / "numbers.bin"
+        np.asarray(numbers, dtype).tofile(path)
+        return FilePart(str(path), len(numbers))
+
+    def test_indices_and_steps_are_a_list_s_and_what_is_outside_is_refused(self):
+        array = ShardedArray([self.written([5, 6, 7]), self.written([8, 9])], "<u2")
+        numbers = [5, 6, 7, 8, 9]
+        self.assertEqual([array[i] for i in range(-5, 5)], [*numbers, *numbers])
+        for cut in (slice(None, None, 2), slice(-3, None), slice(1, 99, 3), slice(4, 1)):
+            self.assertEqual(array[cut].tolist(), numbers[cut])
+        for index in (5, -6):
+            with self.assertRaises(IndexError):
+                array[index]
+        with self.assertRaises(ValueError):
+            array[::-1]
+
+    def test_a_file_of_another_length_is_named(self):
+        part = self.written([1, 2, 3])
+        for length in (2, 4):
+            with exits_with(65, f"{part.path}: holds 3 numbers, but the corpus says {length}"):
+                ShardedArray([part._replace(length=length)], "<u2")[0]
+
+    def test_documents_end_where_the_next_one_begins(self):
+        starts = ShardedArray([self.written([0, 2, 2], "<i8")], "<i8")
+        tokens = TokenSequence([self.written([5, 6, 7, 8])], "<u2", starts)
+        self.assertEqual([tokens.document(number).tolist() for number in (0, 1, 2, -1)], [[5, 6], [], [7, 8], [7, 8]])
+        with exits_with(78, "no sentences: build it with --split_sentences"):
+            tokens.sentences  # noqa: B018
+        self.assertIs(TokenSequence([], "<u2", starts, starts).sentences, starts)
 
     @parameterized.parameters(1, 2, 3)
     def test_runs_of_files_read_as_one_row(self, seed):

@@ -192,6 +192,32 @@ class SamplesTest(parameterized.TestCase):
         run([6, 8], 4, run.at_4)
         self.assertEqual([line["step"] for line in read_rows(directory / "samples.jsonl")], [2, 4, 6, 8])
 
+    def test_half_a_line_at_the_end_and_lines_of_later_steps_are_dropped(self):
+        """A process that died while it wrote has counted the line; the resumed step is 4."""
+        lines = [json.dumps({"step": step}) + "\n" for step in (2, 4, 6)]
+        for ending, dropped in (('{"step": 8, "ta}\n', 1), ("[1]\n", 1), ("", 0)):
+            path = Path(tempfile.mkdtemp()) / "samples.jsonl"
+            path.write_text("".join([*lines, ending]))
+            samples = SampleCallback(path.parent, 1, [], None)
+            samples.load_state_dict({"num_lines": 3 + dropped, "run_id": None})
+            with self.assertLogs("t5suite", "WARNING") if dropped else self.assertNoLogs("t5suite", "WARNING"):
+                samples.on_train_begin(None, state(4), None)
+            self.assertEqual(path.read_text(), "".join(lines[:2]))
+            self.assertEqual((samples.last_line, samples.state_dict()["num_lines"]), ({"step": 4}, 2))
+
+    def test_one_rank_writes_and_no_samples_are_written_where_none_are_wanted(self):
+        directory = Path(tempfile.mkdtemp())
+        sets, report = report_of(["entailment", "x"])
+        for num_samples, is_main, of_evaluation in ((1, False, report), (0, True, report), (1, True, None)):
+            SampleCallback(directory, num_samples, sets, lambda of=of_evaluation: of).on_evaluate(
+                None, state(2, is_main), None
+            )
+        metrics = MetricsCallback(directory, mock.Mock())
+        metrics.on_train_begin(None, state(0, is_main=False), None)
+        metrics.on_log(None, state(2, is_main=False), None, logs={"loss": 1.0})
+        self.assertEmpty(list(directory.iterdir()))
+        metrics.trackers.begin.assert_not_called()
+
     def test_an_evaluation_that_was_interrupted_leaves_no_second_set(self):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["x"])

@@ -35,7 +35,7 @@ from t5suite.launch.command_line import flag_values
 from t5suite.runs.settings import changed_between
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.flags.parser import SuiteArgumentParser
-from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, make_table
+from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, json_of_table, make_table
 
 HERE = Path(__file__).resolve().parent
 FLAGS = yaml.safe_load((HERE / "command_flags.yaml").read_text(encoding="utf-8"))
@@ -171,6 +171,19 @@ class TableTest(parameterized.TestCase):
         written = without_library_helps(json.loads(TABLE_FILE.read_text(encoding="utf-8")))
         is_current = written == without_library_helps(make_table())
         self.assertTrue(is_current, "flags have changed; run: python -m t5suite.training.flags.table")
+
+    def test_the_file_written_again_is_the_same_with_one_flag_a_line(self):
+        text = TABLE_FILE.read_text(encoding="utf-8")
+        self.assertEqual(json_of_table(json.loads(text)), text)
+        small = {
+            "scripts": {"a": {"x": {"help": "é"}, "y": {}}, "b": {"z": {}}},
+            "elsewhere": {"lr": ["--learning_rate"]},
+        }
+        written = json_of_table(small)
+        self.assertEqual(json.loads(written), small)
+        self.assertIn("é", written)
+        for name in ("x", "y", "z", "lr"):
+            self.assertLen([line for line in written.splitlines() if f'"{name}": ' in line and line[-1] in ",}]"], 1)
 
 
 TYPE_NAMES = {"string_to_bool": "bool", "read_table": "dict", "table_text": "dict", "settings_text": "pairs"}

@@ -111,6 +111,33 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(output.count("  odd_"), 10)
         self.assertIn("  ... 3 more (--json)\n", output)
 
+    def test_a_setting_without_a_value_or_with_several_and_a_tiny_p_are_shown_in_short(self):
+        """Only the second run has any right answer: McNemar's p is 2 to the power of -39."""
+        right = [row["label"] for row in tiny_rows("sentiment", count=40)]
+        words = ("negative", "positive")
+        place = folder()
+        settings = {"odd": ["x", "y"], "max_grad_norm": None}
+        first = make_run(place / "a", "sentiment", predictions=[words[1 - label] for label in right], **settings)
+        settings = {"odd": "z", "max_grad_norm": 0.5}
+        second = make_run(place / "b", "sentiment", predictions=[words[label] for label in right], **settings)
+        output = cli_output("compare", first, second)
+        self.assertIn("  odd x, y / z\n", output)
+        self.assertIn("  max_grad_norm - / 0.5\n", output)
+        self.assertRegex(output, r"100.00 .*<0.0001 \(0/40\)")
+
+    def test_tasks_that_one_run_alone_has_are_named(self):
+        first, second = two_runs()
+        similarity = make_run(folder() / "s", "similarity")
+        for name in ("results.json", "manifest.json"):
+            ours, theirs = (json.loads((run / name).read_text()) for run in (second, similarity))
+            ours["tasks"] |= theirs["tasks"]
+            (second / name).write_text(json.dumps(ours))
+        shutil.copytree(similarity / "predictions", second / "predictions", dirs_exist_ok=True)
+        change_manifest(second, "settings", "", dataset_name="sentiment,similarity")
+        output = cli_output("compare", first, second)
+        self.assertIn("only B has similarity\n", output)
+        self.assertNotIn("only A", output)
+
     def test_runs_of_the_same_settings_are_said_to_be(self):
         self.assertIn("no setting differs that affects a result", cli_output("compare", *two_runs()))
 

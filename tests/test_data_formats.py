@@ -16,9 +16,9 @@ import yaml
 from absl.testing import parameterized
 from support import folder
 
-from t5suite import Task
+from t5suite import Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
-from t5suite.testing import bundled_model, exits_with, load_own_rows, tiny_tokenizer, write_rows
+from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
 
 COLUMNS = {"text_column": "text", "target_column": "label"}
 ROLES = ("train", "validation", "test")
@@ -324,6 +324,16 @@ class HeldOutTest(parameterized.TestCase):
         self.assertEqual(splits_of(task), ["train"])
         self.assertLen(rows, 100)
 
+    @parameterized.parameters((False, "a has validation rows"), (True, "nothing is evaluated"))
+    def test_a_share_without_effect_is_told(self, no_eval, why):
+        rows = [{"input": str(i), "output": "x"} for i in range(9)]
+        roles = ("train",) if no_eval else ("train", "validation")
+        paths = {f"{role}_file": str(jsonl(folder() / "a.jsonl", rows)) for role in roles}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            read = load_own_rows(data_format="jsonl", **paths, validation_split=0.5, no_eval=no_eval).rows
+        self.assertLen(read, 9)
+        self.assertRegex("\n".join(logs.output), f"--validation_split 0.5 has no effect: {why}")
+
     def test_too_few_rows_say_so(self):
         with exits_with(65, "too few rows .1. .* --no_eval"):
             self.parts(count=1)
@@ -436,6 +446,78 @@ class ClassesTest(parameterized.TestCase):
         with exits_with(78, "no module 'no_such_rows'"):
             load(**of_class("no_such_rows:Mine"))
 
+    def user_class(self, body: str, entry: str = "{}") -> str:
+        """The name of a class of the user's own with this `rows`."""
+        root = folder()
+        name = f"rows_{root.name}"
+        methods = f"    def __init__(self, path, config):\n        self.path = path\n    def rows(self, split):\n        {body}\n"
+        write(root / f"{name}.py", f"class Mine:\n    entry = {entry}\n{methods}\ndef function(path, config): pass\n")
+        sys.path.insert(0, str(root))
+        self.addCleanup(sys.path.remove, str(root))
+        return f"{name}:Mine"
+
+    @parameterized.parameters(
+        ("return [{'input': 'a', 'output': 'b'}, 'c']", "row 1 of train is 'c', not a dict"),
+        ("return []", "no rows in train"),
+    )
+    def test_a_class_whose_rows_are_none_is_named(self, body, message):
+        name = self.user_class(body)
+        with exits_with(65, f"{name}: {message}"):
+            load(**of_class(name))
+
+    def test_a_class_that_is_none_is_named(self):
+        name = self.user_class("return None", entry="['labels']")
+        with exits_with(78, f"{name}: its entry is .*, not a dict of fields"):
+            load(**of_class(name))
+        function = name.replace(":Mine", ":function")
+        with exits_with(78, f"{function}: it needs __init__.path, config. and rows.split."):
+            load(**of_class(function))
+
+    def test_columns_of_a_class_are_those_of_its_entry(self):
+        entry = "{'prefix': ['q: ', 't: '], 'text_column_name': ['question', 'text'], 'label_column_name': 'answer', 'metric_names': ['squad']}"
+        name = self.user_class("return [{'question': split, 'text': self.path, 'answer': 'x', 'other': 1}]", entry)
+        task, rows = load_own_rows(**of_class(name, "here", {"name": "mine"}), no_eval=True)
+        self.assertEqual((task.name, task.entry["metric_names"]), ("mine", ["squad"]))
+        self.assertEqual(
+            [{key: rows[0][key] for key in ("question", "text", "answer")}],
+            [{"question": "train", "text": "here", "answer": "x"}],
+        )
+
+    @parameterized.parameters("", "glue/sst2")
+    def test_sst2_reads_a_folder_or_a_mirror_without_the_space_at_the_end_of_its_sentences(self, place):
+        root = folder()
+        jsonl(
+            root / place / "train.jsonl", [{"sentence": " a fine film ", "label": 1}, {"sentence": "bad ", "label": 0}]
+        )
+        task, rows = load_own_rows(**of_class("SST2", root), no_eval=True)
+        self.assertEqual([row["sentence"] for row in rows], ["a fine film", "bad"])
+        (example,) = task.examples(rows[0])
+        self.assertEqual(tuple(example)[:2], ("a fine film", "positive"))
+
+    @parameterized.parameters("train.json", "train.jsonl")
+    def test_alpaca_reads_instructions_with_and_without_an_input(self, name):
+        rows = [
+            {"instruction": "Add.", "input": "1 2", "output": "3"},
+            {"instruction": "Greet.", "input": "", "output": "hi"},
+        ]
+        root = folder()
+        write(
+            root / name, json.dumps(rows) if name.endswith("json") else "".join(json.dumps(row) + "\n" for row in rows)
+        )
+        task, loaded = load_own_rows(**of_class("Alpaca", root), no_eval=True)
+        examples = [task.examples(row)[0] for row in loaded]
+        self.assertEqual([example.targets for example in examples], ["3", "hi"])
+        self.assertIn("1 2", examples[0].inputs)
+        self.assertIn("Greet.", examples[1].inputs)
+
+    def test_a_folder_without_the_files_of_a_class_is_named_with_those_that_it_has(self):
+        root = folder()
+        for there in ("nothing", "a.txt"):
+            if there != "nothing":
+                (root / there).touch()
+            with exits_with(65, f"data_path {root}: no .json or .jsonl file there, nor in train/ .there: {there}.$"):
+                load(**of_class("Alpaca", root))
+
     def test_what_cannot_be_is_refused(self):
         for name, path, config, message in (
             ("JSONLine", "x", {}, "unknown data class 'JSONLine'; did you mean JSONLines"),
@@ -494,12 +576,44 @@ class FormatsByNameTest(parameterized.TestCase):
         self.assertEqual((task.benchmark, task.name), ("mini", "sentiment"))
 
 
+class LabelsTest(parameterized.TestCase):
+    @parameterized.parameters(([1, 0, -1], "the row is unlabelled, but those before it are labelled"),
+                              ([-1, 1], "the row is labelled, but those before it are unlabelled"))  # fmt: skip
+    def test_all_rows_of_a_split_are_labelled_or_none_is(self, labels, message):
+        rows = [{"sentence": f"row {i}", "label": label} for i, label in enumerate(labels)]
+        path = jsonl(folder() / "a.jsonl", rows)
+        with exits_with(65, f"a.jsonl:{len(labels)}: {message}"):
+            load_rows(load_task("mini", "sentiment"), "test", test_file=str(path))
+
+    def test_files_without_any_text_are_named(self):
+        path = write(folder() / "a.txt", "\n \n\n")
+        with exits_with(65, f"{path}: no text"):
+            load(data_format="text", train_file=str(path))
+
+
 class FlagsTest(parameterized.TestCase):
     def test_flags_that_do_not_go_together(self):
         for flags, message in (
             ({"data_class": ["Debug"] * 2, "data_path": ["none"]}, "data_path has 1 values, but --data_class names 2"),
             ({"data_class": ["Debug"], "data_format": "csv"}, "two ways to name data"),
             ({"text_column": "x"}, "text_column x: it belongs to --data_format"),
+            (
+                {"data_format": "hub", "hub_path": "a/b", "train_file": "x"},
+                "hub reads --hub_path; it takes no --train_dir",
+            ),
+            (
+                {"data_format": "translation", "source_id": "de", "target_id": "de"},
+                "source_id and --target_id are both 'de'",
+            ),
+            (
+                {"data_format": "jsonl", "text_column": "a,b", "target_column": "a"},
+                "target_column a is also a --text_column",
+            ),
+            (
+                {"data_format": "jsonl", "text_column": "a,,b"},
+                "text_column 'a,,b': comma-separated words, none of them empty",
+            ),
+            ({"data_format": "text", "block_size": 7}, "block_size 7: must be at least 8"),
             ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
             ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
             ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),

@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -148,6 +149,28 @@ class MachineTest(DoctorTest):
     def test_threads_are_held_against_cores(self, threads, level):
         self.assertEqual(self.finding("cpu", OMP_NUM_THREADS=threads).level, level)
 
+    def test_every_gpu_is_held_against_what_t5_needs(self):
+        """One is too old for bfloat16, one is almost full, one is fine; memory is in bytes."""
+        gpus = [("T4", (7, 5), 15, 16), ("A100", (8, 0), 7, 80), ("H200", (9, 0), 100, 141)]
+        for name, value in {
+            "torch.accelerator.is_available": lambda: True,
+            "torch.accelerator.current_accelerator": lambda: SimpleNamespace(type="cuda"),
+            "torch.accelerator.device_count": lambda: len(gpus),
+            "torch.cuda.get_device_name": lambda index: gpus[index][0],
+            "torch.cuda.get_device_capability": lambda index: gpus[index][1],
+            "torch.cuda.mem_get_info": lambda index: tuple(size * 2**30 for size in gpus[index][2:]),
+        }.items():
+            self.enter_context(mock.patch(name, value))
+        path = programs(**{"nvidia-smi": "echo 555.42"})
+        findings = [finding for finding in self.findings(PATH=path) if finding.name == "gpu"]
+        self.assertEqual([finding.level for finding in findings], [WARN, WARN, OK])
+        for place, (finding, (name, *_)) in enumerate(zip(findings, gpus, strict=True)):
+            self.assertStartsWith(finding.what, f"cuda:{place} {name}, ")
+            self.assertIn("driver 555.42", finding.what)
+        self.assertIn("bfloat16", findings[0].fix)
+        self.assertIn("7.0 GiB of 80.0 GiB free", findings[1].what)
+        self.assertIn("nvidia-smi", findings[1].fix)
+
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
             self.skipTest("torch sees this machine's GPUs")
@@ -180,6 +203,7 @@ class LaunchersTest(DoctorTest):
         ("fp16", "distributed_type: 'NO'\nnum_processes: 1\nmixed_precision: fp16\n", WARN, "bf16"),
         ("no number", "num_processes: four\n", FAIL, "num_processes"),
         ("no table", "- a\n", FAIL, "accelerate config"),
+        ("no YAML", "a: [\n", FAIL, "accelerate config"),
         (
             "a lost DeepSpeed file",
             "distributed_type: DEEPSPEED\nnum_processes: 1\ndeepspeed_config: {deepspeed_config_file: lost.json}\n",
@@ -194,6 +218,33 @@ class LaunchersTest(DoctorTest):
         (finding,) = [each for each in findings if each.name == "accelerate config"]
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
+
+    def test_what_launchers_would_trip_over_is_found(self):
+        """One machine with little memory on which nothing is as it should be, and what helps."""
+        foreign = programs(accelerate="true", **{"g++": "true"})
+        small = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}
+        self.enter_context(mock.patch("os.sysconf", lambda name: small[name]))
+        self.enter_context(mock.patch.object(sys, "executable", "/opt/py/bin/python"))
+        variables = {"ACCELERATE_MIXED_PRECISION": "int8", "ACCELERATE_USE_FSDP": "true"}
+        findings = {
+            each.name: each for each in self.findings("--accelerate_config", "/no/x.yaml", PATH=foreign, **variables)
+        }
+        for name, level, what, fix in (
+            ("memory", WARN, "1.0 GiB", "--dataloader_num_workers 0"),
+            ("accelerate", WARN, f"{foreign}/accelerate belongs to another Python", "/opt/py/bin/accelerate"),
+            ("torchrun", WARN, "is not on PATH", "pip install torch"),
+            ("ACCELERATE_MIXED_PRECISION", FAIL, "'int8' is not one of no, fp16, bf16", "unset ACCELERATE_MIXED_"),
+            ("ACCELERATE_USE_FSDP", WARN, "'true' becomes the default", "unset ACCELERATE_USE_FSDP"),
+            ("accelerate config", FAIL, "there is no /no/x.yaml", "accelerate config --config_file /no/x.yaml"),
+        ):
+            self.assertEqual(findings[name].level, level, findings[name])
+            self.assertIn(what, findings[name].what)
+            self.assertIn(fix, findings[name].fix)
+
+    @parameterized.parameters(("fp16", "which T5 overflows"), ("bf16", "becomes the default of a flag"))
+    def test_the_precision_of_a_variable_is_told(self, precision, message):
+        finding = self.finding("ACCELERATE_MIXED_PRECISION", ACCELERATE_MIXED_PRECISION=precision)
+        self.assertEqual((finding.level, message in finding.what), (WARN, True), finding)
 
     def test_a_lock_of_a_killed_compilation_is_found(self):
         lock = Path(tempfile.mkdtemp()) / "py311_cpu" / "cpu_adam" / "lock"
@@ -231,6 +282,15 @@ class PlacesTest(DoctorTest):
             addresses = {"HF_ENDPOINT": server, "WANDB_BASE_URL": server}
             levels = {finding.name: finding.level for finding in self.findings(**{**ONLINE, **addresses, **variables})}
         self.assertEqual((levels["hub"], levels["wandb"]), (level, level))
+
+    def test_a_server_without_a_login_is_told_and_netrc_has_one(self):
+        netrc = Path(tempfile.mkdtemp()) / "netrc"
+        variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "", "NETRC": str(netrc)}
+        with web_server() as address:
+            for host, level in (("api.wandb.ai", WARN), ("127.0.0.1", OK)):
+                netrc.write_text(f"machine {host} login user password {'k' * 40}\n")
+                finding = self.finding("wandb", WANDB_BASE_URL=address, **variables)
+                self.assertEqual((finding.level, "wandb login" in finding.fix), (level, level == WARN), finding)
 
     def test_a_server_is_asked_for_a_few_seconds_at_most(self):
         started = time.perf_counter()

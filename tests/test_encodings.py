@@ -20,7 +20,7 @@ from t5suite.data.batches.encodings import (
     leading_ids,
     segments,
 )
-from t5suite.tasks.tokenization import Lengths
+from t5suite.tasks.tokenization import Lengths, tokenize_rows
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
 
 LONG = Lengths(400, 400)
@@ -52,6 +52,31 @@ class TextTest(parameterized.TestCase):
         (ids,) = TextEncoding(tokenizer, LONG).prompts(["b </s>"])
         exact = TextEncoding(tokenizer, Lengths(len(ids), 1))
         self.assertEqual([exact.fits(text) for text in ("b </s>", "b </s> c")], [True, False])
+
+
+class RowsTest(parameterized.TestCase):
+    def test_rows_by_column_are_the_ids_of_their_texts_cut_with_their_end(self):
+        """Against the tokenizer itself; a target keeps its end token, too."""
+        task, tokenizer = load_task("mini", "sentiment"), tiny_tokenizer()
+        rows = {"sentence": ["It is good.", "It is not at all what I wanted to have."], "label": [1, 0]}
+        read = tokenize_rows(rows, task=task, tokenizer=tokenizer, lengths=Lengths(12, 3))
+        for sides, texts, length in (
+            ("input_ids", [f"sentiment sentence: {text}" for text in rows["sentence"]], 12),
+            ("labels", ["positive", "negative"], 3),
+        ):
+            expected = [tokenizer(text, max_length=length, truncation=True)["input_ids"] for text in texts]
+            self.assertEqual([list(ids) for ids in read[sides]], expected)
+
+    def test_a_row_may_be_several_examples_or_none(self):
+        """WSC's training rows of which the pronoun is another's are left out, as in the original T5."""
+        rows = {"text": ["Ann met Bob when she ran.", "Ann met Bob when she ran."], "span1_text": ["Ann", "Bob"]}
+        rows |= {"span1_index": [0, 2], "span2_text": ["she", "she"], "span2_index": [4, 4], "label": [1, 0]}
+        task = load_task("super_glue", "wsc")
+        counts = {}
+        for split in ("train", "validation"):
+            read = tokenize_rows(rows, task=task, tokenizer=tiny_tokenizer(), lengths=LONG, split=split)
+            counts[split] = len(read["input_ids"])
+        self.assertEqual(counts, {"train": 1, "validation": 2})
 
 
 class PromptTest(parameterized.TestCase):

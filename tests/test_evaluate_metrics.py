@@ -18,7 +18,7 @@ from support import folder, later_wins
 import fine_tune_t5
 from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import exits_with, make_task, save_model
+from t5suite.testing import exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
 
 SCRIPT = """
 import datasets
@@ -199,6 +199,78 @@ class RefusalTest(parameterized.TestCase):
         command, root = [sys.executable, "-c", program], Path(fine_tune_t5.__file__).parent
         printed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
         self.assertEqual(printed.strip(), "False")
+
+
+def evaluated(data="mini/sentiment", model=None, **flags) -> dict[str, float]:
+    """The scores of four rows by an untrained model; the metrics are tried on the targets first."""
+    settings = {"eval_method": "score", "max_eval_samples": 4, "max_target_length": 8, **flags}
+    tuner = tiny_tuner(model or tiny_model(), data, tokenizer=tiny_tokenizer(), **settings)
+    (scores,) = tuner.evaluate()["tasks"].values()
+    return scores
+
+
+def lengths_of_targets(predictions, targets):
+    return {"letters": max(map(len, targets)), "answers": len(predictions)}
+
+
+def share_of_questions(predictions, targets, rows):
+    return {"questions": 100 * sum(row["input"].endswith("?") for row in rows) / len(rows)}
+
+
+class EvaluationTest(parameterized.TestCase):
+    def test_what_a_function_returns_is_reported_beside_the_task_s_own(self):
+        pairs = {"a?": "yes", "b?": "no", "c": "perhaps", "d?": "no"}
+        rows = [{"input": text, "output": answer} for text, answer in pairs.items()]
+        functions = [lengths_of_targets, share_of_questions]
+        scores = evaluated({"validation": rows}, eval_method="generate", metrics=functions)
+        self.assertEqual([*scores][-3:], ["letters", "answers", "questions"])
+        self.assertContainsSubset(["exact_match", "rouge1"], scores)
+        self.assertEqual([scores[name] for name in ("letters", "answers", "questions")], [len("perhaps"), 4, 75.0])
+
+    @parameterized.parameters(
+        (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),
+        (lambda predictions, targets: {"share": "half"}, "'share': 'half' is not a metric's name and number"),
+        (lambda predictions, targets: {"a/b": 1.0}, "'a/b': 1.0 is not"),
+        (lambda predictions, targets: {"loss": 1.0}, "'loss': 1.0 is not"),
+        (lambda predictions, targets: {"accuracy": 1.0}, "two metrics 'accuracy'"),
+    )
+    def test_what_is_no_metric_is_refused(self, function, message):
+        with exits_with(78, message):
+            evaluated(metrics=[function])
+
+    def test_a_metric_selects_by_its_name_and_another_name_is_refused(self):
+        for name in ("letters", "eval_letters", "accuracy", "loss"):
+            self.assertEqual(evaluated(metrics=[lengths_of_targets], metric_for_best_model=name)["letters"], 8)
+        with exits_with(78, "no metric 'leters'; did you mean letters"):
+            evaluated(metrics=[lengths_of_targets], metric_for_best_model="leters")
+
+    def test_a_flags_metric_sees_the_classes_and_is_reported(self):
+        scores = evaluated(metrics=[metric_folder(ACCURACY)])
+        self.assertEqual(100 * scores["share"], scores["accuracy"])
+
+    @parameterized.parameters(
+        ("raise ValueError('x')", "score", "compute.. failed"),
+        ("assert min(predictions) >= 0; return {'share': 1.0}", "generate", "no label, which it gets as -1.*score"),
+    )
+    def test_a_broken_metric_is_refused_before_a_model_is_asked(self, body, method, message):
+        model = tiny_model()
+        model.register_forward_pre_hook(lambda *seen: self.fail("the model was asked"))
+        with exits_with(78, message):
+            evaluated(model=model, metrics=[metric_folder(body)], eval_method=method)
+
+    def test_a_task_s_metric_is_tried_and_must_have_the_value_that_selects(self):
+        entry = {**load_task("mini", "sentiment").entry, "metric_names": [metric_folder(ACCURACY)]}
+        place = folder()
+        flags = {"task_file": str(place / "tasks.yaml"), "benchmark": "my", "dataset_name": "sentiment"}
+        flags |= {"data_dir": str(mini_rows())}
+        for name in ("share", "shares"):
+            content = {"my": {"sentiment": {**entry, "metric_to_optimize": name}}}
+            (place / "tasks.yaml").write_text(yaml.safe_dump(content))
+            if name == "share":
+                self.assertBetween(evaluated(None, **flags)["share"], 0, 1)
+                continue
+            with exits_with(78, "no metric 'shares'; did you mean share"):
+                evaluated(None, **flags)
 
 
 @pytest.mark.slow

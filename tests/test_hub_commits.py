@@ -493,6 +493,9 @@ class ReadsTest(OfflineTest):
             self.assert_weights_of(commit, output)
 
 
+FREE_NUMBERS = {"metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+
+
 class RowsTest(OfflineTest):
     """Rows that `datasets` has prepared."""
 
@@ -521,6 +524,19 @@ class RowsTest(OfflineTest):
         self.enter_context(mock.patch.object(datasets, "load_dataset", side_effect=error))
         with exits_with(65, r"lab/mixed .*: its files cannot be read \(Couldn't cast"):
             self.first_letter("lab/mixed")
+
+    def test_a_narrow_number_is_the_decimal_that_it_stands_for(self):
+        """A float32 is none of 3.8; where the numbers are no labels, and where they are wide, nothing changes."""
+        task = make_task(hub_path="lab/prices", splits={"train": "train"}, labels=None, **FREE_NUMBERS)
+        for kind, changes in (("float32", True), ("float64", False)):
+            features = {"text": datasets.Value("string")} | dict.fromkeys(("label", "other"), datasets.Value(kind))
+            columns = {"text": ["a", "b"], "label": [3.8, 5.0], "other": [3.8, 5.0]}
+            dataset = datasets.Dataset.from_dict(columns, datasets.Features(features))
+            self.assertEqual(dataset[0]["label"] != 3.8, changes)
+            with mock.patch.object(datasets, "load_dataset", return_value=dataset):
+                rows = load_rows(task, "train")
+            self.assertEqual([row["label"] for row in rows], [3.8, 5.0])
+            self.assertEqual([row["other"] for row in rows], dataset["other"][:])
 
     def test_a_short_name_is_refused(self):
         with exits_with(78, "reviews: .* has an owner in its name; give OWNER/NAME"):

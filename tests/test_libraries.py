@@ -1,15 +1,19 @@
 """What the suite leans on in libraries: every change of it is noticed, and decides what a run uses."""
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 import importlib
 import inspect
+import io
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -454,6 +458,43 @@ class CommandTest(parameterized.TestCase):
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout.strip(), "set()")
+
+    def printed(self, *words) -> list[str]:
+        """The lines of `python -m t5suite.base.libraries` for two entries, one of them by a probe, and a third one."""
+        entries = {"by source": ENTRIES[BY_SOURCE[0]], "by probe": next(e for e in ENTRIES.values() if not e.sources)}
+        missing = dataclasses.replace(entries["by probe"], library="no_such_library")
+        of_command = mock.patch.dict(ENTRIES, {**entries, "missing": missing}, clear=True)
+        with of_command, contextlib.redirect_stdout(io.StringIO()) as output:
+            libraries.main(words)
+        return output.getvalue().splitlines()
+
+    def test_every_entry_is_printed_with_its_state_and_why(self):
+        expected = {"by source": "proved", "by probe": "proved", "missing": "absent"}
+        rows = [json.loads(line) for line in self.printed("--json")]
+        self.assertEqual({row["entry"]: row["state"] for row in rows}, expected)
+        for line, row in zip(self.printed(), rows, strict=True):
+            self.assertEqual(" ".join(line.split()), f"{row['state']} {row['entry']} {row['reason'] or ''}".strip())
+        self.assertEqual((rows[0]["reason"], rows[2]["reason"]), (None, "no_such_library not installed"))
+
+    def test_proving_adds_the_installed_version_to_those_in_the_table(self):
+        entry = ENTRIES[BY_SOURCE[0]]
+        module, names = next(iter(entry.names.items()))
+        package = module.partition(".")[0]
+        path = Path(tempfile.mkdtemp()) / "table.json"
+        earlier = {"versions": {package: ["1.9.0", "1.10.0"]}, "files": {module: {"f" * 64: ["1.9.0"]}}, "names": {}}
+        path.write_text(json.dumps(earlier))
+        self.addCleanup(proved_table.cache_clear)
+        proved_table.cache_clear()
+        self.enter_context(mock.patch.dict(ENTRIES, {"by source": entry}, clear=True))
+        self.enter_context(mock.patch.object(library_proofs, "TABLE", path))
+        self.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        with mock.patch("importlib.metadata.version", return_value="1.10.1+cu130"):
+            libraries.main(["--prove"])
+        table = json.loads(path.read_text())
+        self.assertEqual(table["versions"][package], ["1.9.0", "1.10.0", "1.10.1"])
+        digest = hashlib.sha256(read_installed(module)).hexdigest()
+        self.assertEqual(table["files"][module], {"f" * 64: ["1.9.0"], digest: ["1.10.1"]})
+        self.assertContainsSubset([f"{module}:{name}" for name in names], table["names"])
 
     @pytest.mark.slow
     def test_proving_again_changes_nothing(self):

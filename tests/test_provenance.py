@@ -192,6 +192,26 @@ class TrackedTest(parameterized.TestCase):
 
 
 class HashTest(parameterized.TestCase):
+    def test_the_title_has_the_commit_and_whether_the_code_has_changed(self):
+        code = f"code {code_sha256()[:12]}"
+        commit = "5ae584ff6f0dc4ba91d1a4b2c06ae4cd5be0f4a1"
+        for state, title in (
+            (None, f"({code})"),
+            ({"commit": commit, "changed": False}, f"(commit 5ae584f; {code})"),
+            ({"commit": commit, "changed": True}, f"(commit 5ae584f, changed; {code})"),
+        ):
+            with mock.patch.object(provenance, "git_commit", lambda state=state: state):
+                self.assertEqual(provenance.code_title(), f"t5suite {t5suite.__version__} {title}")
+
+    def test_a_processor_is_named_by_its_model_or_its_architecture(self):
+        texts = {"model name\t: EPYC: 9R14 \nmodel name\t: other\n": "EPYC: 9R14", "flags: x\n": "riscv"}
+        with mock.patch("platform.processor", lambda: ""), mock.patch("platform.machine", lambda: "riscv"):
+            for text, name in texts.items():
+                with mock.patch.object(Path, "read_text", lambda *args, text=text, **settings: text):
+                    self.assertEqual(provenance.processor_name(), name)
+            with mock.patch.object(Path, "read_text", side_effect=OSError()):
+                self.assertEqual(provenance.processor_name(), "riscv")
+
     def test_equal_code_has_one_hash_wherever_it_stands_and_other_code_another(self):
         first, second = small_package(folder()), small_package(folder())
         self.assertEqual(code_sha256(first), code_sha256(second))

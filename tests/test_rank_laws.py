@@ -32,6 +32,8 @@ from ranks_in_threads import on_ranks, outcomes
 from support import OwnStopRequests, folder
 from tiny_predictor import mini_rows as rows_of_command
 from tiny_predictor import model_folder
+from transformers.models.albert.modeling_albert import AlbertForPreTrainingOutput
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
 from t5suite import cli
 from t5suite.base.errors import CheckpointError, NumericsError, Preempted, TemporaryError
@@ -343,6 +345,34 @@ class PreTrainingEvaluationTest(ReportTest):
         self.assertEqual(result.num_rows, blocks)
         for of_rank in on_ranks(world_size, report):
             self.assert_same(of_rank, expected)
+
+    @parameterized.product(
+        form=(
+            (BertForPreTrainingOutput, "seq_relationship_logits", "next_sentence_label"),
+            (AlbertForPreTrainingOutput, "sop_logits", "sentence_order_label"),
+        ),
+        batch_size=(2, 5),
+    )
+    def test_pairs_that_are_guessed_right_are_counted_once_each(self, form, batch_size):
+        """By hand: three of five pairs; the model never gets their labels."""
+        outputs_class, logits_name, label_name = form
+        labels, guesses = [0, 1, 1, 0, 1], [0, 1, 0, 1, 1]
+
+        def collator(examples):
+            ids = torch.tensor([[example] for example in examples])
+            pair_labels = torch.tensor([labels[example] for example in examples])
+            return {"input_ids": ids, "labels": torch.zeros_like(ids), label_name: pair_labels}
+
+        class Guesses(torch.nn.Module):
+            def forward(self, input_ids):
+                pair_logits = torch.tensor([[1.0 - guesses[i], guesses[i]] for i in input_ids[:, 0].tolist()])
+                token_logits = torch.zeros(len(input_ids), 1, 4)
+                return outputs_class(**{"prediction_logits": token_logits, logits_name: pair_logits})
+
+        evaluator = PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
+        (result,) = evaluator.evaluate(Guesses(), [HeldOut(range(5))]).results.values()
+        self.assertEqual(result.metrics["pair_accuracy"], 60.0)
+        self.assertAlmostEqual(result.metrics["nll"], math.log(4), places=6)
 
     def test_the_logits_of_a_batch_are_gone_when_the_next_one_is_computed(self):
         """Those of 32 rows of 114 targets take half a gigabyte."""

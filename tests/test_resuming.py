@@ -20,10 +20,13 @@ from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.data.batches.samplers import shuffled_order
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import resuming, starts
+from t5suite.training.checkpoints.data_positions import ExampleOrder
+from t5suite.training.checkpoints.restoring import check_start, load_schedule, load_state, restore_random_numbers
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
@@ -224,6 +227,83 @@ def run_long_order() -> list[int]:
 
 def weights(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+class SeenTest(parameterized.TestCase):
+    @parameterized.product(rows=(5, 21), sizes=((8, 3), (4, 16)), reset=("", "step"))
+    def test_every_row_is_counted_once_whatever_the_update_and_a_restart(self, rows, sizes, reset):
+        """By brute force over both parts, whose updates take the rows of all epochs in their order."""
+        order = shuffled_order(rows, seed=4)
+        seen = []
+        data = ExampleOrder(order)
+        for step in range(1, 5):
+            seen += data.examples_of(step, sizes[0])
+            self.assertEqual(data.seen(step, sizes[0]), len(seen))
+        position = Position(data.seen(4, sizes[0]))
+        start = Start(Path("old/checkpoint-4"), frozenset(filter(None, [reset])), restart=True, position=position)
+        again = ExampleOrder(order)
+        again.load(start, sizes[1])
+        for step in range(start.step + 1, start.step + 8):
+            seen += again.examples_of(step, sizes[1])
+            self.assertEqual(again.seen(step, sizes[1]), len(seen))
+        epochs = [order(epoch).tolist() for epoch in range(len(seen) // rows + 1)]
+        self.assertEqual(seen, list(itertools.chain(*epochs))[: len(seen)])
+
+    def test_without_rows_steps_count(self):
+        data = ExampleOrder()
+        self.assertEqual((data.seen(3, 8), data.examples_of(3, 8)), (24, []))
+
+
+class RestoringTest(parameterized.TestCase):
+    def test_a_schedule_that_is_no_function_of_the_step_goes_on_with_its_rates(self):
+        """Three losses without progress have divided both rates by 4."""
+        groups = lambda rate: [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * part} for part in (1, 10)]
+        optimizer = torch.optim.SGD(groups(0.8))
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=1)
+        for _ in range(3):
+            schedule.step(1.0)
+        later = torch.optim.SGD(groups(0.5))
+        going_on = torch.optim.lr_scheduler.ReduceLROnPlateau(later, factor=0.25, patience=1)
+        load_schedule(going_on, later, schedule.state_dict())
+        self.assertEqual([group["lr"] for group in later.param_groups], [0.2, 2.0])
+        for _ in range(2):
+            going_on.step(1.0)
+        self.assertEqual([group["lr"] for group in later.param_groups], [0.05, 0.5])
+
+    def test_a_rank_that_the_checkpoint_does_not_have_draws_numbers_of_its_own(self):
+        checkpoint = folder()
+        self.addCleanup(torch.set_rng_state, torch.get_rng_state())
+
+        def drawn(rank, seed=3, step=5):
+            torch.manual_seed(0)
+            restore_random_numbers(checkpoint, SimpleNamespace(rank=rank, world_size=3), seed, step)
+            return torch.rand(1).item()
+
+        torch.manual_seed(0)
+        untouched = torch.rand(1).item()
+        self.assertEqual(drawn(1), untouched, "a checkpoint of the weights alone says nothing of random numbers")
+        (checkpoint / "rank-0.json").write_text("{}")
+        numbers = [drawn(1), drawn(2), drawn(1, seed=4), drawn(1, step=6)]
+        self.assertLen({untouched, *numbers}, 5)
+        self.assertEqual(drawn(1), numbers[0])
+
+    def test_a_state_that_is_missing_is_named(self):
+        place = folder()
+        with exits_with(74, f"{place}/scheduler.pt is missing"):
+            load_state(place, "scheduler")
+
+    @parameterized.parameters(
+        (
+            {"total_steps": 4},
+            "nothing is left to train: 4 steps are done, .* makes 4; raise it, or add step to --reset",
+        ),
+        ({"total_steps": 9, "fsdp": True}, "--reset optimizer,schedule does not work with a sharded checkpoint"),
+        ({"total_steps": 9}, None),
+    )
+    def test_a_start_that_a_run_cannot_make_is_refused(self, settings, message):
+        start = Start(folder() / "checkpoint-4", frozenset({"schedule", "optimizer"}), restart=True)
+        with exits_with(78, message) if message else contextlib.nullcontext():
+            check_start(start, **{"deepspeed": False, "fsdp": False, "world_size": 1, **settings})
 
 
 class ResetTest(parameterized.TestCase):

@@ -28,9 +28,10 @@ from t5suite import FineTuner, load_task
 from t5suite.commands.looking_ahead import look_ahead
 from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
+from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model
-from t5suite.training.run_directory import choose_output_dir, run_directory
+from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model, tiny_tokenizer
+from t5suite.training.run_directory import choose_output_dir, note_tokenizer, run_directory, take_directory
 
 OWNER = """
 import sys, time
@@ -249,6 +250,32 @@ class OwnedTest(parameterized.TestCase):
         self.assertTrue((directory / "logs" / "rank-0.log").is_file())
         self.refuse(directory)  # it goes on with that run
         self.assertTrue((directory / "logs" / "rank-0.log").is_file())
+
+    def test_a_directory_in_which_another_process_has_started_in_the_meantime_is_given_back(self):
+        directory = folder()
+        run = opening.open_run(directory, {"seed": 1})
+        opening.open_run(directory, {"seed": 1}).update()
+        before = (directory / "manifest.json").read_bytes()
+        lock = RunLock(directory)
+        with exits_with(78, f"{directory}: another process has started a run there in the meantime"):
+            take_directory(run, lock)
+        self.assertFalse(lock.held)
+        self.assertEqual((directory / "manifest.json").read_bytes(), before)
+        RunLock(directory).acquire("next").release()
+
+    def test_a_run_that_began_with_another_tokenizer_says_what_differs(self):
+        run = opening.open_run(folder(), {"seed": 1})
+        run.directory.mkdir(parents=True)
+        tokenizer = tiny_tokenizer()
+        note_tokenizer(run, tokenizer)
+        note_tokenizer(run, tokenizer)
+        noted = read_manifest(run.directory)["tokenizer"]
+        self.assertEqual(noted["pieces"], len(tokenizer))
+        tokenizer.add_tokens(["<more>"])
+        note_tokenizer(run, tokenizer)
+        longer = len(tokenizer)
+        with exits_with(78, f"it had {longer} pieces, and this one has {longer - 1}.*another run with --output_dir"):
+            note_tokenizer(run, tiny_tokenizer())
 
     def test_a_directory_of_another_s_is_left_as_it_is(self):
         directory = folder()

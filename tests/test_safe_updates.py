@@ -16,7 +16,9 @@ from guarded_trainer import at_steps, equal, examples_in, incidents, limit_rows,
 from transformers.cache_utils import DynamicCache
 
 from t5suite.testing import exits_with, read_rows
-from t5suite.training.updates.incidents import Incidents, Spike, SpikeDetector
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.updates.guard import UpdateGuard, check_gradients
+from t5suite.training.updates.incidents import Incidents, Spike, SpikeDetector, read_incidents
 
 NAN = float("nan")
 
@@ -357,3 +359,85 @@ class IncidentsTest(parameterized.TestCase):
         self.assertEqual(steps_in_file(), [3, 4])
         incidents.add(5, "spike", "none")
         self.assertEqual(steps_in_file(), [3, 4, 5])
+
+
+class Idle(torch.nn.Module):
+    """A model as `DistributedDataParallel` wraps it, of which one matrix has got no gradient."""
+
+    def __init__(self, find_unused_parameters=False, static_graph=False):
+        super().__init__()
+        self.module = torch.nn.ModuleDict(
+            {name: torch.nn.Linear(2, 2, bias=False) for name in ("used", "idle", "frozen")}
+        )
+        self.module["used"].weight.grad = torch.zeros(2, 2)
+        self.module["frozen"].requires_grad_(False)
+        self.find_unused_parameters = find_unused_parameters
+        self.static_graph = static_graph
+
+
+class GuardTest(parameterized.TestCase):
+    """What becomes of a broken update under DeepSpeed, which makes or skips its step by itself."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp()
+        self.loss_sum = torch.tensor(7.0)
+
+    def guard(self, kind="DEEPSPEED", fp16=False, max_skipped_updates=9):
+        flags = {"loss_spikes": "off", "output_dir": self.folder, "per_device_train_batch_size": 4, "fp16": fp16}
+        accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind), scaler=None)
+        micro_batches = SimpleNamespace(loss=torch.tensor(2.0), num_items=None, failure=None, pieces=1)
+        micro_batches.loss_sum_before = torch.tensor(5.0)
+        args = SimpleNamespace(max_skipped_updates=max_skipped_updates, **flags)
+        return UpdateGuard(args, accelerator, Ranks(), micro_batches, is_main=True)
+
+    def settle(self, guard, grad_norm, overflow=False, dynamic=True, scale=8.0):
+        """Settles an update of DeepSpeed's; returns the optimizer's flag of a skipped step."""
+        scaler = SimpleNamespace(dynamic=dynamic, cur_scale=scale)
+        optimizer = SimpleNamespace(optimizer=SimpleNamespace(overflow=overflow, loss_scaler=scaler))
+        guard.settle(
+            torch.nn.Linear(1, 1), optimizer, grad_norm, step=3, loss_sum=self.loss_sum, stop=False,
+            examples_of=lambda step: ["rte.train:7"],
+        )  # fmt: skip
+        return optimizer.optimizer.overflow
+
+    @parameterized.parameters(
+        # what DeepSpeed's scaler can still do -> whether the update is broken
+        ({"dynamic": True, "scale": 8.0}, False), ({"dynamic": True, "scale": 1.0}, True), ({"dynamic": False}, True),
+    )  # fmt: skip
+    def test_a_scale_that_can_fall_handles_gradients_that_overflow(self, scaler, is_broken):
+        guard = self.guard()
+        self.settle(guard, torch.tensor(math.inf), **scaler)
+        self.assertEqual((guard.skipped_updates, len(read_incidents(self.folder))), (is_broken, is_broken))
+
+    @parameterized.parameters((True, "update skipped"), (False, "none: DeepSpeed has made the update"))
+    def test_what_deepspeed_did_is_written_down_and_its_schedule_goes_on(self, overflow, action):
+        guard = self.guard()
+        guard.micro_batches.loss = torch.tensor(math.nan)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertFalse(self.settle(guard, 1.0, overflow=overflow))
+        (incident,) = read_incidents(self.folder)
+        self.assertEqual(
+            (incident["action"], incident["kind"], incident["examples"]), (action, "non_finite", ["rte.train:7"])
+        )
+        self.assertIn(f"step 3: the loss was nan, the gradient norm 1; {action}", logs.output[0])
+        self.assertEqual(self.loss_sum.item(), 5.0, "what the broken update added is taken back")
+
+    def test_the_last_of_too_many_says_what_would_help(self):
+        guard = self.guard(fp16=True, max_skipped_updates=1)
+        guard.micro_batches.loss = torch.tensor(math.nan)
+        with exits_with(
+            70, "the loss was nan; 1 updates in a row .from step 3. were skipped.*rte.train:7.*fix: --bf16"
+        ):
+            self.settle(guard, None, overflow=True)
+
+    def test_a_weight_without_a_gradient_is_named_where_ranks_wait_for_it(self):
+        self.enter_context(mock.patch("t5suite.training.updates.guard.DistributedDataParallel", Idle))
+        optimizer_of = lambda model: SimpleNamespace(param_groups=[{"params": [*model.module.parameters()][:2]}])
+        model = Idle()
+        with exits_with(78, "no gradient reached idle.weight, so"):
+            check_gradients(model, optimizer_of(model))
+        for fine in (Idle(find_unused_parameters=True), Idle(static_graph=True), model.module):
+            check_gradients(fine, optimizer_of(model))
+        model.module["idle"].weight.grad = torch.zeros(2, 2)
+        check_gradients(model, optimizer_of(model))

@@ -1,6 +1,8 @@
 """Sentence pairs: parts that follow each other or do not, every pair once an epoch, labels that tell the truth."""
 
 import collections
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -16,6 +18,7 @@ from t5suite.contrib.sentence_pairs import (
 )
 from t5suite.data.objectives import datum_rng
 from t5suite.testing import exits_with
+from t5suite.training.pre_training_data import Scoring, pair_data
 
 
 def example_documents(lengths, first_id=10):
@@ -153,3 +156,58 @@ class DatasetTest(parameterized.TestCase):
         with exits_with(65, "also need text from another"):
             self.dataset(documents=[DOCUMENT])
         self.assertLen(self.dataset("order", documents=[DOCUMENT]), 5)
+
+
+class RunTest(parameterized.TestCase):
+    """What a run trains on and is scored on."""
+
+    COLLATOR = SimpleNamespace(inputs_length=14, cls_token_id=CLS, sep_token_id=SEP, sentence_pairs="next")
+
+    def text(self, *corpora):
+        """A corpus's tokens, with the starts of its documents and sentences."""
+        rows = []
+        for documents in corpora:
+            of_corpus = sentence_documents(documents)
+            tokens = np.asarray(of_corpus.tokens).view(Tokens)
+            tokens.sentences = np.asarray(of_corpus.sentences)
+            tokens.documents = tokens.sentences[of_corpus.first_D]
+            rows.append(tokens)
+        return rows
+
+    def pairs(self, documents, seed):
+        return SentencePairDataset(sentence_documents(documents), 14, CLS, SEP, "next", seed, num_examples=99)
+
+    def assert_same(self, examples, expected):
+        for example, of_expected in zip(examples, expected, strict=True):
+            self.assertEqual(example["input_ids"].tolist(), of_expected["input_ids"].tolist())
+            self.assertEqual(example["next_sentence_label"], of_expected["next_sentence_label"])
+
+    def test_training_has_pairs_without_end_and_scored_are_some_of_the_held_out_ones(self):
+        """Ten pairs are held out, of which four are spread over them; their seed is 0, whatever the run's is."""
+        held_out, train = [DOCUMENT, OTHER, THIRD], [OTHER, DOCUMENT]
+        text = SimpleNamespace(train=self.text(train), validation=self.text(held_out))
+        data = pair_data(text, self.COLLATOR, seed=5, scoring=Scoring(frozenset({1}), max_samples=4))
+        self.assertEqual((data.blocks_an_epoch, len(data.train)), (9, sys.maxsize))
+        expected = self.pairs(train, seed=5)
+        self.assert_same([data.train[j] for j in range(20)], [expected[j] for j in range(20)])
+        examples = data.held_out.examples
+        self.assert_same(
+            [examples[j] for j in range(len(examples))], [self.pairs(held_out, 0)[j] for j in (0, 3, 6, 9)]
+        )
+        self.assertEqual(data.held_out.control_ids, {1})
+        all_scored = pair_data(text, self.COLLATOR, seed=5)
+        self.assertEqual(all_scored.counts(), {"an_epoch": 9, "held_out": 10})
+
+    def test_without_training_there_are_held_out_pairs_alone(self):
+        text = SimpleNamespace(train=[], validation=self.text([DOCUMENT, OTHER]))
+        data = pair_data(text, self.COLLATOR, seed=5)
+        self.assertEqual((data.train, len(data.held_out.examples)), (None, 9))
+
+    def test_pairs_are_of_one_corpus(self):
+        text = SimpleNamespace(train=self.text([DOCUMENT, OTHER], [THIRD, OTHER]), validation=[])
+        with exits_with(78, "--sentence_pairs reads one corpus"):
+            pair_data(text, self.COLLATOR, seed=5)
+
+
+class Tokens(np.ndarray):
+    """An array that has the attributes of `TokenSequence`."""

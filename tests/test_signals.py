@@ -1,10 +1,14 @@
 """Requests to stop: what the first, second and third signal do in each phase, to ranks and to children."""
 
+import contextlib
+import errno
+import io
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -12,6 +16,7 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, NumericsError, Preempted, run_command
 from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.testing import exits_with, parse_flags
 from t5suite.training.processes.signals import catching_signals
@@ -215,3 +220,75 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def full_disk(bytes_wanted=None) -> OSError:
+    error = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    error.bytes_wanted = bytes_wanted
+    return error
+
+
+class ExitCodesTest(parameterized.TestCase):
+    """How a command ends, by what its work raises: the exit code and all of standard error."""
+
+    def ended(self, error: BaseException | None) -> tuple[int, str]:
+        def main(argv):
+            if error is not None:
+                raise error
+
+        with contextlib.redirect_stderr(io.StringIO()) as message:
+            return run_command(main), message.getvalue()
+
+    @parameterized.parameters(
+        (None, 0, ""),
+        (ConfigError("--seed x"), 78, "error: --seed x\n"),
+        (DataError("rows.jsonl:3"), 65, "error: rows.jsonl:3\n"),
+        (NumericsError("NaN"), 70, "error: NaN\n"),
+        (CheckpointError("cut off"), 74, "error: cut off\n"),
+        (Preempted("SIGTERM: at step 7"), 75, "stopped: SIGTERM: at step 7\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (OSError("of a library"), 74, "error: of a library\n"),
+        (TimeoutError(), 74, "error: TimeoutError\n"),
+        (OSError(errno.ENOTTY, "Not a terminal"), 74, "error: Not a terminal\n"),
+    )
+    def test_what_a_command_raises_becomes_one_message_and_its_code(self, error, code, message):
+        self.assertEqual(self.ended(error), (code, message))
+
+    def test_a_full_disk_is_named_with_its_place_and_what_was_wanted(self):
+        place = "error: runs/x: No space left on device"
+        for error, beginning in (
+            (full_disk(), f"{place}; "),
+            (full_disk(1234567), f"{place} (1,234,567 bytes wanted); "),
+        ):
+            code, message = self.ended(error)
+            self.assertEqual(
+                (code, message.startswith(beginning), "--output_dir" in message), (74, True, True), message
+            )
+
+    def test_a_current_directory_that_is_gone_is_named(self):
+        missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
+        self.assertEqual(self.ended(missing), (74, "error: No such file or directory\n"))
+        self.addCleanup(os.chdir, os.getcwd())
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        os.rmdir(folder)
+        self.assertEqual(
+            self.ended(missing), (74, "error: the current directory has been deleted; change to one that exists\n")
+        )
+        missing.filename = "rows.jsonl"
+        self.assertEqual(self.ended(missing), (74, "error: rows.jsonl: No such file or directory\n"))
+
+    def test_a_bug_keeps_its_traceback_without_secrets(self):
+        code, message = self.ended(AssertionError("not of this world: https://user:hunter2secret@host/x"))
+        self.assertEqual(code, 1)
+        self.assertStartsWith(message, "Traceback (most recent call last)")
+        self.assertIn("AssertionError: not of this world", message)
+        self.assertNotIn("hunter2secret", message)
+
+    def test_a_reader_that_has_seen_enough_is_no_failure(self):
+        """`t5suite tasks | head -1`: what is still in the buffer goes nowhere."""
+        with tempfile.NamedTemporaryFile("w") as output, contextlib.redirect_stdout(output):
+            print("in the buffer")
+            self.assertEqual(self.ended(BrokenPipeError()), (0, ""))
+            output.flush()
+            self.assertEqual(os.path.getsize(output.name), 0)

@@ -151,6 +151,10 @@ class RenderingTest(parameterized.TestCase):
     @parameterized.parameters(
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
+        (["fine_tune", "--log_dir", "a b", "--", "x"], "--log_dir 'a b': an #SBATCH line takes letters"),
+        (["fine_tune", "--env", "1A=2", "--", "x"], "--env '1A=2': must be NAME=VALUE"),
+        (["fine_tune", "--env", "HOME", "--", "x"], "--env 'HOME': must be NAME=VALUE"),
+        (["fine_tune", "--setup", "/no/env.sh", "--", "x"], "--setup '/no/env.sh': no such file"),
         (["fine_tune", "--", ""], "empty word"), (["fine_tune", "--", "a\0b"], "NUL"),
     )  # fmt: skip
     def test_what_a_template_cannot_run_is_refused(self, argv, message):
@@ -180,6 +184,29 @@ class RenderingTest(parameterized.TestCase):
 
 
 class SubmittingTest(parameterized.TestCase):
+    SUBMIT = ("slurm", "submit", "fine_tune", "--account", "lab", "--max_requeues", "3", "--", "python", "x.py")
+
+    def test_sbatch_gets_the_script_without_a_shell_and_its_id_alone_is_printed(self):
+        with mock.patch("subprocess.run", return_value=subprocess.CompletedProcess([], 0, "4711;cluster\n", "")) as run:
+            self.assertEqual(cli_output(*self.SUBMIT), "4711\n")
+        (words,), settings = run.call_args
+        self.assertEqual((words, settings.get("shell", False)), (["sbatch", "--parsable"], False))
+        self.assertIn("#SBATCH --account=lab\n", settings["input"])
+        self.assertIn("\nexport T5SUITE_MAX_REQUEUES=3\n", settings["input"])
+
+    @parameterized.parameters(
+        ({"side_effect": FileNotFoundError()}, "sbatch is not on PATH"),
+        ({"side_effect": subprocess.TimeoutExpired("sbatch", 60)}, "sbatch has not answered for 60 s"),
+        (
+            {"return_value": subprocess.CompletedProcess([], 1, "", "Invalid account\n")},
+            "refused the job: Invalid account",
+        ),
+        ({"return_value": subprocess.CompletedProcess([], 3, "", "")}, "refused the job: exit code 3"),
+    )
+    def test_why_a_job_is_not_submitted_is_said(self, outcome, message):
+        with mock.patch("subprocess.run", **outcome), exits_with(78, message):
+            cli_output(*self.SUBMIT)
+
     @parameterized.parameters((0, 0, "4711\n", ""), (1, 78, "", "Invalid account"))
     def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, message):
         fakes = FakeSlurm()
@@ -223,6 +250,39 @@ class EndTest(parameterized.TestCase):
         self.assertEqual(ending.exception.code, exit_code)
         calls = (fakes.folder / "scontrol.log").read_text().splitlines()
         self.assertEqual("requeue 7" in calls, requeued, calls)
+
+    def settled(self, outcome, **environment) -> tuple[int, list[list[str]]]:
+        """The exit code of a job whose step was stopped, and what scontrol was asked."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
+        self.enter_context(mock.patch.dict(os.environ, {**plain, **environment}, clear=True))
+        run = self.enter_context(mock.patch("subprocess.run", **outcome))
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ending:
+            run_cli("slurm", "settle", 75)
+        return ending.exception.code, [call.args[0] for call in run.call_args_list]
+
+    def test_a_task_of_an_array_is_requeued_by_its_own_id(self):
+        answer = subprocess.CompletedProcess([], 0, "JobState=RUNNING Restarts=0", "")
+        array = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
+        code, calls = self.settled({"return_value": answer}, **array)
+        self.assertEqual((code, calls[-1]), (75, ["scontrol", "requeue", "6_2"]))
+
+    def test_a_slurm_that_does_not_answer_counts_as_running(self):
+        for outcome in (
+            {"side_effect": FileNotFoundError()},
+            {"return_value": subprocess.CompletedProcess([], 1, "", "")},
+        ):
+            code, calls = self.settled(outcome, SLURM_JOB_ID="7", T5SUITE_EXIT_CODES="/no/such/file")
+            self.assertEqual((code, calls[-1]), (75, ["scontrol", "requeue", "7"]))
+
+    @parameterized.parameters(
+        ({}, "there is no SLURM_JOB_ID"),
+        ({"SLURM_JOB_ID": "--all"}, "there is no SLURM_JOB_ID"),
+        ({"SLURM_JOB_ID": "7", "T5SUITE_MAX_REQUEUES": "many"}, "T5SUITE_MAX_REQUEUES='many': must be a number"),
+    )
+    def test_what_is_no_job_is_refused(self, variables, message):
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
+        with mock.patch.dict(os.environ, {**plain, **variables}, clear=True), exits_with(78, message):
+            run_cli("slurm", "settle", 75)
 
     def test_a_job_that_slurm_does_not_requeue_is_named(self):
         fakes = FakeSlurm()

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import datasets
@@ -23,10 +24,11 @@ from support import folder
 from t5suite.data.streams.loader import StreamLoader, check_shares, held_out_documents
 from t5suite.data.streams.positions import merge_states
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
-from t5suite.data.streams.shares import Share, dealt_files
-from t5suite.data.streams.sources import FileSource, HubSource
+from t5suite.data.streams.shares import Share, cut_files, dealt_files
+from t5suite.data.streams.sources import FileSource, HubSource, open_source
 from t5suite.data.streams.virtual_streams import VirtualStream
 from t5suite.testing import exits_with
+from t5suite.training.checkpoints.data_positions import StreamSource
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -191,6 +193,26 @@ class DealTest(parameterized.TestCase):
         self.assertEqual([[piece.file for piece in deal.pieces] for deal in deals], files)
         self.assertEqual([deal.offset for deal in deals], offsets)
         self.assertEqual({deal.step for deal in deals}, {step})
+
+    @parameterized.parameters(
+        ([1, 1, 2, 2], 4), ([1, 3, 5], 4), ([2, 2, 2, 2, 3], 5), ([7, 1, 3, 4], 6), ([4, 4, 8], 1)
+    )
+    def test_every_document_of_files_of_unequal_sizes_has_one_reader_in_every_pass(self, sizes, reader_count):
+        """By brute force: a reader takes every n-th document of its files, one file after another."""
+        for epoch in range(3):
+            taken = []
+            for reader in range(reader_count):
+                deal = dealt_files(sizes, Share(reader, reader_count), epoch, seed=1)
+                documents = [(piece.file, number) for piece in deal.pieces for number in range(12 * sizes[piece.file])]
+                taken += documents[deal.offset :: deal.step]
+            every = [(file, number) for file, size in enumerate(sizes) for number in range(12 * size)]
+            self.assertCountEqual(taken, every)
+
+    @parameterized.parameters(([100, 300], 2), ([7, 1, 30], 5), ([3], 4), ([1, 1, 1], 1))
+    def test_every_byte_of_files_that_can_be_cut_has_one_reader(self, sizes, reader_count):
+        pieces = [piece for reader in range(reader_count) for piece in cut_files(sizes, Share(reader, reader_count))]
+        taken = [(piece.file, byte) for piece in pieces for byte in range(piece.start, piece.end)]
+        self.assertEqual(taken, [(file, byte) for file, size in enumerate(sizes) for byte in range(size)])
 
     @parameterized.parameters(11, 3)
     def test_a_pass_opens_each_file_once(self, file_count):
@@ -571,6 +593,27 @@ class HubTest(parameterized.TestCase):
         with exits_with(75, "file 0 after row 20"):
             list(HubSource("hub:x", dataset=BreakingDataset(self.texts, [20] * 4)).read(Share(0, 1)))
 
+    @parameterized.parameters((["txt", "id"],), (None,))
+    def test_a_data_set_without_the_text_column_is_refused_with_those_that_it_has(self, column_names):
+        """Some data sets name their columns only with their rows."""
+        dataset = BreakingDataset(self.texts, [])
+        dataset.column_names = column_names
+        dataset.iter = lambda batch_size: iter([{"txt": ["1 2"], "id": [1]}])
+        with exits_with(65, "hub:x: no column 'text' .--text_column_name.; did you mean txt"):
+            list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+    @parameterized.parameters((RuntimeError("of our own"), RuntimeError), (KeyError("x"), KeyError))
+    def test_a_bug_is_no_broken_file(self, error, kind):
+        dataset = BreakingDataset(self.texts, [])
+        dataset.iter = mock.Mock(side_effect=error)
+        with self.assertRaises(kind):
+            list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+    def test_files_and_data_sets_of_the_hub_are_no_one_stream(self):
+        with exits_with(78, "hub:a/b, .*stream them as several corpora, each with its weight"):
+            open_source(["hub:a/b", str(written(self.texts, "a.txt"))])
+        self.assertIsInstance(open_source([str(written(self.texts, "a.txt"))]), FileSource)
+
     def test_a_broken_file_is_named(self):
         directory = folder()
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n' * 3)
@@ -578,3 +621,35 @@ class HubTest(parameterized.TestCase):
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"tex\n')
         with exits_with(65, "hub:x: file 0 cannot be read"):
             list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
+
+
+class SeenTest(parameterized.TestCase):
+    """How many data a run has seen, in updates of one size, then of another, over both parts."""
+
+    def begun(self, update_size, step, state=None) -> tuple[StreamSource, list]:
+        """The data of a run that begins at a step with the position of an earlier part, and its updates."""
+        source = FileSource(written(number_documents(60), "a.txt"))
+        stream = StreamLoader([StreamCorpus(source)], NumberEncoder(), settings(), as_it_is, update_size)
+        if state is not None:
+            stream.load_state_dict(json.loads(json.dumps(state)))
+        data = StreamSource(stream, max_steps=9)
+        data.on_train_begin(SimpleNamespace(gradient_accumulation_steps=1), SimpleNamespace(global_step=step), None)
+        return data, iter(stream)
+
+    @parameterized.product(sizes=((16, 8), (8, 24)), step=(0, 3))
+    def test_every_datum_is_counted_once_whatever_the_update_and_a_restart(self, sizes, step):
+        """After the restart steps count on from 3, or from 0 (--reset step)."""
+        seen = []
+        data, batches = self.begun(sizes[0], 0)
+        for number in range(1, 4):
+            seen += [example["index"] for example in next(batches)]
+            self.assertEqual(data.seen(number, sizes[0]), len(seen))
+        again, batches = self.begun(sizes[1], step, merge_states([data.loader.state_dict()]))
+        for number in range(step + 1, step + 3):
+            indices = [example["index"] for example in next(batches)]
+            self.assertEqual(
+                again.examples_of(number, sizes[1]), [f"stream data {len(seen)} to {len(seen + indices) - 1}"]
+            )
+            seen += indices
+            self.assertEqual(again.seen(number, sizes[1]), len(seen))
+        self.assertEqual(seen, [*range(len(seen))])

@@ -67,6 +67,13 @@ WRONG = [
     ("learning_rate:", "2fast:", 12, "'2fast' is not a parameter's name"),
     ("  bf16:\n    values: [true, false]", "  1: {parameters: {a: {value: 1}}}", 7, "1 is not a parameter's name"),
     ("  bf16:\n", "  a:\n    parameters: {true: {parameters: {a: {value: 1}}}}\n  bf16:\n", 21, "True is not a param"),
+    (
+        "log_uniform_values\n    min: 1.0e-5\n    max: 1.0e-2", "log_uniform\n    min: -9000\n    max: 1", 12,
+        "learning_rate: min and max of log_uniform are exponents of e; for values take log_uniform_values",
+    ), (
+        "  bf16:\n    values: [true, false]", "  seed: {distribution: q_uniform, min: 1, max: 9, q: 1.5}", 20,
+        "seed: --seed takes whole numbers, and q 1.5 gives others; write q: 1",
+    ),
     ("learning_rate:", "seed:", 12, "seed: --seed takes whole numbers, and log_uniform_values gives others"),
     ("learning_rate:", "bf16_full_eval:", 12, "bf16_full_eval: --bf16_full_eval takes no numbers; give values"),
     ("  lr_scheduler_kwargs:", "  weight_decay:", 16, "weight_decay: --weight_decay takes no table"),
@@ -99,6 +106,21 @@ WRONG = [
     ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is not a number above 1"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is not a word"),
     ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
+]  # fmt: skip
+
+# The same, for what a search on this machine cannot do.
+OF_SERVER = [
+    ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler needs W&B's server"),
+    ("method: bayes", "method: custom", 3, "method custom needs W&B's server"),
+    ("min_iter: 3", "min_iter: 3\n  eta: 1.5", 25, "early_terminate.eta 1.5: without W&B's server it must be a whole"),
+    ("goal: maximize", "goal: maximize\n  impute: best", 4, "metric.impute other than worst needs W&B's server"), (
+        "log_uniform_values\n    min: 1.0e-5\n    max: 1.0e-2",
+        "q_log_uniform_values\n    min: 1.0e-2\n    max: 9.0e-1\n    q: 0.1", 12,
+        "learning_rate: q_log_uniform_values with q 0.1 has no counterpart in Optuna (q: 1 has)",
+    ), (
+        "log_uniform_values\n    min: 1.0e-5\n    max: 1.0e-2", "q_uniform\n    min: 0.3\n    max: 0.4\n    q: 0.25", 12,
+        "learning_rate: no multiple of q 0.25 lies between min and max",
+    ),
 ]  # fmt: skip
 
 # The same, for what is no error.
@@ -146,6 +168,20 @@ class SweepFilesTest(FilesTest):
         self.assertStartsWith(wanted[0], f"{self.folder}/sweep.yaml:{line}: ")
         self.assertNotIn(": note: ", wanted[0])
 
+    @parameterized.parameters(*OF_SERVER)
+    def test_what_needs_wandb_s_server_is_said_and_prevents_a_sweep_here(self, old, new, line, said):
+        (finding,) = [finding for finding in check_sweep(self.sweep(GOOD.replace(old, new))) if said in str(finding)]
+        self.assertStartsWith(str(finding), f"{self.folder}/sweep.yaml:{line}: ")
+        self.assertTrue(finding.needs_server)
+
+    @parameterized.parameters(("[true]", 0), ("[true, false]", 1), ("[false]", 1))
+    def test_a_false_that_never_reaches_its_flag_is_an_error(self, values, count):
+        """${args_no_boolean_flags} leaves False out, so that a flag that is on by default stays on."""
+        text = GOOD.replace("  bf16:\n    values: [true, false]", f"  load_best_model_at_end:\n    values: {values}")
+        findings = self.findings(text.replace("${args}", "${args_no_boolean_flags}"))
+        self.assertLen([text for text in findings if "omits False" in text], count, findings)
+        self.assertEmpty([finding for finding in self.findings(text) if "omits False" in finding])
+
     @parameterized.parameters(*NOTED)
     def test_what_is_hardly_meant_is_noted(self, old, new, line, said):
         found = [text for text in self.changed(old, new) if said in text]
@@ -185,11 +221,40 @@ class SweepFilesTest(FilesTest):
         with exits_with(78):
             read_sweep(self.write(text))
 
+    @parameterized.parameters(
+        (b"a: 2001-99-99\n", "a value is not what its tag or form says"), (b"a: !!bool x\n", "a value is not what its tag"),
+        (b"a: \xff\n", "not UTF-8 text"), (b"a:\n\t- b\n", r"sweep.yaml:2: .*indent with spaces, YAML takes no tabs"),
+    )  # fmt: skip
+    def test_what_is_no_yaml_is_named_with_its_file(self, content, message):
+        path = self.folder / "sweep.yaml"
+        path.write_bytes(content)
+        with exits_with(78, f"{path}.*" if "sweep" not in message else message) as failure:
+            read_sweep(path)
+        self.assertRegex(failure.message, message)
+
+    def test_a_folder_is_no_file(self):
+        with exits_with(78, "cannot be read|no sweep file"):
+            read_sweep(self.folder)
+
     @parameterized.parameters("x" * 5000, "a\x00b", "/etc", "..", "[", "--config")
     def test_odd_words_in_the_command_are_no_configuration_files(self, word):
         text = f"method: grid\nparameters: {{seed: {{value: 1}}}}\ncommand: {json.dumps(['fine_tune_t5.py', word, '${args}'])}\n"
         self.assertEqual(self.findings(text), [])
         self.assertEqual(script_of(self.sweep(text)).flags, {})
+
+    def test_the_flags_of_the_script_s_own_file_count_as_the_command_s(self):
+        """The command's own flags win over the file's; a file that cannot be read is the script's to report."""
+        recipe = self.write("learning-rate: 0.1\nseed: 3\noutput_dir: out\n5: x\n", "recipe.yaml")
+        command = ["fine_tune_t5.py", str(recipe), "--seed=4", "${args}"]
+        text = f"method: grid\nparameters: {{bf16: {{value: true}}}}\ncommand: {json.dumps(command)}\n"
+        sweep = self.sweep(text)
+        script = script_of(sweep)
+        self.assertEqual(script.flags, {"learning_rate": 0.1, "seed": 4, "output_dir": "out"})
+        self.assertEqual((script.places["output_dir"], script.places["seed"]), (("command", 1), ("command", 2)))
+        self.assertTrue(any(":3: output_dir: all trials would share it" in str(each) for each in check_sweep(sweep)))
+        for content in ("[1, 2]", "a: ["):
+            recipe.write_text(content)
+            self.assertEqual(script_of(sweep).flags, {"seed": 4})
 
 
 class SchemaTest(FilesTest):

@@ -1,12 +1,21 @@
 """W&B's distributions, rungs and grids as Optuna's, one to one or refused by name."""
 
+import contextlib
+import io
 import itertools
 import math
+import os
+import signal
 import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import optuna
 from absl.testing import parameterized
 
+from t5suite.launch import process_groups, running_trials
+from t5suite.launch.running_trials import RunningTrial
 from t5suite.launch.sweep_files import Parameter
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_search import (
@@ -20,6 +29,7 @@ from t5suite.launch.sweep_search import (
     trial_parameters,
 )
 from t5suite.launch.sweep_store import TrialStore
+from t5suite.runs.lock import RunLock
 from t5suite.testing import exits_with
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -167,3 +177,83 @@ class RungsTest(parameterized.TestCase):
     def test_rungs_are_those_of_wandb(self, rule, wanted):
         """By hand from `sweeps/hyperband_stopping.py`: `int(max_iter / eta ** k)` from 1, or `int(min_iter * eta ** k)`."""
         self.assertEqual(rungs_of(rule)[:4], wanted)
+
+
+class ProcessGroupsTest(parameterized.TestCase):
+    """Processes that a trial has left, known by host, boot, number and start."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.object(process_groups, "group_members", return_value=[7, 8, 9]))
+
+    def test_what_is_left_of_a_process_is_its_own_group_s(self):
+        process = process_groups.identity(os.getpid())
+        self.assertEqual(process_groups.leftovers(process), [7, 8, 9])
+        for name in ("host", "boot", "process_started"):
+            self.assertEqual(process_groups.leftovers({**process, name: "another"}), [], name)
+        self.assertEqual(process_groups.leftovers(None), [])
+        ended = {**process, "pid": 2**22 + 1}  # no process has this number
+        self.assertEqual(process_groups.leftovers(ended), [7, 8, 9], "its children may live on")
+
+    def test_a_signal_also_reaches_those_that_have_left_the_group(self):
+        groups = {7: 7, 8: 8}
+        self.enter_context(mock.patch("os.getpgid", lambda pid: groups[pid] if pid in groups else self.gone()))
+        for error in (None, ProcessLookupError()):
+            with mock.patch("os.killpg", side_effect=error) as killpg, mock.patch("os.kill") as kill:
+                process_groups.signal_group(7, signal.SIGTERM)
+            killpg.assert_called_once_with(7, signal.SIGTERM)
+            kill.assert_called_once_with(8, signal.SIGTERM)
+
+    def gone(self):
+        raise ProcessLookupError
+
+
+class FormerProcessTest(parameterized.TestCase):
+    """A trial whose former process was not seen to end."""
+
+    def trial(self, **status) -> RunningTrial:
+        place = Path(tempfile.mkdtemp())
+        files = SimpleNamespace(run_dir=place, metrics=place / "metrics.jsonl")
+        claim = SimpleNamespace(number=3, former={"pid": 7}, status=status)
+        return RunningTrial(claim, files, mock.Mock())
+
+    def test_it_ends_by_itself_then_by_sigterm_once_then_by_force(self):
+        trial = self.trial()
+        seconds = running_trials.SECONDS_TO_END
+        signals = []
+        self.enter_context(mock.patch.object(running_trials, "leftovers", return_value=[7]))
+        send = lambda group, number: signals.append((group, number))
+        self.enter_context(mock.patch.object(running_trials, "signal_group", send))
+        for waited, expected in (
+            (0, []), (seconds + 1, [signal.SIGTERM]), (seconds + 2, []), (seconds + 11, [signal.SIGKILL]),
+        ):  # fmt: skip
+            now = trial.waiting_since + waited
+            with mock.patch("time.monotonic", lambda now=now: now):
+                self.assertTrue(trial.waits_for_former_process(grace=10))
+            self.assertEqual(signals, [(7, number) for number in expected])
+            signals.clear()
+
+    def test_one_on_another_machine_is_waited_for_and_named_once(self):
+        trial = self.trial()
+        self.enter_context(mock.patch.object(running_trials, "leftovers", return_value=[]))
+        lock = RunLock(trial.files.run_dir).acquire()
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual([trial.waits_for_former_process(1.0) for _ in range(2)], [True, True])
+        self.assertEqual(said.getvalue().count("trial 3: waiting for its former process"), 1)
+        lock.release()
+        self.assertFalse(trial.waits_for_former_process(1.0))
+        RunLock(trial.files.run_dir).acquire().release()
+
+    def test_seconds_of_a_start_whose_end_nobody_saw_count_until_its_last_line(self):
+        trial = self.trial(seconds=5.0, since=1000.0)
+        self.assertEqual(trial.seconds_before(), 5.0)
+        trial.files.metrics.touch()
+        for changed, expected in ((1007.0, 12.0), (990.0, 5.0)):
+            os.utime(trial.files.metrics, (changed, changed))
+            self.assertEqual(trial.seconds_before(), expected)
+        os.utime(trial.files.metrics, (1007.0, 1007.0))
+        trial.claim.former = None
+        self.assertEqual(trial.seconds_before(), 5.0)
+        unnoted = self.trial(seconds=5.0)
+        unnoted.files.metrics.touch()
+        self.assertEqual(unnoted.seconds_before(), 5.0, "nobody noted when it began")

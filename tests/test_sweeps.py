@@ -5,6 +5,7 @@ many processes work on the sweep; a trial that fails, hangs or diverges does not
 """
 
 import contextlib
+import errno
 import fcntl
 import io
 import itertools
@@ -35,6 +36,12 @@ TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
 HANG = 120.0
 # How trials in a shell end: well, if SIGTERM does not come for two seconds; by SIGTERM, which is waited for.
 WAITS, ENDS_BY_SIGTERM = (f"trap 'exit 75' TERM; for i in $(seq {n}); do sleep 0.5; done; exit 0" for n in (4, 60))
+
+
+def run_quietly(*words) -> None:
+    """Runs a command whose output does not matter."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        run_cli(*words)
 
 
 class SweepTest(parameterized.TestCase):
@@ -87,6 +94,27 @@ class SweepTest(parameterized.TestCase):
         content = {"program": TRIAL, "method": "random", "metric": metric, "parameters": {"learning_rate": rate}}
         Path(self.file).write_text(yaml.safe_dump(content | changes, sort_keys=False))
         return self.file
+
+    def write_curves(self, curves: dict, goal: str, **changes) -> str:
+        """A grid of trials, by name: `(its losses, how it ends)`, with all losses negated where more is better."""
+        sign = 1 if goal == "minimize" else -1
+        for name, (losses, _) in curves.items():
+            values = [None if loss is None else sign * loss for loss in losses]
+            lines = [json.dumps({"step": step, "eval/x": value}) + "\n" for step, value in enumerate(values, 1)]
+            (self.folder / f"{name}.jsonl").write_text("".join(lines))
+        ends = "".join(f"--x={name}) {ending};;\n" for name, (_, ending) in curves.items())
+        program = self.folder / "trial.sh"
+        program.write_text(
+            f'mkdir -p "$T5SUITE_RUN_DIR"; cp "{self.folder}/${{1#--x=}}.jsonl" "$T5SUITE_RUN_DIR/metrics.jsonl"\n'
+            f'case "$1" in\n{ends}esac\n'
+        )
+        return self.write(
+            command=["/bin/sh", str(program), "${args}"],
+            method="grid",
+            metric={"name": "eval/x", "goal": goal},
+            parameters={"x": {"values": [*curves]}},
+            **changes,
+        )
 
     def summary(self) -> dict:
         return json.loads((self.directory / "sweep.json").read_text())
@@ -225,27 +253,6 @@ class SearchesTest(SweepTest):
         self.assertIn("best of sweep file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
-    def write_curves(self, curves: dict, goal: str, **changes) -> str:
-        """A grid of trials, by name: `(its losses, how it ends)`, with all losses negated where more is better."""
-        sign = 1 if goal == "minimize" else -1
-        for name, (losses, _) in curves.items():
-            values = [None if loss is None else sign * loss for loss in losses]
-            lines = [json.dumps({"step": step, "eval/x": value}) + "\n" for step, value in enumerate(values, 1)]
-            (self.folder / f"{name}.jsonl").write_text("".join(lines))
-        ends = "".join(f"--x={name}) {ending};;\n" for name, (_, ending) in curves.items())
-        program = self.folder / "trial.sh"
-        program.write_text(
-            f'mkdir -p "$T5SUITE_RUN_DIR"; cp "{self.folder}/${{1#--x=}}.jsonl" "$T5SUITE_RUN_DIR/metrics.jsonl"\n'
-            f'case "$1" in\n{ends}esac\n'
-        )
-        return self.write(
-            command=["/bin/sh", str(program), "${args}"],
-            method="grid",
-            metric={"name": "eval/x", "goal": goal},
-            parameters={"x": {"values": [*curves]}},
-            **changes,
-        )
-
     def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self):
         """By hand over losses: 2 is the lowest of complete trials, `tied` has it first; null is no number."""
         self.check_best("maximize")
@@ -347,6 +354,66 @@ class FailuresTest(SweepTest):
         self.directory = self.folder / "other"
         path = self.write(command=["no-such-program", "${args}"])
         self.assertIn("not found", self.sweep(path, "--count", 2, code=78))
+
+    def test_after_five_failures_the_parameters_are_hardly_the_cause_and_the_last_error_is_named(self):
+        """Every trial logs seven lines of its own; the fifth ends another way than those before it."""
+        script = "x=${1#--x=}; for i in 1 2 3 4 5 6 7; do echo line $i of $x; done; [ $x = 4 ] && exit 70; exit 1"
+        path = self.write(
+            command=["/bin/sh", "-c", script, "sh", "${args}"],
+            method="grid",
+            parameters={"x": {"values": list(range(9))}},
+        )
+        with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78) as failure:
+            run_cli("sweep", path, "--sweep_dir", self.directory)
+        first, *lines = failure.message.splitlines()
+        self.assertRegex(first, "the first 5 trials failed.*parameters are hardly the cause.*exit code 70.*0004.log")
+        self.assertEqual([line.strip() for line in lines], [f"line {i} of 4" for i in range(3, 8)])
+        records = self.summary()["trials"]
+        self.assertEqual([record["exit_code"] for record in records], [1, 1, 1, 1, 70])
+        self.assertEqual([record["state"] for record in records], ["failed"] * 5)
+        last_line = shown.getvalue().splitlines()[-1]
+        self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
+        self.assertNotIn("left", last_line, "the others are not run")
+
+    def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
+        curves = {"fine": ([1, 2], "exit 0"), "refused": ([1], "exit 78"), "again": ([3], "exit 0")}
+        run_quietly("sweep", self.write_curves(curves, "maximize"), "--sweep_dir", self.directory)
+        self.assertEqual([record["state"] for record in self.summary()["trials"]], ["complete", "failed", "complete"])
+
+    def test_a_trial_without_the_sweep_s_metric_has_failed_and_what_it_logged_is_named(self):
+        log = 'mkdir -p "$T5SUITE_RUN_DIR"; '
+        line = """echo '{"step": 1, "eval/b": 1, "eval/a": 2, "train/loss": 3}' > "$T5SUITE_RUN_DIR/metrics.jsonl"; """
+        for script, message in ((log + line, "it logged eval/a, eval/b ("), ("", "it logged no metric (")):
+            self.directory = self.folder / f"sweep-{len(message)}"
+            command = ["/bin/sh", "-c", script + "exit 0", "sh", "${args}"]
+            path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
+            with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "none of the 1 trials finished"):
+                run_cli("sweep", path, "--sweep_dir", self.directory)
+            self.assertIn(f"it ended without logging eval/accuracy; {message}", shown.getvalue())
+
+    def test_without_a_metric_s_name_a_trial_s_value_is_the_mean_of_its_tasks_results(self):
+        """By hand: axg counts by its accuracy alone, cb by the mean of both; the other trial has no number."""
+        results = {
+            "both": {
+                "axg": {"accuracy": 60.0, "gender_parity": 10.0},
+                "cb": {"mean_3class_f1": 80.0, "accuracy": 90.0},
+            },
+            "none": {"wic": {"accuracy": None}},
+        }
+        for name, tasks in results.items():
+            (self.folder / f"{name}.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
+        (self.folder / "manifest.json").write_text(json.dumps({"run_id": "1", "settings": {"benchmark": "super_glue"}}))
+        script = f'd="$T5SUITE_RUN_DIR"; mkdir -p "$d"; cp {self.folder}/manifest.json "$d"; '
+        script += f'cp {self.folder}/${{1#--x=}}.json "$d/results.json"'
+        command = ["/bin/sh", "-c", script, "sh", "${args}"]
+        self.write(command=command, method="grid", parameters={"x": {"values": [*results]}})
+        content = yaml.safe_load(Path(self.file).read_text())
+        del content["metric"]
+        Path(self.file).write_text(yaml.safe_dump(content))
+        run_quietly("sweep", self.file, "--sweep_dir", self.directory)
+        records = self.summary()["trials"]
+        self.assertEqual([record["state"] for record in records], ["complete", "failed"])
+        self.assertEqual([record["value"] for record in records], [(60.0 + 85.0) / 2, None])
 
     @pytest.mark.slow
     def test_a_sweep_of_which_no_trial_finished_names_the_cause(self):
@@ -472,6 +539,39 @@ class SharedTest(SweepTest):
 
 
 class DirectoriesTest(SweepTest):
+    def test_another_sweep_s_directory_is_named_with_what_differs(self):
+        ends = ["/bin/sh", "-c", "exit 78", "${args}"]
+        values = {"x": {"values": [1, 2]}}
+        path = self.write(command=ends, method="grid", parameters=values)
+        words = ("sweep", path, "--sweep_dir", self.directory)
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial 0 was refused"):
+            run_cli(*words)
+        before = (self.directory / "sweep.yaml").read_bytes()
+        with exits_with(78, f"{self.directory} holds this sweep already; continue it with --resume"):
+            run_cli(*words)
+        with exits_with(78, "adds nothing to its trials' command, not --steps=3"):
+            run_cli(*words, "--resume", "--", "--steps=3")
+        self.write(command=ends, method="grid", parameters=values, metric={"name": "eval/f1", "goal": "maximize"})
+        for more in ((), ("--resume",)):
+            with exits_with(78, "metric.name 'eval/accuracy' there, 'eval/f1' here"):
+                run_cli(*words, *more)
+        self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
+
+    def test_a_folder_of_something_else_is_refused(self):
+        self.directory.mkdir()
+        for name in ("b.txt", "a.txt", "c.txt", "d.txt"):
+            (self.directory / name).touch()
+        with exits_with(78, r"not empty \(a.txt, b.txt, c.txt, ...\) and not a sweep's"):
+            run_cli("sweep", self.write(), "--count", 1, "--sweep_dir", self.directory)
+
+    def test_where_files_cannot_be_locked_a_link_is_the_lock(self):
+        no_locks = mock.patch("fcntl.lockf", side_effect=OSError(errno.ENOLCK, "No locks available"))
+        path = self.write_curves({"one": ([1, 2], "exit 0"), "two": ([3], "exit 0")}, "minimize")
+        with no_locks:
+            run_quietly("sweep", path, "--sweep_dir", self.directory)
+        self.assertEqual([record["value"] for record in self.summary()["trials"]], [1, 3])
+        self.assertEmpty([entry for entry in self.directory.iterdir() if entry.is_symlink()])
+
     @pytest.mark.slow
     def test_a_sweep_is_not_begun_over_another_and_goes_on_behind_half_a_line_of_its_journal(self):
         self.sweep(self.write(), "--count", 1)

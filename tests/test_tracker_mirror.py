@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import requests
 from absl.testing import parameterized
 from report_runs import LAST_STEP, STEPS_LOGGED, MadeRun, make_mixture
 from support import folder
@@ -276,6 +277,19 @@ class WandbTest(parameterized.TestCase):
         manifest = str(directory / "manifest.json")
         module.init().save.assert_called_once_with(manifest, base_path=str(directory), policy="now")
 
+    def test_a_manifest_that_cannot_be_sent_ends_nothing(self):
+        directory = described_run([1])
+        (directory / "results.json").write_text(json.dumps({"tasks": {}, "averages": {}}))
+        received = Received()
+        module = wandb_module(received)["wandb"]
+        module.init().settings.sync_dir = f"x/offline-run-2-{RUN_ID}"
+        module.init().save.side_effect = OSError("quota")
+        self.enter_context(mock.patch.dict(sys.modules, wandb=module))
+        with wandb_environment(), self.assertLogs("t5suite", "ERROR") as logs:
+            mirror.mirror(directory, "wandb", commands_of(b"go\nend 0\n"), no_report)
+        self.assertIn("the manifest was not sent", logs.output[0])
+        module.init().finish.assert_called_once_with(exit_code=0)
+
     def test_offline_segments_that_were_not_closed_are_set_aside(self):
         directory = described_run([1])
         for number in (0, 1):  # the first is known to be whole, the second was not closed
@@ -319,6 +333,32 @@ class ReachingTest(parameterized.TestCase):
     )  # fmt: skip
     def test_one_that_cannot_be_used(self, fault, expected, exit_code):
         self.check(fault, expected, exit_code)
+
+    @parameterized.parameters(
+        ({"side_effect": requests.Timeout()}, {}, "did not answer within \\d+ s", 74),
+        ({"side_effect": requests.exceptions.InvalidURL()}, {}, "does not answer as W&B does", 74),
+        ({"return_value": types.SimpleNamespace(ok=True, status_code=200, json=lambda: [])}, {}, "does not answer as W&B", 74),
+        ({"return_value": types.SimpleNamespace(ok=True, status_code=200, json=dict)}, {}, "does not accept the API key", 74),
+        ({"side_effect": AssertionError("was asked")}, {"identity_token_file": "t", "api_key": None}, "^$", 0),
+    )  # fmt: skip
+    def test_odd_answers_and_a_login_without_a_key(self, answer, changes, expected, exit_code):
+        directory = described_run([1])
+        module = wandb_module(Received())["wandb"]
+        settings = {
+            "mode": "online",
+            "identity_token_file": None,
+            "api_key": API_KEY,
+            "base_url": "http://x",
+            **changes,
+        }
+        module.setup().settings = types.SimpleNamespace(**settings)
+        module.init().starting_step = 0
+        self.enter_context(mock.patch("requests.post", **answer))
+        self.enter_context(mock.patch.dict(sys.modules, wandb=module))
+        self.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        with wandb_environment(), contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(mirror.main([str(directory), "wandb"]), exit_code)
+        self.assertRegex(said.getvalue(), expected)
 
     def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
@@ -394,6 +434,13 @@ class MirrorTest(parameterized.TestCase):
             events = self.mirrored(directory, b"go\nend %d\n" % code)
             self.assertEqual([line[:2] for line in events[1:-1]], [("row", step) for step in rows])
             self.assertEqual(json.loads((directory / "trackers/aim/told.json").read_text())["step"], rows[-1])
+
+    def test_by_hand_a_run_that_another_process_sends_is_left_to_it(self):
+        directory = described_run([1])
+        self.enter_context(mock.patch.object(mirror, "LOCK_SECONDS", 0.01))
+        with mirror.lock(directory / "trackers" / "aim"), contextlib.redirect_stderr(io.StringIO()) as message:
+            self.assertEqual(mirror.main([str(directory), "aim"]), 74)
+        self.assertEqual(message.getvalue(), f"error: another process sends {directory} to aim\n")
 
     def test_by_hand_an_unknown_tracker_is_named(self):
         self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)

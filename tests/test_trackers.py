@@ -3,7 +3,9 @@
 import datetime
 import json
 import resource
+import subprocess
 import sys
+import threading
 import time
 from importlib import util
 from pathlib import Path
@@ -19,6 +21,7 @@ from wandb_server import wandb_environment
 
 from t5suite import FineTuner
 from t5suite.testing import TINY_T5
+from t5suite.tracking import trackers
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.tracking.trackers import tracker_names
 
@@ -132,6 +135,67 @@ class TrackersTest(parameterized.TestCase):
         texts = {name: (step, text) for (name, step), text in received.tables.items()}
         self.assertEqual([texts[name][0] for name in ("run", "settings", "manifest")], [0, 0, 9])
         self.assertIn('"learning_rate"', texts["settings"][1])
+
+
+class ReportsTest(parameterized.TestCase):
+    """What a training says of the process of a tracker, by what that process reports and how it ends."""
+
+    def logged(self, *reports, exit_code=0, ends=True) -> tuple[str, mock.Mock]:
+        """The lines of the log, and the process; one that does not end says nothing more until it is killed."""
+        was_killed = threading.Event()
+
+        def lines():
+            for report in reports:
+                yield report if isinstance(report, str) else json.dumps(report)
+            if not ends:
+                was_killed.wait(5)
+
+        def wait(seconds=None):
+            if seconds is not None and not (ends or was_killed.is_set()):
+                raise subprocess.TimeoutExpired("mirror", seconds)
+            return exit_code
+
+        process = mock.Mock(pid=7, stdout=lines(), **{"wait.side_effect": wait})
+        kill = mock.patch.object(trackers, "kill_with_children", side_effect=lambda pid: was_killed.set())
+        start = mock.patch.object(trackers, "start_mirror", return_value=process)
+        with start, kill as self.killed, self.assertLogs("t5suite.tracking", "DEBUG") as logs:
+            trackers.logger.debug("a line of this test")
+            tracker = trackers.Tracker("tensorboard", folder(), "4f2a", {}, trackers.Identity(name="x"))
+            tracker.send("go")
+            tracker.finish()
+        return "\n".join(logs.output[1:]), process
+
+    def test_what_it_reports_is_told(self):
+        offline = {"state": "offline", "wanted": False, "reason": "no answer", "sync": "sync DIR"}
+        for reports, exit_code, expected in (
+            ([{"state": "online", "place": "http://x"}, {"state": "finished"}], 0, ["INFO.*: http://x$"]),
+            ([{"state": "failed", "reason": "TypeError: x"}], 1, [r"WARNING.* failed and is disabled .TypeError: x.*python -m"]),
+            ([offline, {"state": "finished"}], 0, ["WARNING.* is offline .no answer.*sync DIR", "INFO.*send this run with: sync DIR"]),
+            ([{**offline, "wanted": True}, {"state": "finished"}], 0, ["INFO.*send this run with: sync DIR"]),
+            (["a library's line", "12", {"state": "finished"}, {"state": "odd"}], 0, []),
+            ([{"state": "online", "place": "y"}], 3, ["INFO.*: y$", r"WARNING.*process ended .exit 3, see .*mirror.log"]),
+        ):  # fmt: skip
+            text, process = self.logged(*reports, exit_code=exit_code)
+            self.assertLen(text.splitlines(), len(expected), text)
+            for line, pattern in zip(text.splitlines(), expected):
+                self.assertRegex(line, pattern)
+            self.assertEqual([call.args[0] for call in process.stdin.write.call_args_list], ["go\n", "end 0\n"])
+            self.killed.assert_not_called()
+
+    def test_one_that_does_not_end_is_killed_and_named_once(self):
+        text, _ = self.logged(ends=False, exit_code=-9)
+        self.assertRegex(text, r"\AWARNING.*did not end within 15 s and was killed; metrics.jsonl has every line.*\Z")
+        self.killed.assert_called_once_with(7)
+
+    def test_a_process_is_killed_with_its_children_also_if_some_have_ended(self):
+        ended = mock.Mock(**{"kill.side_effect": psutil.NoSuchProcess(8)})
+        parent = mock.Mock(**{"children.return_value": [ended, mock.Mock()]})
+        with mock.patch("psutil.Process", return_value=parent):
+            trackers.kill_with_children(7)
+        for process in (parent, *parent.children()):
+            process.kill.assert_called_once_with()
+        with mock.patch("psutil.Process", side_effect=psutil.NoSuchProcess(7)):
+            trackers.kill_with_children(7)
 
 
 class NamesTest(parameterized.TestCase):

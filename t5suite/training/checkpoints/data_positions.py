@@ -122,8 +122,8 @@ class StreamSource(Callback):
         self.ahead_of_steps = 0
 
     def seen(self, step: int, update_size: int) -> int:
-        """The number of examples in the run's first `step` updates."""
-        return step * update_size
+        """The number of examples that the run has seen after a step."""
+        return self.ahead_of_steps + step * update_size
 
     def examples_of(self, step: int, update_size: int) -> list[str]:
         """The run-long indices of an update's examples, as one range."""
