@@ -36,20 +36,17 @@ def html_page(data: dict, plots: list[Plot], rendered_plots: dict[str, dict[str,
     pictures = {}
     for name, forms in rendered_plots.items():
         pictures[name] = f"data:image/svg+xml;base64,{base64.b64encode(forms['svg']).decode()}"
-    return (
-        templates()
-        .get_template("page.html.jinja")
-        .render(
-            data=data,
-            sections=sections_of(data, plots),
-            summary=summary_line(data),
-            headline=headline(data),
-            pictures=pictures,
-            policy=policy,
-            style=Markup(style),
-            script=Markup(script),
-            repr=repr,
-        )
+    template = templates().get_template("page.html.jinja")
+    return template.render(
+        data=data,
+        sections=sections_of(data, plots),
+        summary=summary_line(data),
+        headline=headline(data),
+        pictures=pictures,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        repr=repr,
     )
 
 
