@@ -512,10 +512,10 @@ class ClassesTest(parameterized.TestCase):
 
     def test_a_folder_without_the_files_of_a_class_is_named_with_those_that_it_has(self):
         root = folder()
-        for there in ("nothing", "a.txt"):
-            if there != "nothing":
-                (root / there).touch()
-            with exits_with(65, f"data_path {root}: no .json or .jsonl file there, nor in train/ .there: {there}.$"):
+        for names in ("nothing", "a.txt"):
+            if names != "nothing":
+                (root / names).touch()
+            with exits_with(65, f"data_path {root}: no .json or .jsonl file there, nor in train/ .there: {names}.$"):
                 load(**of_class("Alpaca", root))
 
     def test_what_cannot_be_is_refused(self):

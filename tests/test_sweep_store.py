@@ -237,9 +237,9 @@ class FormerProcessTest(parameterized.TestCase):
         trial = self.trial()
         self.enter_context(mock.patch.object(running_trials, "leftovers", return_value=[]))
         lock = RunLock(trial.files.run_dir).acquire()
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
             self.assertEqual([trial.waits_for_former_process(1.0) for _ in range(2)], [True, True])
-        self.assertEqual(said.getvalue().count("trial 3: waiting for its former process"), 1)
+        self.assertEqual(shown.getvalue().count("trial 3: waiting for its former process"), 1)
         lock.release()
         self.assertFalse(trial.waits_for_former_process(1.0))
         RunLock(trial.files.run_dir).acquire().release()

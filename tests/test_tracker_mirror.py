@@ -356,9 +356,9 @@ class ReachingTest(parameterized.TestCase):
         self.enter_context(mock.patch("requests.post", **answer))
         self.enter_context(mock.patch.dict(sys.modules, wandb=module))
         self.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        with wandb_environment(), contextlib.redirect_stderr(io.StringIO()) as said:
+        with wandb_environment(), contextlib.redirect_stderr(io.StringIO()) as shown:
             self.assertEqual(mirror.main([str(directory), "wandb"]), exit_code)
-        self.assertRegex(said.getvalue(), expected)
+        self.assertRegex(shown.getvalue(), expected)
 
     def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
