@@ -128,6 +128,7 @@ class TrainingTest(parameterized.TestCase):
         self.assertFalse(torch.equal(logits, logits_of(model)))
 
     @parameterized.parameters(("lora", "adamw_rms"), ("prompt_tuning", "adamw"))
+    @pytest.mark.quick_cases(1)
     def test_no_optimizer_state_for_the_embedding_matrix_nor_for_anything_frozen(self, kind, optimizer):
         self.check_states(kind, optimizer)
 

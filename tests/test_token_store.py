@@ -286,6 +286,7 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual(files_of(corpus.directory), self.expected)
 
     @parameterized.parameters([[0, 1, 2]], [[2, 0, 1]])
+    @pytest.mark.quick_cases(1)
     def test_shares_of_several_jobs_in_any_order(self, order):
         directory = folder()
         corpora = [build(self.source, directory, shard=f"{index}/3") for index in order]
