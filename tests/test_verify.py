@@ -17,6 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
+import transformers
 from absl.testing import parameterized
 from hub_server import HubServer
 from huggingface_hub import HfApi
@@ -88,6 +90,52 @@ def copy_of_run() -> Path:
     place = Path(tempfile.mkdtemp()) / "run"
     shutil.copytree(finished_run(), place, ignore=shutil.ignore_patterns("checkpoint-*"))
     return place
+
+
+@functools.cache
+def small_run() -> Path:
+    """A run of one step, whose eight answers are the labels that it finds likelier."""
+    folder = Path(tempfile.mkdtemp())
+    write_rows(folder / "train.jsonl", reviews(8, seed=1))
+    write_rows(folder / "validation.jsonl", reviews(8, seed=2))
+    run = tiny_run(
+        data_format="jsonl",
+        train_file=str(folder / "train.jsonl"),
+        validation_file=str(folder / "validation.jsonl"),
+        dataset_name=SPLIT,
+        text_column="text",
+        target_column="label",
+        labels="bad,good",
+        max_steps=1,
+        eval_method="score",
+        output_dir=str(folder / "run"),
+        share_rows=True,
+    )
+    return run.directory
+
+
+def copy_of_small_run() -> Path:
+    place = Path(tempfile.mkdtemp()) / "run"
+    return Path(shutil.copytree(small_run(), place, ignore=shutil.ignore_patterns("checkpoint-*", "logs")))
+
+
+@functools.cache
+def record_of_six_right_answers() -> Path:
+    """The small run's record, had it answered all but the first two rows as they are labelled."""
+    folder = copy_of_small_run()
+    lines = read_rows(folder / ANSWERS)
+    for line in lines:
+        is_wrong = line["row"] < 2
+        line["prediction"] = line["target"] if not is_wrong else {"bad": "good", "good": "bad"}[line["target"]]
+    write_rows(folder / ANSWERS, lines)
+    set_score(folder, 75.0)
+    make_hashes_anew(folder)
+    return folder
+
+
+def copy_of_record() -> Path:
+    """A copy of the record of six right answers of eight."""
+    return Path(shutil.copytree(record_of_six_right_answers(), Path(tempfile.mkdtemp()) / "run"))
 
 
 def verified(folder, *flags) -> tuple[int, str]:
@@ -338,10 +386,10 @@ def recorded_as_right(folder: Path) -> None:
     (folder / "README.md").unlink()
 
 
-@pytest.mark.slow
 class RowsTest(parameterized.TestCase):
     """Which rows a verification takes."""
 
+    @pytest.mark.slow
     def test_rows_of_a_benchmark_are_never_taken_from_the_record(self):
         folder = tiny_run(eval_method="score").directory
         recorded_as_right(folder)
@@ -355,14 +403,14 @@ class RowsTest(parameterized.TestCase):
         )
 
     def test_rows_of_the_verifier_come_before_those_of_the_record(self):
-        folder = copy_of_run()
+        folder = copy_of_record()
         change_row_label(folder)
         make_hashes_anew(folder)
         mine = Path(tempfile.mkdtemp())
         code, output = verified(folder, "--scores_only", "--data_dir", mine)  # has none of them
         self.assertNotIn("its rows are not those", output)
         for name in ("train", "validation"):
-            shutil.copy(finished_run().parent / f"{name}.jsonl", mine)
+            shutil.copy(small_run().parent / f"{name}.jsonl", mine)
         code, output = verified(folder, "--scores_only", "--data_dir", mine)
         self.assertEqual(code, 1, output)
         self.assertIn(
@@ -372,17 +420,17 @@ class RowsTest(parameterized.TestCase):
     def test_rows_of_the_verifier_that_cannot_be_read_do_not_give_way_to_those_of_the_record(self):
         mine = Path(tempfile.mkdtemp())
         for name in ("train", "validation"):
-            shutil.copy(finished_run().parent / f"{name}.jsonl", mine)
+            shutil.copy(small_run().parent / f"{name}.jsonl", mine)
         (mine / "validation.jsonl").write_text('{"text": ')
         with exits_with(65, f"{mine / 'validation.jsonl'}.*without --data_dir, rows/reviews.validation.jsonl"):
-            run_cli("verify", copy_of_run(), "--scores_only", "--data_dir", mine)
+            run_cli("verify", copy_of_record(), "--scores_only", "--data_dir", mine)
 
     def test_the_authors_own_rows_are_named_as_not_verified(self):
-        _, output = verified(copy_of_run(), "--scores_only")
+        _, output = verified(copy_of_record(), "--scores_only")
         self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)
 
     def test_the_base_of_an_adapter_in_a_folder_is_named_as_not_verified(self):
-        folder = copy_of_run()
+        folder = copy_of_record()
         base = Path(tempfile.mkdtemp())
         config = folder / "adapter_config.json"
         config.write_text(json.dumps({"base_model_name_or_path": str(base)}))
@@ -395,6 +443,7 @@ class RowsTest(parameterized.TestCase):
         with exits_with(65, f"{config}: a list, not a table"):
             run_cli("verify", folder, "--scores_only")
 
+    @pytest.mark.slow
     def test_a_folder_that_the_record_names_is_named_as_not_verified(self):
         folder = tiny_run(eval_method="score").directory
         set_flag(data_dir=str(folder))(folder)
@@ -404,7 +453,7 @@ class RowsTest(parameterized.TestCase):
         self.assertNotIn("the rows of sentiment", output)
 
     def test_rows_that_have_changed_are_named_first_and_without_distances(self):
-        folder = copy_of_run()
+        folder = copy_of_record()
         rows = read_rows(folder / ROWS)
         write_rows(folder / ROWS, [*rows[1:], rows[0]])
         code, output = verified(folder)
@@ -450,14 +499,12 @@ CARDS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
 class ScoresTest(parameterized.TestCase):
     """Every score in results and on the card follows from the recorded answers."""
 
     @parameterized.parameters(*CARDS)
     def test_the_card_differs_by_rounding_alone(self, text, replacement, shown):
-        folder = copy_of_run()
-        self.assertEqual(score_of_answers(folder), 75.0)
+        folder = copy_of_record()
         replace_in_card(folder, text, replacement)
         expected = (
             [] if shown is None else [f"README.md: reviews: accuracy is {shown} on the card, and 75.00 in results.json"]
@@ -479,10 +526,11 @@ class ScoresTest(parameterized.TestCase):
         ),
     )
     def test_what_is_no_table_in_the_header_of_a_card_is_no_score(self, header, problems):
-        folder = copy_of_run()
+        folder = copy_of_record()
         (folder / "README.md").write_text(f"---\n{header}\n---\n# reviews\n")
         self.assertEqual(problems_of(folder), problems)
 
+    @pytest.mark.slow
     def test_rows_without_labels_give_no_score(self):
         place = Path(tempfile.mkdtemp())
         rows = reviews(24, seed=3)
@@ -498,6 +546,7 @@ class ScoresTest(parameterized.TestCase):
             problems_of(folder), [f"{name}: results.json has accuracy, which the recorded answers do not give"]
         )
 
+    @pytest.mark.slow
     def test_of_a_loss_only_the_loss_is_reported(self):
         folder = tiny_run(eval_method="loss").directory
         code, output = verified(folder)
@@ -509,6 +558,7 @@ class ScoresTest(parameterized.TestCase):
         self.assertIn("sentiment: results.json has nll, which the model does not give\n", output)
         self.assertRegex(output, r"sentiment: loss is \d+\.\d{6} by the model, and 0.200000 in results.json\n")
 
+    @pytest.mark.slow
     def test_the_scores_of_parts_are_those_of_their_answers(self):
         place = Path(tempfile.mkdtemp())
         entry = {
@@ -548,6 +598,7 @@ class ScoresTest(parameterized.TestCase):
         ({}, r"average: results.json has no average, and the mean of the tasks is [\d.]+"),
         ({"glue": 99.0}, "glue: results.json has an average, which the run's tasks do not give"),
     )
+    @pytest.mark.slow
     def test_the_average_is_that_of_the_runs_tasks(self, averages, problem):
         folder = run_of_two_tasks()
         self.assertEmpty(problems_of(folder))
@@ -818,12 +869,11 @@ WRONG_FLAGS = (
 )
 
 
-@pytest.mark.slow
 class RefusalTest(parameterized.TestCase):
     @parameterized.parameters(*range(len(REFUSALS)))
     def test_a_run_that_cannot_be_verified_ends_with_65_and_names_the_file(self, number):
         spoil, message = REFUSALS[number]
-        folder = copy_of_run()
+        folder = copy_of_small_run()
         spoil(folder)
         with exits_with(65, message):
             run_cli("verify", folder)
@@ -849,6 +899,377 @@ class FlagsTest(parameterized.TestCase):
     def test_an_empty_folder_ends_with_65_and_names_the_first_missing_file(self):
         with exits_with(65, "manifest.json is missing: .*give a finished run"):
             run_cli("verify", tempfile.mkdtemp())
+
+
+def differences(folder: Path, *flags) -> list[str]:
+    """What is said to differ, rows apart."""
+    _, output = verified(folder, *flags)
+    return [line.removeprefix("different: ") for line in output.splitlines()[1:] if line.startswith("different: ")]
+
+
+def in_json(folder: Path, *flags) -> tuple[dict, list[dict]]:
+    """The verdict as JSON, and the other lines."""
+    first, *lines = [json.loads(line) for line in verified(folder, "--json", *flags)[1].splitlines()]
+    return first, lines
+
+
+def name_two_tasks(folder: Path) -> None:
+    """A second task has the rows of the first one, and right answers to all."""
+    for name in (ANSWERS, ROWS):
+        shutil.copy(folder / name, folder / name.replace(SPLIT, "second"))
+    second = folder / ANSWERS.replace(SPLIT, "second")
+    write_rows(second, [{**line, "prediction": line["target"]} for line in read_rows(second)])
+
+    def change(manifest):
+        manifest["trained_on"] = ["own", f"{SPLIT},second"]
+        for key in ("tasks", "scored"):
+            manifest[key]["second"] = manifest[key][SPLIT]
+
+    change_json(folder / "manifest.json", change)
+
+
+NO_FILE = "is not the file that the run wrote (SHA-256)"
+OTHER_MANIFEST = "manifest.json does not say what the run wrote into it (record_sha256)"
+OTHER_ROWS = "reviews: its rows are not those that the run was scored on: rows/reviews.validation.jsonl has changed"
+# What is tampered with in a record, and what differs without a look at the model.
+DIFFERENCES = {
+    swap_answer: (f"{ANSWERS} {NO_FILE}", "reviews: accuracy is 87.50 by the recorded answers, and 75.00 in results.json"),
+    raise_score: (f"results.json {NO_FILE}", "reviews: accuracy is 75.00 by the recorded answers, and 80.00 in results.json"),
+    raise_score_on_card: ("README.md: reviews: accuracy is 99.00 on the card, and 75.00 in results.json",),
+    change_row_text: (OTHER_ROWS, f"{ROWS} {NO_FILE}"),
+    drop_row: (f"{OTHER_ROWS} (8 rows then, 7 now)", f"{ANSWERS} {NO_FILE}", f"results.json {NO_FILE}", f"{ROWS} {NO_FILE}"),
+    change_idle_weight: (f"model.safetensors {NO_FILE}",),
+    change_learning_rate: (OTHER_MANIFEST,),
+    change_prefix: (OTHER_MANIFEST, f"task.json {NO_FILE}"),
+}  # fmt: skip
+
+
+class RecordTest(parameterized.TestCase):
+    """What a record says against itself; the model is not asked."""
+
+    def test_each_part_that_was_tampered_with_is_named(self):
+        self.assertEmpty(differences(record_of_six_right_answers(), "--scores_only"))
+        for tamper, expected in DIFFERENCES.items():
+            with self.subTest(tamper.__name__):
+                folder = copy_of_record()
+                tamper(folder)
+                self.assertEqual(differences(folder, "--scores_only"), list(expected))
+
+    def test_answers_in_another_order_and_for_other_targets_are_named(self):
+        folder = copy_of_record()
+        lines = read_rows(folder / ANSWERS)
+        write_rows(folder / ANSWERS, [lines[1], lines[0], *lines[2:]])
+        self.assertIn("reviews: the recorded answers are not in the order of the rows", problems_of(folder))
+        write_rows(folder / ANSWERS, lines[1:])
+        self.assertIn("reviews: 7 recorded answers for 8 examples", problems_of(folder))
+        change_row_label(folder)
+        write_rows(folder / ANSWERS, lines)
+        before, after = lines[0]["target"], read_rows(folder / ROWS)[0]["label"]
+        self.assertIn(
+            f"reviews: 1 targets are not those of the rows: row 0 ({before!r} recorded, {after!r} in the rows)",
+            problems_of(folder),
+        )
+
+    def test_names_groups_and_averages_that_answers_do_not_give_are_named(self):
+        folder = copy_of_record()
+        change_json(
+            folder / "results.json",
+            lambda results: results.update(
+                tasks={"rte": {"accuracy": 1}, SPLIT: {"invalid_rate": 0.0, "f1": None}},
+                groups={SPLIT: {"town": {"Bonn": {"n": 9}}}},
+                averages={"glue": 99.0},
+            ),
+        )
+        (folder / "README.md").unlink()
+        expected = [
+            f"results.json {NO_FILE}",
+            "reviews: results.json has no accuracy, which is 75.00 by the answers",
+            "reviews: results.json has f1, which the recorded answers do not give",
+            "reviews, town Bonn: results.json has n, which the recorded answers do not give",
+            "rte: results.json has scores, but nothing was answered for it",
+            "glue: results.json has an average, which the run's tasks do not give",
+        ]
+        self.assertEqual(problems_of(folder), expected)
+        scores = {f"task_{number}": {} for number in range(40)}
+        change_json(folder / "results.json", lambda results: results["tasks"].update(scores))
+        *_, last = problems_of(folder)
+        self.assertEqual(last, "16 more")  # of 46; 30 are shown
+
+    @parameterized.parameters(
+        ({"average": 87.5}, []),
+        ({"average": 99.0}, ["average: the mean of the tasks is 87.50, and 99.00 in results.json"]),
+        ({}, ["average: results.json has no average, and the mean of the tasks is 87.50"]),
+    )
+    def test_the_average_is_the_mean_of_the_tasks(self, averages, problems):
+        folder = copy_of_record()
+        name_two_tasks(folder)
+        scores = {"second": {"accuracy": 100.0, "invalid_rate": 0.0}}
+
+        def change(results):
+            results["averages"] = averages
+            results["tasks"].update(scores)
+
+        change_json(folder / "results.json", change)
+        self.assertEqual([problem for problem in problems_of(folder) if "average" in problem], problems)
+
+    def test_the_hash_of_the_record_is_compared_with_one_from_elsewhere(self):
+        folder = record_of_six_right_answers()
+        sha256 = json.loads((folder / "manifest.json").read_text())["record_sha256"]
+        self.assertEqual(verified(folder, "--scores_only", "--record_sha256", sha256)[0], 0)
+        expected = f"the record is another one: its SHA-256 is {sha256}, not {'0' * 64}"
+        self.assertEqual(differences(folder, "--scores_only", "--record_sha256", "0" * 64), [expected])
+
+    def test_only_a_finished_run_that_has_answered_can_be_verified(self):
+        with exits_with(65, f"a checkpoint has no scores of its own: give its run, {small_run()}"):
+            run_cli("verify", small_run() / "checkpoint-1")
+        for entries, message in (
+            ({"status": "running"}, "the run is not finished .status 'running'."),
+            ({"scored": {}}, "manifest.json names no answers"),
+            ({"scored": {"rte": {"n": 1}}}, "'scored' has 'rte', which is a split of none of its 'tasks'"),
+        ):
+            folder = copy_of_record()
+            set_entry(**entries)(folder)
+            with exits_with(65, message):
+                run_cli("verify", folder)
+
+    def test_code_that_a_models_files_name_is_never_run(self):
+        auto_map = {"AutoConfig": "lab/repository--modeling_x.Config", "AutoModel": ["modeling_x.X", None]}
+        for configuration, settings, message in (
+            ({"auto_map": auto_map}, {"trust_remote_code": True}, r"config.json: lab/repository--modeling_x.Config \(lab/repository: modeling_x.py\)"),
+            ({"model_class": "mine.models:Slow"}, {}, r"config.json: model_class mine.models:Slow \(mine/models.py\)"),
+        ):  # fmt: skip
+            folder = copy_of_record()
+            set_configuration(**configuration)(folder)
+            set_flag(**settings)(folder)
+            with exits_with(65, f"never run: .*{message}"):
+                run_cli("verify", folder)
+
+    def test_rows_are_read_from_where_they_are_now(self):
+        folder = copy_of_record()
+        (folder / ROWS).unlink()
+        set_flag(validation_file="validation.jsonl", train_file="train.jsonl")(folder)
+        make_hashes_anew(folder)
+        set_entry(working_directory=str(small_run().parent))(folder)
+        self.assertEmpty(problems_of(folder))
+        set_entry(working_directory="/nowhere")(folder)
+        with exits_with(65, "They are the author's own, and rows/reviews.validation.jsonl is missing"):
+            run_cli("verify", folder, "--scores_only")
+        mine = Path(tempfile.mkdtemp())
+        rows = reviews(8, seed=2)
+        for name in ("train", "validation"):
+            write_rows(mine / f"{name}.jsonl", rows)
+        self.assertNotIn("has changed", verified(folder, "--scores_only", "--data_dir", mine)[1])
+        write_rows(mine / "validation.jsonl", [rows[1], *rows[1:]])
+        _, output = verified(folder, "--scores_only", "--data_dir", mine)
+        self.assertIn(f"was scored on: {mine / 'validation.jsonl'} has changed\n", output)
+
+
+def reference_model(folder: Path):
+    """The model of a run, as transformers reads it."""
+    return transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def read_by_reference(texts: list[str]):
+    return transformers.AutoTokenizer.from_pretrained(small_run())(texts, return_tensors="pt", padding=True)
+
+
+def token(word: str) -> int:
+    """The single piece of a word."""
+    (piece, _) = transformers.AutoTokenizer.from_pretrained(small_run())(word).input_ids
+    return piece
+
+
+def texts_of_run() -> list[str]:
+    return [row["text"] for row in reviews(8, seed=2)]
+
+
+def give_both_labels_the_weights_of_one(folder: Path, share: float) -> None:
+    """Makes the weights of `bad` a multiple of those of `good`."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["shared.weight"][token("bad")] = share * tensors["shared.weight"][token("good")]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def record_answers(folder: Path, answers: list[str]) -> None:
+    lines = read_rows(folder / ANSWERS)
+    write_rows(folder / ANSWERS, [{**line, "prediction": answer} for line, answer in zip(lines, answers, strict=True)])
+
+
+def nats_of_bad_over_good(model) -> list[float]:
+    """By how many nats a model prefers one label to the other, for each row."""
+    scores = []
+    for label in ("bad", "good"):
+        decoder_ids = torch.tensor([[0, token(label)]]).expand(8, 2)
+        with torch.no_grad():
+            logits = model(**read_by_reference(texts_of_run()), decoder_input_ids=decoder_ids).logits
+        log_probabilities = logits.log_softmax(-1)
+        scores.append(log_probabilities[:, 0, token(label)] + log_probabilities[:, 1, 1])
+    return (scores[0] - scores[1]).tolist()
+
+
+class ModelTest(parameterized.TestCase):
+    """A run's rows answered again, and by how much its model prefers another answer."""
+
+    def test_an_untouched_run_is_equal(self):
+        code, output = verified(small_run())
+        self.assertEqual(code, 0, output)
+        score = score_of_answers(small_run())
+        self.assertStartsWith(
+            output, f"equal: 8 of 8 answers, accuracy {score:.2f}, invalid_rate 0.00\nreviews: 8 rows, "
+        )
+        self.assertNotIn("different: ", output)
+
+    def test_a_label_lies_as_far_away_as_the_models_probabilities_say(self):
+        """The two labels have almost the same weights, so that in bfloat16 rounding may turn each answer.
+
+        What differs around the run is named, besides.
+        """
+        folder = copy_of_small_run()
+        give_both_labels_the_weights_of_one(folder, share=1.02)
+        nats = nats_of_bad_over_good(reference_model(folder).bfloat16().float())
+        unlikelier = ["good" if distance > 0 else "bad" for distance in nats]
+        record_answers(folder, unlikelier)
+
+        def change(manifest):
+            manifest["versions"]["torch"] = "2.11.0"
+            manifest["answering"]["ranks"] = 2
+            manifest["hardware"]["gpus"] = ["NVIDIA H100"]
+
+        change_json(folder / "manifest.json", change)
+        verdict, lines = in_json(folder, "--dtype", "bfloat16", "--batch_size", "3", "--use_cpu")
+        self.assertEqual((verdict["verdict"], verdict["answers"], verdict["equal"]), ("different", 8, 0))
+        rows = [line for line in lines if "nats" in line]
+        self.assertEqual([(row["row"], row["recorded"]) for row in rows], list(enumerate(unlikelier)))
+        self.assertEqual([row["key"] for row in rows], [f"validation.jsonl:{number}" for number in range(1, 9)])
+        for row, distance in zip(rows, nats, strict=True):
+            self.assertAlmostEqual(row["nats"], abs(distance), 4)
+            self.assertBetween(row["nats"], 1e-3, 0.25)
+            self.assertTrue(row["is_near_tie"])
+        then_and_now = {line["differs"]: (line["then"], line["now"]) for line in lines if "differs" in line}
+        self.assertEqual(then_and_now["dtype"], ("float32", "bfloat16"))
+        self.assertEqual(then_and_now["batch_rows"], ("64", "3"))
+        self.assertEqual(then_and_now["ranks"], ("2", "1"))
+        self.assertEqual(then_and_now["gpus"][0], "NVIDIA H100")
+        self.assertEqual(then_and_now["torch"][0], "2.11.0")
+
+    def test_in_float32_only_what_is_equally_likely_is_a_near_tie(self):
+        folder = copy_of_small_run()
+        give_both_labels_the_weights_of_one(folder, share=1)
+        record_answers(folder, ["good"] * 8)  # of two labels that are equally likely, the first one answers
+        _, output = verified(folder)
+        self.assertRegex(output, "^different: 0 of 8 answers are equal, the others are near ties; ")
+        expected = "  reviews row 0 (validation.jsonl:1): 'good' recorded, 'bad' now; 0 nats apart: a near tie, which rounding may turn"
+        self.assertEqual(difference_of_answers(output)[0], expected)
+
+    def test_a_text_lies_as_far_away_as_its_first_other_token(self):
+        """The farthest rows come first."""
+        folder = copy_of_small_run()
+        change_json(folder / "manifest.json", lambda manifest: manifest["scored"][SPLIT].update(method="generate"))
+        record_answers(folder, ["good"] * 8)
+        with torch.no_grad():
+            start = torch.zeros((8, 1), dtype=torch.long)
+            logits = reference_model(folder)(**read_by_reference(texts_of_run()), decoder_input_ids=start).logits[:, 0]
+        nats = logits.max(1).values - logits[:, token("good")]
+        self.assertGreater(nats.min(), 0.25)
+        farthest = nats.argsort(descending=True)[:2].tolist()
+        code, output = verified(folder, "--max_rows", "2")
+        self.assertEqual(code, 1)
+        self.assertIn("\n  and 6 more rows (--max_rows)\n", output)
+        shown = [
+            re.search(r"row (\d+).* now; ([\d.]+) nats apart: no near tie", line)
+            for line in difference_of_answers(output)
+        ]
+        self.assertEqual([int(line[1]) for line in shown], farthest)
+        for line, row in zip(shown, farthest):
+            self.assertAlmostEqual(float(line[2]), nats[row].item(), 2)
+
+    def test_a_loss_is_compared_with_that_of_the_model(self):
+        folder = copy_of_small_run()
+        change_json(folder / "manifest.json", lambda manifest: manifest["scored"][SPLIT].update(method="loss"))
+        change_json(
+            folder / "results.json", lambda results: results["tasks"].update({SPLIT: {"loss": 0.2, "nll": 0.1}})
+        )
+        labels = torch.tensor([[token(row["label"]), 1] for row in reviews(8, seed=2)])
+        with torch.no_grad():
+            loss = reference_model(folder)(**read_by_reference(texts_of_run()), labels=labels).loss.item()
+        problems = differences(folder)
+        self.assertIn("reviews: results.json has nll, which the model does not give", problems)
+        (problem,) = [line for line in problems if "by the model" in line]
+        shown = re.fullmatch(r"reviews: loss is (\d+\.\d{6}) by the model, and 0.200000 in results.json", problem)
+        self.assertAlmostEqual(float(shown[1]), loss, 4)
+
+    def test_rows_that_are_others_or_fewer_are_not_measured(self):
+        folder = copy_of_small_run()
+        change_row_text(folder)
+        swap_answer(folder)
+        (line,) = difference_of_answers(verified(folder)[1])
+        self.assertEndsWith(line, "; not measured how far apart, since the rows have changed")
+        drop_row(folder)
+        self.assertStartsWith(verified(folder)[1], "different: 0 of 7 answers are equal, 7 were not compared; ")
+
+    def test_another_tokenizer_answers_nothing(self):
+        folder = copy_of_small_run()
+        change_tokenizer(folder)
+        code, output = verified(folder)
+        self.assertEqual(code, 1)
+        self.assertStartsWith(
+            output, "different: the record of 8 answers; the model was not run (its tokenizer is another one)\n"
+        )
+        self.assertIn("\ndifferent: the tokenizer is another one: its 621 pieces and their ids differ\n", output)
+
+    def test_each_task_is_answered_by_the_weights_of_its_best_step(self):
+        """Those here prefer `good` where the last ones prefer `bad`: the two words have exchanged their weights."""
+        folder = copy_of_small_run()
+        set_flag(select="per_task")(folder)
+        set_entry(best_per_task={SPLIT: {"step": 1}})(folder)
+        with exits_with(65, "best/reviews is missing"):
+            run_cli("verify", folder)
+        best = folder / "best" / SPLIT
+        shutil.copytree(small_run(), best, ignore=shutil.ignore_patterns("checkpoint-*", "logs"))
+        tensors = load_file(best / "model.safetensors")
+        pieces = [token("good"), token("bad")]
+        tensors["shared.weight"][pieces] = tensors["shared.weight"][pieces[::-1]]
+        save_file(tensors, best / "model.safetensors", metadata={"format": "pt"})
+        verdict, lines = in_json(folder)
+        self.assertEqual(verdict["equal"], 0)
+        answers = [line["prediction"] for line in read_rows(folder / ANSWERS)]
+        turned = [{"good": "bad", "bad": "good"}[answer] for answer in answers]
+        self.assertEqual([line["now"] for line in lines if "now" in line and "row" in line], turned)
+
+    def test_a_model_that_was_evaluated_is_the_one_that_the_run_has_read(self):
+        folder = copy_of_record()
+        trained = Path(tempfile.mkdtemp()) / "trained"
+        shutil.copytree(small_run(), trained, ignore=shutil.ignore_patterns("checkpoint-*", "logs"))
+        names = (
+            "model.safetensors",
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        )
+        for name in names:
+            (folder / name).unlink()
+        hashes = {name: sha256(trained / name) for name in names}
+
+        def change(manifest):
+            del manifest["training"]
+            manifest["files"] = {name: value for name, value in manifest["files"].items() if name not in names}
+            manifest["settings"]["model_name_or_path"] = "trained"
+            manifest.update(working_directory=str(trained.parent), model_files=hashes)
+
+        change_json(folder / "manifest.json", change)
+        self.assertEqual(problems_of(folder), [OTHER_MANIFEST])
+        change_idle_weight(trained)
+        place = f"the model in {trained}"
+        expected = f"{place}: model.safetensors is not the file that the run has read (SHA-256)"
+        self.assertEqual(problems_of(folder), [OTHER_MANIFEST, expected])
+        shutil.rmtree(trained)
+        with exits_with(65, "the model that answered, trained, is missing"):
+            run_cli("verify", folder)
+
+    def test_an_export_that_is_none_is_refused(self):
+        with exits_with(78, "--exported .*: no folder of t5suite export"):
+            run_cli("verify", small_run(), "--exported", small_run())
 
 
 @pytest.mark.slow
