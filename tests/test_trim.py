@@ -24,7 +24,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 from vocabulary_folders import MODELS, make_folder
 
 import t5suite
-from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_rows, tiny_run, write_rows
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_rows, tiny_run, tiny_tuner, write_rows
 
 SPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 # Codes of languages, as the tokenizers' classes have them.
@@ -60,6 +60,18 @@ def trimmed(name: str) -> Path:
 
 
 @functools.cache
+def trimmed_tokenizer(name: str):
+    """As plain transformers loads it."""
+    return AutoTokenizer.from_pretrained(trimmed(name))
+
+
+@functools.cache
+def tuned() -> Path:
+    """The folder of a tiny run."""
+    return tiny_run(max_steps=2).directory
+
+
+@functools.cache
 def untrimmed_tokenizer(name: str):
     """mT5 has no file that transformers 5 reads as t5suite and SentencePiece do: what `t5suite export` writes."""
     folder = source(name)
@@ -75,7 +87,7 @@ def read_json(path: Path):
 
 def own_text() -> list[str]:
     """What models are trimmed to: some lines, and characters that no vocabulary has."""
-    return [*lines()[:15], "Straße, naïve façade", "Привет, мир!", "snow ☃ and  two spaces", "........ ......"]
+    return [*lines()[:10], "Straße, naïve façade", "Привет, мир!", "snow ☃ and  two spaces", "........ ......"]
 
 
 def segmented(tokenizer, texts) -> list[list[str]]:
@@ -89,6 +101,11 @@ class TestCase(parameterized.TestCase):
         self.output = self.folder / "trimmed"
         self.text = self.folder / "own.txt"
         self.text.write_text("\n".join(own_text()) + "\n", encoding="utf-8")
+
+    def figures(self, folder, *words) -> dict:
+        """What a dry run prints: see `test_a_dry_run_has_the_same_figures_without_the_weights_and_writes_nothing`."""
+        words = ["--model_name_or_path", folder, "--text", self.text, "--dry_run", "--json", *words]
+        return json.loads(t5suite.testing.cli_output("trim", *words))
 
     def trim(self, folder, *words) -> dict:
         """What the command writes into `trim.json`."""
@@ -108,7 +125,7 @@ class EveryVocabularyTest(TestCase):
         self.assertEqual(record["check"]["model"]["answers_that_differ"], 0)
         # The same, by plain transformers and by hand.
         kept = torch.tensor(read_json(trimmed(name) / "kept_ids.json"))
-        tokenizer = AutoTokenizer.from_pretrained(trimmed(name))
+        tokenizer = trimmed_tokenizer(name)
         self.assertEqual(segmented(tokenizer, own_text()), segmented(untrimmed_tokenizer(name), own_text()))
         before, after = (AutoModelForSeq2SeqLM.from_pretrained(place).eval() for place in (source(name), trimmed(name)))
         ids = torch.tensor([tokenizer(own_text()[0])["input_ids"][:20]])
@@ -121,7 +138,7 @@ class EveryVocabularyTest(TestCase):
     @parameterized.parameters(*MODELS)
     def test_characters_bytes_special_tokens_and_codes_stay_in_their_order(self, name):
         before = untrimmed_tokenizer(name).get_vocab()
-        vocabulary = AutoTokenizer.from_pretrained(trimmed(name)).get_vocab()
+        vocabulary = trimmed_tokenizer(name).get_vocab()
         needed = {piece for piece in before if len(piece) == 1 or piece.startswith(("<", "▁<extra"))}
         needed |= set(CODES.get(name, ()))
         self.assertEqual(needed - vocabulary.keys(), set())
@@ -144,7 +161,7 @@ class EveryVocabularyTest(TestCase):
             ids = [getattr(processor, f"{token}_id")() for processor in (before, after)]
             self.assertEqual(ids[0], ids[1])
         if name == "T5":  # the ids of the file are those of tokenizer.json
-            tokenizer = AutoTokenizer.from_pretrained(trimmed(name))
+            tokenizer = trimmed_tokenizer(name)
             self.assertEqual(after.encode("Straße bada"), tokenizer("Straße bada")["input_ids"][:-1])
 
     def test_every_id_of_the_settings_keeps_its_piece(self):
@@ -180,10 +197,10 @@ class EveryVocabularyTest(TestCase):
 
 class FiguresTest(TestCase):
     def test_rows_are_pieces_in_multiples_of_128_and_parameters_those_of_the_file(self):
-        record = self.trim(source("T5 v1.1"))
+        record = read_json(trimmed("T5 v1.1") / "trim.json")
         self.assertEqual(record["pieces"] % 128, 0)
         self.assertEqual(sum(record["kept"].values()), record["pieces"])
-        for place, name in ((source("T5 v1.1"), "parameters_before"), (self.output, "parameters")):
+        for place, name in ((source("T5 v1.1"), "parameters_before"), (trimmed("T5 v1.1"), "parameters")):
             weights = load_file(place / "model.safetensors")
             self.assertEqual(record[name], sum(weight.numel() for weight in weights.values()))
 
@@ -192,11 +209,7 @@ class FiguresTest(TestCase):
         record = read_json(trimmed(name) / "trim.json") | {"source": None, "text": None}
         folder = Path(shutil.copytree(source(name), self.folder / "source"))
         (folder / "model.safetensors").write_bytes(b"no weights")
-        line = json.loads(
-            t5suite.testing.cli_output(
-                "trim", "--model_name_or_path", folder, "--text", self.text, "--dry_run", "--json"
-            )
-        ) | {"source": None, "text": None}
+        line = self.figures(folder) | {"source": None, "text": None}
         self.assertEqual({name: record[name] for name in line}, line)
         self.assertEqual(sorted(os.listdir(self.folder)), ["own.txt", "source"])
 
@@ -204,9 +217,9 @@ class FiguresTest(TestCase):
         unseen = " ".join(lines()[100:120]).split()[:60]
         file = self.folder / "unseen.txt"
         file.write_text("\n".join(unseen) + "\n", encoding="utf-8")
-        figures = self.trim(source("T5"), "--validation_file", file)["unseen"]
+        figures = self.figures(source("T5"), "--validation_file", file)["unseen"]
         before, after = (
-            segmented(AutoTokenizer.from_pretrained(place), unseen) for place in (source("T5"), self.output)
+            segmented(tokenizer, unseen) for tokenizer in (untrimmed_tokenizer("T5"), trimmed_tokenizer("T5"))
         )
         equal = sum(old == new for old, new in zip(before, after, strict=True))
         self.assertEqual((figures["texts"], figures["equal"]), (60, equal))
@@ -216,41 +229,32 @@ class FiguresTest(TestCase):
         self.assertGreater(figures["tokens"], figures["tokens_before"])
 
     def test_rare_pieces_go_and_named_ones_stay(self):
-        self.trim(source("T5"))
-        vocabulary = AutoTokenizer.from_pretrained(source("T5")).get_vocab()
-        dropped = sorted(set(range(len(vocabulary))) - set(self.kept_ids()))[-2:]
+        kept_ids = read_json(trimmed("T5") / "kept_ids.json")
+        vocabulary = untrimmed_tokenizer("T5").get_vocab()
+        dropped = sorted(set(range(len(vocabulary))) - set(kept_ids))[-2:]
         names = [piece for piece, number in vocabulary.items() if number in dropped]
         (self.folder / "pieces.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
-        often = self.folder / "often"
-        run_cli(
-            "trim", "--model_name_or_path", source("T5"), "--text", self.text, "--output_dir", often,
-            "--keep_pieces", self.folder / "pieces.txt", "--min_count", "3", "--check",
-        )  # fmt: skip
-        record = json.loads((often / "trim.json").read_text())
-        self.assertLess(record["pieces"], len(self.kept_ids()))
-        self.assertTrue(set(dropped) <= set(json.loads((often / "kept_ids.json").read_text())))
+        words = ["--keep_pieces", self.folder / "pieces.txt", "--min_count", "3", "--check"]
+        record = self.trim(source("T5"), *words)
+        self.assertLess(record["pieces"], len(kept_ids))
+        self.assertContainsSubset(dropped, self.kept_ids())
         self.assertLess(record["check"]["segmentation"]["equal"], len(own_text()))  # a figure, no error
 
-    @parameterized.parameters("jsonl", "parquet")
-    def test_several_columns_of_a_table_are_read_and_the_others_named(self, ending):
+    def test_several_columns_of_a_table_are_read_and_the_others_named(self):
         rows = [{"id": str(number), "source": text, "target": text[::-1]} for number, text in enumerate(own_text())]
-        table = self.folder / f"rows.{ending}"
-        if ending == "jsonl":
-            write_rows(table, rows)
-        else:
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+        tables = [write_rows(self.folder / "rows.jsonl", rows), self.folder / "rows.parquet"]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tables[1])
         self.text.write_text("\n".join(row[name] for name in ("source", "target") for row in rows) + "\n")
-        expected = self.trim(source("T5"))
-        words = ["--model_name_or_path", source("T5"), "--text", table, "--dry_run", "--json"]
-        words += ["--text_column_name", "source", "target"]
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            record = json.loads(t5suite.testing.cli_output("trim", *words))
-        for name in ("texts", "kept", "pieces", "unseen"):
-            self.assertEqual(record[name], expected[name])
-        self.assertIn("columns read are source, target (--text_column_name); not read: id\n", log.getvalue())
+        expected = self.figures(source("T5"))
+        for self.text in tables:
+            with self.subTest(self.text.name), contextlib.redirect_stderr(io.StringIO()) as log:
+                record = self.figures(source("T5"), "--text_column_name", "source", "target")
+                for name in ("texts", "kept", "pieces", "unseen"):
+                    self.assertEqual(record[name], expected[name])
+                self.assertIn("columns read are source, target (--text_column_name); not read: id\n", log.getvalue())
 
     def test_a_text_file_is_read_once_whatever_the_columns(self):
-        record = self.trim(source("T5"), "--text_column_name", "source", "target")
+        record = self.figures(source("T5"), "--text_column_name", "source", "target")
         self.assertEqual(record["texts"], len(own_text()))
 
     def test_licence_and_base_are_carried(self):
@@ -286,7 +290,7 @@ class CheckTest(TestCase):
     def test_the_mass_of_dropped_pieces_is_their_share_of_the_softmax(self):
         check = read_json(trimmed("T5") / "trim.json")["check"]["model"]
         kept_ids = torch.tensor(read_json(trimmed("T5") / "kept_ids.json"))
-        tokenizer = AutoTokenizer.from_pretrained(trimmed("T5"))
+        tokenizer = trimmed_tokenizer("T5")
         model = AutoModelForSeq2SeqLM.from_pretrained(source("T5"), dtype=torch.float64).eval()
         masses = []
         for text in own_text():
@@ -302,7 +306,7 @@ class CheckTest(TestCase):
 
 class UseTest(TestCase):
     def test_a_run_is_trimmed_with_its_tasks_words_and_goes_on(self):
-        run = tiny_run(max_steps=4).directory
+        run = tuned()
         self.trim(run, "--check")
         words = ["sentiment: positive negative"]
         before, after = (AutoTokenizer.from_pretrained(place) for place in (run, self.output))
@@ -311,11 +315,12 @@ class UseTest(TestCase):
         answers = self.folder / "answers.jsonl"
         run_cli("predict", "--model_name_or_path", self.output, "--input", rows, "--output", answers)
         self.assertIn("prediction", json.loads(answers.read_text()))
-        trained = tiny_run(model=str(self.output), max_steps=2).directory
-        self.assertTrue((trained / "model.safetensors").is_file())
+        tuner = tiny_tuner(str(self.output), "mini/sentiment", max_train_samples=8, max_steps=1)
+        tuner.train(valid=False)
+        self.assertTrue((Path(tuner.args.output_dir) / "model.safetensors").is_file())
 
     def test_the_words_of_a_runs_templates_are_kept(self):
-        run = Path(shutil.copytree(tiny_run(max_steps=4).directory, self.folder / "run"))
+        run = Path(shutil.copytree(tuned(), self.folder / "run"))
         self.trim(run)
         before, after = (AutoTokenizer.from_pretrained(place) for place in (run, self.output))
         dropped = [
@@ -453,7 +458,7 @@ class BadInputTest(TestCase):
         subprocess.run([sys.executable, "-c", IN_A_PROCESS], input=json.dumps(commands), text=True, check=True)
 
     def test_a_piece_that_the_vocabulary_lacks(self):
-        vocabulary = AutoTokenizer.from_pretrained(source("T5")).get_vocab()
+        vocabulary = untrimmed_tokenizer("T5").get_vocab()
         word = next(
             piece[1:] for piece in vocabulary if piece[0] == "▁" and len(piece) > 5 and piece[1:] not in vocabulary
         )

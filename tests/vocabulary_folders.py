@@ -28,13 +28,13 @@ UMT5_IDS = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3)
 GEMMA_IDS = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3)
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
 SENTINELS = [f"\u2581<extra_id_{number}>" for number in range(99, -1, -1)]
-T5_SIZES = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4)
+T5_SIZES = dict(d_model=32, d_kv=8, d_ff=48, num_layers=1, num_decoder_layers=1, num_heads=4)
 BART_SIZES = dict(
-    d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
+    d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
     encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=256,
 )  # fmt: skip
 GEMMA_SIZES = dict(
-    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16
+    hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=16
 )
 
 
