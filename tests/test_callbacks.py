@@ -1,8 +1,10 @@
 """Samples at each evaluation, noise on embeddings, and what the hub refuses before training."""
 
+import fnmatch
 import json
 import math
 import tempfile
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -10,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from safetensors.torch import load_file
 from support import changed_trainer, later_wins
@@ -461,6 +464,120 @@ class UploadLinkTest(parameterized.TestCase):
         copy = hard_linked_copy(checkpoint, folder / ".uploading")
         (checkpoint / "model.safetensors").unlink()
         self.assertEqual((copy / "model.safetensors").read_text(), "weights")
+
+
+class UploadsTest(parameterized.TestCase):
+    """What goes to the hub while a run trains, and when it has ended."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+        self.calls: list = []
+        self.manifests: list[dict] = []
+        self.jobs: list[Future] = []
+        self.enter_context(mock.patch.object(HfApi, "upload_folder", self.take))
+
+    def take(self, _=None, **settings):
+        """In place of the hub: notes what it is sent, and which files were there."""
+        sent = Path(settings.pop("folder_path"))
+        names = [path.relative_to(sent).as_posix() for path in sorted(sent.rglob("*")) if path.is_file()]
+        left_out = settings.pop("ignore_patterns", ())
+        names = [name for name in names if not any(fnmatch.fnmatch(name, pattern) for pattern in left_out)]
+        self.calls.append({**settings, "names": names})
+        self.manifests += [json.loads((sent / name).read_text()) for name in names if name == "manifest.json"]
+        self.jobs.append(Future())
+        return self.jobs[-1]
+
+    def uploads(self, **flags) -> HubUploads:
+        flags = {
+            "hub_strategy": "every_save",
+            "hub_always_push": False,
+            "hub_token": "t",
+            "hub_revision": None,
+            **flags,
+        }
+        return HubUploads(SimpleNamespace(output_dir=str(self.folder), **flags))
+
+    def checkpoint(self, step: int) -> Path:
+        place = self.folder / f"checkpoint-{step}"
+        place.mkdir()
+        for name in ("model.safetensors", "config.json", "optimizer.pt", "rank-0.json", "trainer_state.json"):
+            (place / name).write_text(name)
+        return place
+
+    def push(self, sender: HubUploads, step: int) -> None:
+        sender.push_checkpoint("ada/x", self.checkpoint(step), step, announce=lambda: self.calls.append("announced"))
+
+    @parameterized.parameters(
+        ("end", []), ("every_save", [None]), ("checkpoint", [None, "last-checkpoint"]),
+        ("all_checkpoints", [None, "checkpoint-7"]),
+    )  # fmt: skip
+    def test_a_checkpoint_s_model_is_sent_and_the_checkpoint_where_the_strategy_says_so(self, strategy, places):
+        self.push(self.uploads(hub_strategy=strategy), 7)
+        self.assertEqual(self.calls[:1], ["announced"] if places else [])
+        calls = self.calls[1:]
+        self.assertEqual([call.get("path_in_repo") for call in calls], places)
+        for call in calls:
+            self.assertEqual((call["repo_id"], call["token"], call["run_as_future"]), ("ada/x", "t", True))
+            self.assertStartsWith(call["commit_message"], "Training in progress, step 7")
+            of_model = ["config.json", "model.safetensors"]
+            of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
+            self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
+
+    def test_a_checkpoint_waits_for_the_one_before_it_unless_all_are_to_be_pushed(self):
+        sender = self.uploads()
+        self.push(sender, 1)
+        self.push(sender, 2)
+        self.assertLen(self.jobs, 1)
+        self.jobs[0].set_exception(ValueError("the hub is full"))
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.push(sender, 3)
+        self.assertLen(self.jobs, 2)
+        self.assertIn("a checkpoint was not uploaded: the hub is full; try again", logs.output[0])
+
+    def test_all_are_pushed_and_none_takes_away_what_another_one_sends(self):
+        sender = self.uploads(hub_always_push=True)
+        for step in (1, 2):
+            self.push(sender, step)
+        self.assertLen(self.jobs, 2)
+        sent = sorted(path.name for path in (self.folder / ".uploading").iterdir())
+        self.assertEqual(sent, ["checkpoint-1", "checkpoint-2"])
+        first, second = self.jobs
+        second.set_result(None)
+        self.assertFalse(sender.in_progress.is_done())
+        first.set_result(None)
+        sender.wait()
+        self.assertTrue(sender.in_progress.is_done())
+
+    @parameterized.parameters(
+        (False, ["predictions/public.jsonl"], ["best-weights/model.safetensors", "predictions/mine.jsonl", "rows/mine.jsonl"]),
+        (True, ["predictions/mine.jsonl", "predictions/public.jsonl", "rows/mine.jsonl"], ["best-weights/model.safetensors"]),
+    )  # fmt: skip
+    def test_rows_and_answers_of_the_author_s_own_stay_unless_they_are_shared(self, share_rows, sent, withheld):
+        for name in ("model.safetensors", "samples.jsonl", ".hidden", "diff-1.patch"):
+            (self.folder / name).touch()
+        files = [
+            "predictions/mine.jsonl",
+            "predictions/public.jsonl",
+            "rows/mine.jsonl",
+            "best-weights/model.safetensors",
+        ]
+        for name in files:
+            place = self.folder / name
+            place.parent.mkdir(exist_ok=True)
+            place.touch()
+        scored = {"a": {"file": "public.jsonl", "own_rows": False}, "b": {"file": "mine.jsonl", "own_rows": True}}
+        manifest = {"settings": {"share_rows": share_rows}, "scored": scored, "files": {name: {} for name in files}}
+        (self.folder / "manifest.json").write_text(json.dumps({**manifest, "working_directory": "/home/ada"}))
+        with mock.patch.object(
+            uploads, "read_manifest", lambda folder: json.loads((folder / "manifest.json").read_text())
+        ):
+            self.uploads().push_run("ada/x", "ended")
+        (call,) = self.calls
+        self.assertCountEqual(call["names"], ["manifest.json", "model.safetensors", *sent])
+        self.assertEqual((call["commit_message"], call["run_as_future"]), ("ended", False))
+        self.assertEqual(self.manifests, [{**manifest, "withheld": withheld}])
+        self.assertFalse((self.folder / ".uploading").exists())
 
 
 class LogHistoryTest(parameterized.TestCase):
