@@ -1,5 +1,6 @@
-"""The queue before a model: what is answered together, what fails alone, what is refused and what is forgotten."""
+"""Before a model: which requests are let through, what is answered together, what fails alone, what is forgotten."""
 
+import asyncio
 import threading
 from typing import NamedTuple
 
@@ -8,7 +9,8 @@ from absl.testing import parameterized
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import Job
 from t5suite.inference.rows import Row
-from t5suite.inference.serving.limits import Busy
+from t5suite.inference.serving.gate import Gate
+from t5suite.inference.serving.limits import Busy, Limits
 from t5suite.inference.serving.model_queue import ModelQueue, QueuedRows
 
 
@@ -125,3 +127,94 @@ class QueueTest(parameterized.TestCase):
         self.assertEqual(future.result()[0]["prediction"], "A")
         with self.assertRaisesRegex(Busy, "ending"):
             held.queue.submit(texts("b"))
+
+
+class Exchange(NamedTuple):
+    """What a client was sent, and which requests got through to the application."""
+
+    messages: list[dict]
+    let_through: list[dict]
+
+    @property
+    def status(self) -> int:
+        return self.messages[0]["status"]
+
+
+def exchange(
+    scope: dict, body: bytes = b"{}", *, arrives: bool = True, hosts=("localhost", "::1"), key: str | None = None
+) -> Exchange:
+    """One request to a gate; `arrives`: whether its body does."""
+    messages: list[dict] = []
+    let_through: list[dict] = []
+
+    async def app(scope, receive, send):
+        let_through.append(scope)
+        if scope["type"] == "http":
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive():
+        if not arrives:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        messages.append(message)
+
+    limits = Limits(body_bytes=100, body_seconds=0.02)
+    gate = Gate(app, hosts, key, limits)
+    asyncio.run(gate(scope, receive, send))
+    return Exchange(messages, let_through)
+
+
+def request(path="/predict", method="POST", host: str | None = "localhost:8000", **headers) -> dict:
+    """The scope of a request."""
+    names = {"host": host, **headers}
+    pairs = [(name.encode(), value.encode()) for name, value in names.items() if value is not None]
+    return {"type": "http", "path": path, "method": method, "headers": pairs}
+
+
+class GateTest(parameterized.TestCase):
+    def check(self, answer: Exchange, status: int) -> None:
+        self.assertEqual(answer.status, status)
+        self.assertEqual(bool(answer.let_through), status == 200)
+
+    @parameterized.parameters(
+        ("localhost", 200), ("LocalHost:8000", 200), ("[::1]:8000", 200), ("203.0.113.5:80", 200), ("evil.example", 403),
+        ("localhost.evil.example", 403), (None, 403), ("", 403),
+    )  # fmt: skip
+    def test_a_host_is_known_by_name_or_is_an_address_in_numbers(self, host, status):
+        self.check(exchange(request(host=host)), status)
+
+    def test_any_host_is_known_where_every_request_has_a_key(self):
+        keyed = request(host="evil.example", authorization="Bearer k")
+        self.check(exchange(keyed, hosts=None, key="k"), 200)
+
+    @parameterized.parameters(
+        ("/predict", "POST", 200), ("/v1/completions", "POST", 200), ("/health", "GET", 200), ("/metrics", "GET", 200),
+        ("/predict", "GET", 405), ("/health", "POST", 405), ("/docs", "GET", 404), ("/predict/", "POST", 404),
+    )  # fmt: skip
+    def test_routes_and_methods(self, path, method, status):
+        self.check(exchange(request(path, method)), status)
+
+    @parameterized.parameters(
+        ("/predict", "POST", "Bearer key", 200), ("/predict", "POST", "Bearer keys", 401), ("/predict", "POST", "key", 401),
+        ("/predict", "POST", None, 401), ("/metrics", "GET", None, 401), ("/health", "GET", None, 200),
+    )  # fmt: skip
+    def test_all_but_health_needs_the_key(self, path, method, authorization, status):
+        self.check(exchange(request(path, method, authorization=authorization), key="key"), status)
+
+    def test_a_page_s_request_is_refused(self):
+        self.check(exchange(request(origin="http://localhost:8000")), 403)
+
+    def test_a_body_that_is_too_large_or_does_not_come_is_refused(self):
+        self.check(exchange(request(), body=b"x" * 100), 200)
+        self.check(exchange(request(), body=b"x" * 101), 413)
+        answer = exchange(request(), arrives=False)
+        self.check(answer, 408)
+        self.assertIn(b"0.02 seconds", answer.messages[1]["body"])
+
+    def test_websockets_are_closed_and_the_server_s_own_messages_get_through(self):
+        closed = exchange({"type": "websocket", "path": "/predict", "headers": []})
+        self.assertEqual((closed.messages, closed.let_through), ([{"type": "websocket.close"}], []))
+        self.assertLen(exchange({"type": "lifespan"}).let_through, 1)
