@@ -228,6 +228,7 @@ def _model_of_bundled_pieces(config_name: str | None, config_overrides: str, see
 
 
 def _random_model(config_name: str | None, config_overrides: str, seed: int, scale: float, tokenizer, family, tasks):
+    """A model as `tiny_model` says, made anew."""
     import torch
     from transformers import set_seed
 

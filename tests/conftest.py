@@ -62,7 +62,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """From here on garbage is looked for among what the tests themselves make; the time of a group of tests begins."""
+    """From here on garbage is looked for among what the tests themselves make; the time of a group of tests begins.
+
+    It is looked for seldom: after so many objects, as in a command.
+    """
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()

@@ -110,6 +110,14 @@ class MetricSumsTest(parameterized.TestCase):
         expected = METRICS[name]([predictions[row] for row in rows], [references[row] for row in rows])
         self.assertAlmostEqual(value, expected)
 
+    @parameterized.parameters("pearson", "spearman")
+    def test_a_resample_of_equal_numbers_has_no_correlation(self, name):
+        """Sums of 0.1 around another mean leave a spread by rounding."""
+        judged = Judged([0.1, 0.1, 0.1, 2.7, 1.3, -0.2], [1.0, 2.0, 4.0, 3.3, 0.3, 0.3])
+        counts = np.array([[1, 1, 1, 0, 0, 0], [3, 2, 1, 0, 0, 0], [0, 0, 0, 0, 2, 1], [7, 0, 0, 0, 0, 0]])
+        values = statistic_of(METRICS[name], judged, None).resampled(counts)
+        self.assertTrue(np.isnan(values).all(), values)
+
     def test_words_f1_of_free_text_is_the_mean_over_rows(self):
         answers = [["Ann Lee"], ["red"], ["in May"], ["no"]]
         judged = Judged(["Ann", "red", "June", "in no"], answers)

@@ -345,9 +345,9 @@ class ProbeTest(parameterized.TestCase):
             self.refused("memory_estimate", "torch")
 
 
-# Private names that are no library's inside: of Python's own library, and of named tuples.
 # Libraries whose classes ours inherit from.
 WITH_CLASSES = frozenset("accelerate datasets huggingface_hub peft tokenizers torch transformers".split())
+# Private names that are no library's inside: of Python's own library, and of named tuples.
 NOT_OF_LIBRARIES = frozenset("_asdict _fields _replace _exit".split())
 
 

@@ -169,8 +169,8 @@ class SweepFilesTest(FilesTest):
         self.assertNotIn(": note: ", wanted[0])
 
     @parameterized.parameters(*OF_SERVER)
-    def test_what_needs_wandb_s_server_is_said_and_prevents_a_sweep_here(self, old, new, line, said):
-        (finding,) = [finding for finding in check_sweep(self.sweep(GOOD.replace(old, new))) if said in str(finding)]
+    def test_what_needs_wandb_s_server_is_said_and_prevents_a_sweep_here(self, old, new, line, cause):
+        (finding,) = [finding for finding in check_sweep(self.sweep(GOOD.replace(old, new))) if cause in str(finding)]
         self.assertStartsWith(str(finding), f"{self.folder}/sweep.yaml:{line}: ")
         self.assertTrue(finding.needs_server)
 
@@ -228,9 +228,9 @@ class SweepFilesTest(FilesTest):
     def test_what_is_no_yaml_is_named_with_its_file(self, content, message):
         path = self.folder / "sweep.yaml"
         path.write_bytes(content)
-        with exits_with(78, f"{path}.*" if "sweep" not in message else message) as failure:
+        with exits_with(78, message) as failure:
             read_sweep(path)
-        self.assertRegex(failure.message, message)
+        self.assertIn(str(path), failure.message)
 
     def test_a_folder_is_no_file(self):
         with exits_with(78, "cannot be read|no sweep file"):

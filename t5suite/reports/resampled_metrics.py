@@ -59,8 +59,8 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
     if function.__name__ in SUMS and has_classes:
         unit_sums, combine = SUMS[function.__name__](function, judged, units, num_classes)
         return Statistic(len(units), unit_sums, combine)
-    if function.__name__ == "spearman":
-        return Statistic(len(units), None, RankCorrelation.of(judged, units))
+    if function.__name__ in OF_COUNTS:
+        return Statistic(len(units), None, OF_COUNTS[function.__name__](judged, units))
     predictions = list(judged.predictions)
     references = list(judged.references)
 
@@ -103,11 +103,8 @@ class Ranked(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray) -> "Ranked":
-        _, starts, distinct = np.unique(np.sort(values), return_index=True, return_inverse=True)
-        order = np.argsort(values, kind="stable")
-        distinct_of_row = np.empty_like(distinct)
-        distinct_of_row[order] = distinct
-        return cls(order, starts, distinct_of_row)
+        _, distinct, sizes = np.unique(values, return_inverse=True, return_counts=True)
+        return cls(np.argsort(distinct, kind="stable"), sizes.cumsum() - sizes, distinct)
 
     def centred(self, counts_BR: np.ndarray) -> np.ndarray:
         """Each row's rank among the rows drawn, equal ones sharing the mean of theirs, minus the mean of all ranks."""
@@ -337,5 +334,7 @@ SUMS = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean_sums),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean_sums),
 }
+# A metric's function -> (judged, units) -> (how often each unit is drawn -> points).
+OF_COUNTS = {"spearman": RankCorrelation.of}
 # Without labels (free text) the classes are the answers among the rows drawn, so these are recomputed.
 SUMS_OF_KNOWN_CLASSES = ("f1", "f1_macro")
