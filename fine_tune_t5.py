@@ -11,7 +11,8 @@ import logging
 import sys
 
 if __name__ == "__main__":
-    from t5suite.commands.startup import begin_program, run_program
+    from t5suite.base.programs import run_program
+    from t5suite.commands.startup import begin_program
 
     begin_program("fine_tune_t5", __doc__)
 

@@ -92,7 +92,7 @@ def problem(attempt: Attempt, ended: Ended) -> str | None:
 
 def live(argv) -> None:
     """Runs what `spec.json` in a folder says; one line of `ended.jsonl` for each."""
-    from t5suite.base.errors import run_command
+    from t5suite.base.programs import run_command
 
     folder = Path(argv[0])
     for name, (script, flags) in json.loads((folder / "spec.json").read_text(encoding="utf-8")).items():

@@ -170,7 +170,7 @@ def trace_folder(directory) -> Path:
 
 def live(spec: dict) -> int:
     """A victim's life: its surroundings, what is injected, and the script."""
-    from t5suite.base.errors import run_command
+    from t5suite.base.programs import run_command
 
     os.environ.update(spec["environment"])
     os.chdir(spec["folder"])

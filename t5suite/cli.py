@@ -16,8 +16,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError, discard_output, open_missing_streams, run_command
+from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, in_plain_words
+from t5suite.base.programs import discard_output, open_missing_streams, run_command
 from t5suite.base.script_flags import SCRIPTS
 from t5suite.commands import (
     adapt,

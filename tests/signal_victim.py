@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from t5suite.base.errors import run_command
+from t5suite.base.programs import run_command
 from t5suite.training.processes.signals import catch_signals, stop_requests
 
 stop = catch_signals()

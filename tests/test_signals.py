@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
-from t5suite.base.errors import CheckpointError, ConfigError, DataError, NumericsError, Preempted, run_command
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, NumericsError, Preempted
+from t5suite.base.programs import run_command
 from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.testing import exits_with, parse_flags
 from t5suite.training.processes.signals import catching_signals

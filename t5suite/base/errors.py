@@ -2,21 +2,12 @@
 
     >>> raise DataError("train.jsonl:12: label 7 is not in 0..1 (negative, positive)")
 
-A command shows the message without a traceback and exits with the error's code (`run_command`). torchrun, accelerate
-and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in T5SUITE_EXIT_CODES and
-reads it afterwards (`noted_codes`): were the workers stopped, or did the hub fail for now (75: the job goes on when it
-is restarted), or would the same error recur (65, 78)?
+A command shows the message without a traceback and exits with the error's code (`base.programs.run_command`).
 """
 
-import contextlib
 import errno
 import os
 import signal
-import sys
-import traceback
-from pathlib import Path
-
-from t5suite.base.redaction import printable, redacted
 
 EXIT_FINISHED = 0
 # What Python itself exits with after a traceback.
@@ -101,36 +92,6 @@ class Preempted(BaseException):
     exit_code = EXIT_PREEMPTED
 
 
-def run_command(main, argv=None) -> int:
-    """Runs `main(argv)` and returns the exit code; user errors become one clear message on standard error.
-
-    Neither messages nor tracebacks show secrets.
-
-    >>> sys.exit(run_command(main))
-    """
-    try:
-        main(argv)
-    except UserError as error:
-        print(printable(redacted(f"error: {error}")), file=sys.stderr)
-        return error.exit_code
-    except Preempted as stop:
-        print(f"stopped: {stop}", file=sys.stderr)
-        return EXIT_PREEMPTED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_FINISHED
-    except OSError as error:
-        print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
-        return EXIT_IO
-    except Exception:
-        print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
-        return EXIT_BUG
-    return EXIT_FINISHED
-
-
 def os_error_text(error: OSError) -> str:
     """What the operating system refused, where, and what to do.
 
@@ -164,45 +125,3 @@ def _has_current_directory() -> bool:
 def cure_of(error: OSError) -> str | None:
     """What to do about an error of the operating system; None if only its own words say it."""
     return CURES.get(errno.errorcode.get(error.errno or 0, ""))
-
-
-def discard_output() -> None:
-    """Discards buffered output after its reader closed the pipe (`t5suite tasks | head -1`): exit must not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def open_missing_streams() -> None:
-    """Gives the process an empty input and discarded outputs where the shell closed them (`t5suite ... >&-`)."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
-
-
-VARIABLE = "T5SUITE_EXIT_CODES"
-
-
-def note_exit_code(code: int) -> int:
-    """Adds the code to the file that the environment names, if it is there, and returns it.
-
-    A worker on another node does not find the file; those on the batch script's node suffice, as all ranks end alike.
-    """
-    path = os.environ.get(VARIABLE)
-    if path:
-        with contextlib.suppress(OSError):
-            file = os.open(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(file, f"{code}\n".encode())
-            finally:
-                os.close(file)
-    return code
-
-
-def noted_codes(path: str | None) -> list[int]:
-    """The codes in the file, in the order in which workers ended; empty if there is no file."""
-    if not path:
-        return []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split()
-    except OSError:
-        return []
-    return [int(line) for line in lines if line.isdecimal()]

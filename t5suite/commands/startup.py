@@ -1,4 +1,4 @@
-"""How an entry script starts and ends when it is run as a program.
+"""How an entry script starts when it is run as a program.
 
 if __name__ == "__main__":
     begin_program("fine_tune_t5", __doc__)       # before the imports that take seconds
@@ -7,11 +7,12 @@ if __name__ == "__main__":
     run_program(main)
 """
 
-import atexit
 import gc
 import importlib.util
 import os
 import sys
+
+from t5suite.base.programs import note_exit_code, open_missing_streams, run_command, run_program
 
 
 def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
@@ -25,7 +26,6 @@ def begin_program(script: str, description: str, program: str | None = None, wor
       program: the script's name in the help.
       words: its command-line arguments; default: those of this process.
     """
-    from t5suite.base.errors import note_exit_code, open_missing_streams, run_command
     from t5suite.commands.looking_ahead import look_ahead
     from t5suite.launch.script_help import answer
     from t5suite.training.processes.launchers import join_srun, stop_with_launchers, without_launcher_flags
@@ -49,14 +49,3 @@ def run_script(script: str, words: list[str], description: str, program: str) ->
     sys.path.append(os.getcwd())  # where plug-ins may be
     sys.argv = [importlib.util.find_spec(script).origin, *words]
     run_program(importlib.import_module(script).main)
-
-
-def run_program(main) -> None:
-    """Runs `main` and exits with its code."""
-    from t5suite.base.errors import note_exit_code, run_command
-
-    gc.freeze()
-    gc.enable()
-    if "triton" in sys.modules:  # Triton 3.9 and later reports every object that the last collection did not find
-        atexit.register(gc.unfreeze)
-    sys.exit(note_exit_code(run_command(main)))

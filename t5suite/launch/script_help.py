@@ -15,7 +15,7 @@ import platform
 import shutil
 import textwrap
 
-from t5suite.base.errors import discard_output
+from t5suite.base.programs import discard_output
 from t5suite.base.provenance import PACKAGES, code_title
 from t5suite.base.script_flags import THEMES, flags_of
 

@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, VARIABLE, ConfigError, noted_codes
+from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, ConfigError
+from t5suite.base.programs import EXIT_CODES_VARIABLE, noted_codes
 
 SLURM_SECONDS = 60
 MAX_REQUEUES = 50
@@ -98,7 +99,7 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     restarts_in_environment = _count_in("SLURM_RESTART_COUNT", 0, environment)
     answer = _scontrol("show", "job", "--oneliner", job_id)
     state, restarts = read_job(answer, restarts_in_environment)
-    noted = noted_codes(environment.get(VARIABLE))
+    noted = noted_codes(environment.get(EXIT_CODES_VARIABLE))
     decision = decide(exit_code, noted, state, restarts, max_requeues)
     if decision.requeue and _scontrol("requeue", job_id) is None:
         return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to resume")

@@ -31,7 +31,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from t5suite.base.errors import EXIT_PREEMPTED, STOP_SIGNALS, Preempted, note_exit_code
+from t5suite.base.errors import EXIT_PREEMPTED, STOP_SIGNALS, Preempted
+from t5suite.base.programs import note_exit_code
 
 # The signal that ends the process at once.
 FATAL_COUNT = 3

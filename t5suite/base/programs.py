@@ -1,0 +1,109 @@
+"""How a program runs and ends: one message for what a user can fix, and an exit code.
+
+    >>> sys.exit(run_command(main))
+
+torchrun, accelerate and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in
+T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped, or did the hub fail for now (75:
+the job goes on when it is restarted), or would the same error recur (65, 78)?
+"""
+
+import atexit
+import contextlib
+import gc
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from t5suite.base.errors import (
+    EXIT_BUG,
+    EXIT_FINISHED,
+    EXIT_IO,
+    EXIT_PREEMPTED,
+    Preempted,
+    UserError,
+    os_error_text,
+)
+from t5suite.base.redaction import printable, redacted
+
+# Names the file to which workers add their exit codes.
+EXIT_CODES_VARIABLE = "T5SUITE_EXIT_CODES"
+
+
+def run_program(main) -> None:
+    """Runs an entry script's `main` and exits with its code."""
+    gc.freeze()
+    gc.enable()
+    if "triton" in sys.modules:  # Triton 3.9 and later reports every object that the last collection did not find
+        atexit.register(gc.unfreeze)
+    sys.exit(note_exit_code(run_command(main)))
+
+
+def run_command(main, argv=None) -> int:
+    """Runs `main(argv)` and returns the exit code; user errors become one clear message on standard error.
+
+    Neither messages nor tracebacks show secrets.
+
+    >>> sys.exit(run_command(main))
+    """
+    try:
+        main(argv)
+    except UserError as error:
+        print(printable(redacted(f"error: {error}")), file=sys.stderr)
+        return error.exit_code
+    except Preempted as stop:
+        print(f"stopped: {stop}", file=sys.stderr)
+        return EXIT_PREEMPTED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        discard_output()
+        return EXIT_FINISHED
+    except OSError as error:
+        print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
+        return EXIT_IO
+    except Exception:
+        print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
+        return EXIT_BUG
+    return EXIT_FINISHED
+
+
+def discard_output() -> None:
+    """Discards buffered output after its reader closed the pipe (`t5suite tasks | head -1`): exit must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_missing_streams() -> None:
+    """Gives the process an empty input and discarded outputs where the shell closed them (`t5suite ... >&-`)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
+
+
+def note_exit_code(code: int) -> int:
+    """Adds the code to the file that the environment names, if it is there, and returns it.
+
+    A worker on another node does not find the file; those on the batch script's node suffice, as all ranks end alike.
+    """
+    path = os.environ.get(EXIT_CODES_VARIABLE)
+    if path:
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(file, f"{code}\n".encode())
+            finally:
+                os.close(file)
+    return code
+
+
+def noted_codes(path: str | None) -> list[int]:
+    """The codes in the file, in the order in which workers ended; empty if there is no file."""
+    if not path:
+        return []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+    return [int(line) for line in lines if line.isdecimal()]
