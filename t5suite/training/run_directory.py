@@ -25,7 +25,7 @@ from t5suite.runs.settings import allowed_names
 from t5suite.training.checkpoints.folders import clean_leftovers
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
-from t5suite.training.processes.ranks import Ranks, logging_to
+from t5suite.training.processes.ranks import RankLog, Ranks, attached
 from t5suite.training.processes.signals import stop_requests
 
 # Lines of the log name the run, whichever module of it writes them.
@@ -134,20 +134,20 @@ def opened_run(args, settings: dict, argv, resume: str, ranks: Ranks, is_default
 
 @contextlib.contextmanager
 def owned(run: Run, ranks: Ranks):
-    """Locks the run's directory against other processes, and notes in it how the run ended.
+    """Locks the run's directory against other processes, logs to it, and notes in it how the run ended.
 
     A new run that is refused leaves no files.
     """
     lock = RunLock(run.directory)
+    log = attached() or RankLog(ranks.rank, for_one_run=True).attach()
     new_folders = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
     try:
         ranks.together(take_directory, run, lock)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(logging_to(run.directory, ranks.rank))
-            if ranks.world_size > 1:
-                stack.enter_context(watching_ranks(ranks, stop_requests()))
+        log.open(run.directory)
+        with watching_ranks(ranks, stop_requests()) if ranks.world_size > 1 else contextlib.nullcontext():
             yield run
     except BaseException as error:
+        log.note_end(error)
         if ranks.is_main and not lock.held:
             raise
         is_refused = isinstance(error, REFUSALS) and ranks.world_size == 1
@@ -157,6 +157,7 @@ def owned(run: Run, ranks: Ranks):
             note_end(run, error)
         raise
     finally:
+        log.end()
         lock.release()
 
 

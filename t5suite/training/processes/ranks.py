@@ -140,13 +140,15 @@ class RankLog(logging.handlers.MemoryHandler):
 
     Args:
       rank: this process's rank.
+      for_one_run: it is detached when the run ends; otherwise it waits for the next one.
     """
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, for_one_run: bool = False):
         super().__init__(MOST_WAITING, logging.CRITICAL + 1)
         self.setLevel(logging.INFO)
         self.setFormatter(RedactingFormatter(f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"))
         self.rank = rank
+        self.for_one_run = for_one_run
 
     def attach(self) -> "RankLog":
         """Adds itself to our loggers and the libraries' loggers."""
@@ -155,6 +157,7 @@ class RankLog(logging.handlers.MemoryHandler):
         return self
 
     def detach(self) -> None:
+        """Removes itself from the loggers, and closes its file."""
         for name in LOGGERS:
             logging.getLogger(name).removeHandler(self)
         self.shut()
@@ -172,6 +175,20 @@ class RankLog(logging.handlers.MemoryHandler):
         file.handleError = lambda record: None  # a full disk must not end the run
         self.setTarget(file)
         self.flush()
+
+    def note_end(self, error: BaseException) -> None:
+        """Writes what ends a run, with its traceback."""
+        if self.target is not None:
+            level = logging.ERROR if isinstance(error, Exception) else logging.INFO
+            exception = (type(error), error, error.__traceback__)
+            self.emit(logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, exception))
+
+    def end(self) -> None:
+        """Closes a run's file."""
+        if self.for_one_run:
+            self.detach()
+        else:
+            self.shut()
 
     def shut(self) -> None:
         if self.target is not None:
@@ -192,27 +209,3 @@ class RankLog(logging.handlers.MemoryHandler):
 def attached() -> RankLog | None:
     """The `RankLog` that is already attached; None if there is none."""
     return next((handler for handler in logging.getLogger("t5suite").handlers if isinstance(handler, RankLog)), None)
-
-
-@contextlib.contextmanager
-def logging_to(directory, rank: int | None = None):
-    """Inside the block, this process logs to its file; attaches a `RankLog` for that time if there is none."""
-    log = attached()
-    is_attached_here = log is None
-    if is_attached_here:
-        if rank is None:
-            rank = int(os.environ.get("RANK", "0"))
-        log = RankLog(rank).attach()
-    log.open(directory)
-    try:
-        yield log
-    except BaseException as error:
-        level = logging.ERROR if isinstance(error, Exception) else logging.INFO
-        exception = (type(error), error, error.__traceback__)
-        log.emit(logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, exception))
-        raise
-    finally:
-        if is_attached_here:
-            log.detach()
-        else:
-            log.shut()
