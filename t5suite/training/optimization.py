@@ -1,6 +1,7 @@
-"""The flags of optimizer and schedule -> the two objects that the trainer steps.
+"""The flags of optimizer and schedule -> settings of the optimizer, and the schedule.
 
-    >>> optimizer = build_optimizer(args, model)
+    >>> optimizer_defaults(args)
+    {'weight_decay': 0.01, 'betas': (0.9, 0.999)}
     >>> scheduler = build_scheduler(args, optimizer, num_training_steps=1000)
 
 Only for `--optimizer` and `--schedule` of our own tables; for Hugging Face's names the trainer builds both itself.
@@ -10,7 +11,6 @@ import inspect
 import logging
 import typing
 
-import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import SchedulerType
@@ -19,7 +19,7 @@ from transformers.training_args import OptimizerNames
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_needing
-from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
 from t5suite.optim.schedulers import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
@@ -96,8 +96,8 @@ def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
     typed_settings(types, owner, settings, "--lr_scheduler_kwargs")
 
 
-def build_optimizer(args, model) -> torch.optim.Optimizer:
-    """The optimizer `--optimizer` with `--learning_rate`, `--weight_decay`, `--adam_*` and `--optim_args`."""
+def optimizer_defaults(args) -> dict:
+    """What `--weight_decay` and `--adam_*` say to `--optimizer`; warns of flags that it does not use."""
     name = args.optimizer
     defaults = {"weight_decay": args.weight_decay}
     if is_adam(name):
@@ -109,7 +109,7 @@ def build_optimizer(args, model) -> torch.optim.Optimizer:
     for flag in sorted(idle):
         if is_given(args, flag):
             logger.warning("--%s has no effect: --optimizer %s does not use it; see --optim_args", flag, name)
-    return make_optimizer(name, model, args.learning_rate, args.optim_args, defaults)
+    return defaults
 
 
 def warn_of_endless_warmup(args, num_training_steps: int) -> None:

@@ -30,6 +30,7 @@ from t5suite.models.t5.attention import slow_attention
 from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.models.weights import load_weights
+from t5suite.optim.optimizers import make_optimizer
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
@@ -61,9 +62,9 @@ from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
 from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
-    build_optimizer,
     build_scheduler,
     check_parallelism,
+    optimizer_defaults,
     sets_its_own_rates,
     warn_of_endless_warmup,
 )
@@ -137,7 +138,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       micro_batches: runs an update's micro-batches.
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write checkpoints, hold the run's progress, upload to the hub.
-      start: where training begins; `train` sets it.
+      start, progress_at_start: where training begins, and the progress in its checkpoint; `train` sets them.
       random_state_is_due: the checkpoint's random state is restored once the first batch is made.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
@@ -195,6 +196,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.selection_metric = selection_metric
         self.last_report: Report | None = None
         self.start = Start()
+        self.progress_at_start: dict | None = None
         self.random_state_is_due = False
         self.monitor = StepMonitor(
             peak_flops(args.device),
@@ -358,7 +360,13 @@ class SuiteTrainer(Seq2SeqTrainer):
         if self.optimizer is None:
             check_parallelism(self.args.optimizer, self.accelerator, self.args.optim)
             if self.args.optimizer is not None:
-                self.optimizer = build_optimizer(self.args, model or self.model)
+                self.optimizer = make_optimizer(
+                    self.args.optimizer,
+                    model or self.model,
+                    self.args.learning_rate,
+                    self.args.optim_args,
+                    optimizer_defaults(self.args),
+                )
         optimizer = super().create_optimizer(model)
         if self.is_deepspeed_enabled:
             # If the optimizer is offloaded, accelerate replaces any optimizer with DeepSpeed's Adam.
@@ -423,6 +431,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             world_size=self.accelerator.num_processes,
         )
         self.start = start
+        self.progress_at_start = saved_progress(start, self.ranks)
         self.data.load(start, self.update_size(), self.args.allow_changed)
         if hasattr(self.train_dataset, "num_examples"):
             # This data set is as long as the run: extend it by the examples that another run saw.
@@ -668,7 +677,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             # A restart comes after the first update. Early stopping would count this evaluation a second time.
             self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
-        progress = saved_progress(self.start, self.ranks)
+        progress = self.progress_at_start
         self.progress.take_up_saved(self.start, progress, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
