@@ -1,5 +1,6 @@
 """Adapters over plain models: what is trained, what is saved, and that they answer like any other model."""
 
+import contextlib
 import functools
 import json
 import math
@@ -432,6 +433,14 @@ class FlagsTest(parameterized.TestCase):
             model = tiny_tuner(base_folder(), "mini/sentiment", adapter="lora", eval_only=True).model
         self.assertRegex("\n".join(logs.output), "--adapter lora has no effect: nothing is trained")
         self.assertEqual(set(model.state_dict()), set(plain_model().state_dict()))
+
+    def test_matrices_in_few_bits_are_trained_by_an_adapter_alone(self):
+        for adapter in (None, "lora"):
+            model = tiny_model()
+            model.is_quantized = True  # as transformers marks a model that it has loaded in 8 or 4 bits
+            is_refused = exits_with(78, "cannot be trained; add --adapter lora")
+            with contextlib.nullcontext() if adapter else is_refused:
+                tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter).model  # noqa: B018
 
     def test_a_class_of_the_user_s_has_none(self):
         with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):

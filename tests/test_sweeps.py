@@ -377,7 +377,12 @@ class FailuresTest(SweepTest):
 
     def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
         curves = {"fine": ([1, 2], "exit 0"), "refused": ([1], "exit 78"), "again": ([3], "exit 0")}
-        run_quietly("sweep", self.write_curves(curves, "maximize"), "--sweep_dir", self.directory)
+        path = self.write_curves(curves, "maximize")
+        run_quietly("sweep", path, "--sweep_dir", self.directory)
+        self.assertEqual([record["state"] for record in self.summary()["trials"]], ["complete", "failed", "complete"])
+        self.directory = self.folder / "in two parts"
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--count", 1)
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--resume", "--count", 3)
         self.assertEqual([record["state"] for record in self.summary()["trials"]], ["complete", "failed", "complete"])
 
     def test_a_trial_without_the_sweep_s_metric_has_failed_and_what_it_logged_is_named(self):

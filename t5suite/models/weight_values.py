@@ -17,6 +17,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_enable
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import listed
+from t5suite.models.quantization import is_quantized
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Coll
     A model's own buffers of integers (positions, masks), what its class ignores on loading and the state of a
     quantized model are not meant.
     """
-    if getattr(model, "is_quantized", False):
+    if is_quantized(model):
         return []
     integer_buffers = {_ending(name) for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
     entries = []

@@ -24,6 +24,7 @@ from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import listed
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
+from t5suite.models.quantization import is_quantized
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weight_values import integers_for_floats, non_finite, refuse_non_finite
 
@@ -166,7 +167,7 @@ def check_saves_whole(model) -> None:
       ConfigError: transformers' conversion on saving and its conversion on loading do not match.
     """
     empty_model = skeleton(model)
-    if getattr(model, "is_quantized", False) or not get_model_conversion_mapping(empty_model, add_legacy=False):
+    if is_quantized(model) or not get_model_conversion_mapping(empty_model, add_legacy=False):
         return
     try:
         published = revert_weight_conversion(empty_model, empty_model.state_dict())
