@@ -494,6 +494,13 @@ class ClassesTest(parameterized.TestCase):
         (example,) = task.examples(rows[0])
         self.assertEqual(tuple(example)[:2], ("a fine film", "positive"))
 
+    def test_a_split_of_a_mirror_that_is_there_plain_and_packed_is_refused(self):
+        place = folder() / "glue" / "sst2"
+        jsonl(place / "train.jsonl", [{"sentence": "bad", "label": 0}])
+        (place / "train.jsonl.gz").write_bytes(gzip.compress((place / "train.jsonl").read_bytes()))
+        with exits_with(65, r"both .*train\.jsonl and train\.jsonl\.gz exist"):
+            load_rows(load_task("glue", "sst2"), "train", data_dir=str(place.parent.parent))
+
     @parameterized.parameters("train.json", "train.jsonl")
     def test_alpaca_reads_instructions_with_and_without_an_input(self, name):
         rows = [

@@ -325,6 +325,12 @@ class RefusalsTest(parameterized.TestCase):
         with exits_with(78, "--deepspeed_overrides .* there is no --deepspeed"):
             settings_of("--deepspeed_overrides=gradient_clipping=1")
 
+    def test_deepspeed_is_told_of_the_cpu_unless_the_environment_names_a_device(self):
+        with mock.patch.dict(LAUNCHED):
+            LAUNCHED.pop("DS_ACCELERATOR", None)
+            self.assertEqual(environment_for_hugging_face()["DS_ACCELERATOR"], "cpu")
+            self.assertEqual(environment_for_hugging_face(DS_ACCELERATOR="hpu")["DS_ACCELERATOR"], "hpu")
+
     @parameterized.parameters(
         ({}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}),
         ({"MASTER_ADDR": "h"}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "h"}),

@@ -396,7 +396,23 @@ class ScoreContractTest(parameterized.TestCase):
             load_task("super_glue", "record").score([row], ["A"])
 
 
+# Two answers to metrics that take no plain text.
+OTHER_ANSWERS = {"pearson": [1.0, 2.0], "spearman": [1.0, 2.0], "neg_mean_absolute_error": [1.0, 2.0]}
+OTHER_ANSWERS |= {"mean_3class_f1": [0, 1], "token_accuracy": [["A"], ["B"]], "token_f1_macro": [["A"], ["B"]]}
+OTHER_ANSWERS |= {"span_f1": [["O"], ["O"]], "micro_f1": [["a"], ["b"]], "macro_f1": [["a"], ["b"]]}
+OTHER_ANSWERS |= {"subset_accuracy": [["a"], ["b"]], "json_match": ["{}", "{}"]}
+
+
 class TablesTest(parameterized.TestCase):
+    @parameterized.parameters(*METRICS)
+    def test_another_number_of_answers_than_of_rows_is_refused(self, name):
+        answers = OTHER_ANSWERS.get(name, ["a", "b"])
+        groups = ["p", "q"]
+        METRICS[name](answers, answers, groups=groups)
+        for count, num_rows in ((1, 2), (2, 1)):
+            with self.assertRaises(ValueError):
+                METRICS[name](answers[:count], answers[:num_rows], groups=groups[:num_rows])
+
     def test_the_promised_metrics_exist(self):
         promised = (
             "accuracy f1 precision recall matthews_correlation pearson spearman mean_3class_f1 exact_match gender_parity "

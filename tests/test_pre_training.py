@@ -262,6 +262,7 @@ class FlagsTest(parameterized.TestCase):
         (["--text_column_name", "body", "--train_file", "a.jsonl.gz"], []),
         (["--eval_only", "--learning_rate", "1e-2"], ["learning_rate"]),
         (["--train_file", "a.txt", "--eval_only"], []),
+        (["--eval_only", "--reference_code", "loss_chunks"], ["reference_code"]),
         (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
         # What an objective does not use is named, and no more.
         (

@@ -527,7 +527,10 @@ class ScriptTest(parameterized.TestCase):
         began = time.time()
         with contextlib.redirect_stderr(io.StringIO()) as stderr, contextlib.redirect_stdout(io.StringIO()) as stdout:
             fine_tune_t5.main([*argv, "--max_steps", "3", "--extend"])
-        training = json.loads((directory / "manifest.json").read_text())["training"]
+        manifest = json.loads((directory / "manifest.json").read_text())
+        restart = {"from": str(directory / "checkpoint-2"), "reset": [], "step": 2}
+        self.assertEqual((manifest["restarts"], manifest["total_steps"]), ([restart], 3))
+        training = manifest["training"]
         seconds = training["train_runtime"]
         self.assertBetween(seconds, in_checkpoint, in_checkpoint + time.time() - began)
         # 3 updates of 16 rows.

@@ -288,17 +288,18 @@ class TrainerTest(parameterized.TestCase):
         self.assertEqual(logged, [1e-6 * (step + 1) for step in range(8)])
         self.assertIn("--learning_rate has no effect", "".join(logs.output))
 
+    def test_each_evaluation_that_is_no_better_lowers_the_rate_of_a_plateau(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        fine_tune_t5.main([*plateau_flags(directory), "--max_steps", "4", "--eval_steps", "1", "--save_strategy", "no"])
+        self.assertEqual(logged_rates(directory), [1e-3, 1e-3, 5e-4, 2.5e-4])
+
     @pytest.mark.slow
     def test_a_plateau_is_seen_by_the_evaluations_of_a_run(self):
         directory = Path(tempfile.mkdtemp()) / "run"
-        tiny = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
-        flags = ["--config_overrides", tiny, "--dataset_name", "sentiment", "--max_train_samples", "64",
-                 "--max_eval_samples", "8", "--eval_method", "score", "--max_steps", "12", "--eval_strategy", "steps",
-                 "--eval_steps", "2", "--load_best_model_at_end", "False", "--save_strategy", "steps", "--save_steps", "4",
-                 "--schedule", "plateau", "--lr_scheduler_kwargs", "patience=0,factor=0.5,threshold=1000",
-                 "--learning_rate", "1e-3", "--logging_steps", "1", "--disable_tqdm", "True", "--use_cpu"]  # fmt: skip
-        flags += ["--save_total_limit", "9", "--output_dir", str(directory)]
-        # The evaluation after step 2 is the first; each later one is "no better" by 1000 points.
+        flags = plateau_flags(directory)
+        flags += ["--max_steps", "12", "--eval_steps", "2", "--save_strategy", "steps", "--save_steps", "4"]
+        flags += ["--save_total_limit", "9"]
+        # The evaluation after step 2 is the first.
         expected = [1e-3 * 0.5 ** max(0, step // 2 - 1) for step in range(12)]
         fine_tune_t5.main(flags)
         self.assertEqual(logged_rates(directory), expected)
@@ -308,6 +309,16 @@ class TrainerTest(parameterized.TestCase):
         (directory / "results.json").unlink()
         fine_tune_t5.main(flags)
         self.assertEqual(logged_rates(directory), expected)
+
+
+def plateau_flags(directory) -> list[str]:
+    """A run whose rate is halved after each evaluation but the first: none is better by 1000 points."""
+    tiny = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+    return ["--config_overrides", tiny, "--dataset_name", "sentiment", "--max_train_samples", "64", "--use_cpu",
+            "--max_eval_samples", "8", "--eval_method", "score", "--eval_strategy", "steps",
+            "--load_best_model_at_end", "False", "--schedule", "plateau", "--lr_scheduler_kwargs",
+            "patience=0,factor=0.5,threshold=1000", "--learning_rate", "1e-3", "--logging_steps", "1",
+            "--disable_tqdm", "True", "--output_dir", str(directory)]  # fmt: skip
 
 
 def logged_rates(directory):

@@ -180,6 +180,8 @@ def _macro(function_name, predictions, references, *, num_classes=None, **_):
 def _correlation(name, predictions, references):
     import scipy.stats
 
+    if len(predictions) != len(references):  # scipy would repeat a single value
+        raise ValueError(f"{len(predictions)} predictions for {len(references)} references")
     if len(predictions) < 2:
         return math.nan
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -205,14 +207,15 @@ def bleu(predictions, references, **_):
     """sacrebleu's corpus BLEU, tokenizer `intl`, exponential smoothing, case-sensitive."""
     import sacrebleu
 
-    return sacrebleu.corpus_bleu(list(predictions), _streams(references), tokenize="intl", smooth_method="exp").score
+    texts, streams = _texts_and_streams(predictions, references)
+    return sacrebleu.corpus_bleu(texts, streams, tokenize="intl", smooth_method="exp").score
 
 
 def chrf(predictions, references, **_):
     """sacrebleu's corpus chrF2."""
     import sacrebleu
 
-    return sacrebleu.corpus_chrf(list(predictions), _streams(references)).score
+    return sacrebleu.corpus_chrf(*_texts_and_streams(predictions, references)).score
 
 
 def rouge_geometric_mean(predictions, references, **_):
@@ -435,9 +438,13 @@ def _reference_lists(references):
     return [[reference] if isinstance(reference, str) else list(reference) for reference in references]
 
 
-def _streams(references):
-    """References row by row -> sacrebleu's streams, the i-th references of all rows together (None where missing)."""
-    return [list(stream) for stream in itertools.zip_longest(*_reference_lists(references))]
+def _texts_and_streams(predictions, references):
+    """Answers, and references row by row -> the answers and sacrebleu's streams: the i-th references of all rows
+    together (None where missing). sacrebleu itself takes another number of answers than of rows.
+    """
+    rows = list(zip(predictions, _reference_lists(references), strict=True))
+    streams = itertools.zip_longest(*(answers for _, answers in rows))
+    return [text for text, _ in rows], [list(stream) for stream in streams]
 
 
 @functools.cache
