@@ -1,5 +1,6 @@
 """Samples at each evaluation, noise on embeddings, and what the hub refuses before training."""
 
+import contextlib
 import fnmatch
 import json
 import math
@@ -15,7 +16,7 @@ from absl.testing import parameterized
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from safetensors.torch import load_file
-from support import changed_trainer, later_wins
+from support import changed_trainer, later_wins, write_manifest
 from test_freezing import MODELS, SMALL_T5
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations.neftune import activate_neftune
@@ -24,6 +25,7 @@ import fine_tune_t5
 from t5suite import Callback, FineTuner, load_task
 from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import uploads
+from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
@@ -163,6 +165,19 @@ class CallbackTest(parameterized.TestCase):
         call_on_final(trainer, "report", ["set"])
         expected = (trainer.args, trainer.state, trainer.control, "report", ["set"])
         self.assertEqual([*first.final, *second.final], [expected, expected])
+
+
+class BestPerTaskTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 3)
+    def test_a_task_is_scored_with_the_weights_of_its_best_step_alone(self, best_step):
+        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=print)
+        task = "task-2"
+        callback.folder(task).mkdir(parents=True)
+        write_manifest(callback.folder(task))  # of step 2
+        callback.best = {task: {"step": best_step, "value": 1.0}}
+        is_refused = exits_with(74, f"step {best_step}, .*replaced by those of step 2")
+        with contextlib.nullcontext() if best_step == 2 else is_refused:
+            callback.check_weights(task)
 
 
 class SamplesTest(parameterized.TestCase):

@@ -28,11 +28,20 @@ def prompts(count=3):
 
 
 @functools.cache
+def answers_of_four_beams():
+    inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
+    return model().generate(**inputs, generation_config=config(4))
+
+
 def common_token():
     """One that answers often hold early, so that as the end token it ends many of them."""
+    return collections.Counter(answers_of_four_beams()[:, 2].tolist()).most_common(1)[0][0]
+
+
+def plain_search(settings):
     inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
-    written = model().generate(**inputs, generation_config=config(4))
-    return collections.Counter(written[:, 2].tolist()).most_common(1)[0][0]
+    written = model().generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings)
+    return trimmed(written, settings.eos_token_id)
 
 
 def config(num_beams, num_return_sequences=None, **settings):
@@ -125,11 +134,14 @@ class DiverseBeamSearchTest(parameterized.TestCase):
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):
         settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
-        inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
-        expected = model().generate(
-            inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings
-        )
-        self.assertEqual(searched(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
+        self.assertEqual(searched(1, 0.0, settings), plain_search(settings))
+
+    def test_one_group_ends_when_plain_beam_search_does_whatever_token_ends_an_answer(self):
+        """Where length does not count, a long answer can still overtake the last of a group that has all its ends."""
+        tokens = collections.Counter(answers_of_four_beams()[:, 1:].flatten().tolist())
+        for token, _ in tokens.most_common(12):
+            settings = config(2, eos_token_id=token, length_penalty=0.0)
+            self.assertEqual(searched(1, 0.0, settings), plain_search(settings), token)
 
     @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])
     @pytest.mark.quick_cases(2)

@@ -236,6 +236,14 @@ class SummaryTest(parameterized.TestCase):
         self.assertLess(table["trainable"], 0.05 * table["parameters"])
         self.assertEqual(table["memory"]["optimizer"], 8 * table["trainable"])
 
+    def test_a_step_is_that_of_the_flags(self):
+        lengths = {"batch_size": 3, "source_length": 5, "target_length": 7}
+        sizes = {"config_name": "mini", "config_overrides": "num_layers=1", "gradient_accumulation_steps": 2}
+        for flag in ("bf16", "gradient_checkpointing"):
+            load = summary(**sizes, **lengths, **{flag: True})["load"]
+            expected = {**lengths, "micro_batches": 2, "bf16": False, "gradient_checkpointing": False, flag: True}
+            self.assertEqual(load, expected)
+
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),
         (["--batch_size", "0"], "--batch_size 0: must be at least 1"),

@@ -271,6 +271,19 @@ class KindsOfRunsTest(parameterized.TestCase):
         self.assertEqual(report.data["runs"][0]["speed"], {"train/tokens_per_second": 900.0})
         self.assertEqual(list(report.page.tables["Speed and memory"][0]), ["Run", "Updates", "Tokens/s", "Machine"])
 
+    def test_a_long_curve_is_thinned_evenly_from_its_first_point_to_its_last(self):
+        lines = [{"step": step, "epoch": 0.1, "train/loss": 1 / step} for step in range(1, 1801)]
+        run = make_run(folder() / "run", "sentiment")
+        write_rows(run / "metrics.jsonl", lines)
+        points = reported(run).data["runs"][0]["curves"]["train/loss"]
+        steps = [step for step, _ in points]
+        self.assertEqual((steps[0], steps[-1]), (1, 1800))
+        self.assertBetween(len(steps), 100, 600)
+        gaps = np.diff(steps)
+        self.assertLessEqual(gaps.max() - gaps.min(), 1)
+        for step, value in points:
+            self.assertEqual(value, 1 / step)
+
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()
         runs = [make_run(place / "a", "sentiment", finished=False),

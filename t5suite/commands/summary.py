@@ -63,12 +63,12 @@ def summary(arguments) -> None:
     from t5suite.training.memory_summary import Load, print_summary, summarize
 
     load = Load(
-        arguments.batch_size,
-        arguments.source_length,
-        arguments.target_length,
-        arguments.bf16,
-        arguments.gradient_checkpointing,
-        arguments.gradient_accumulation_steps,
+        batch_size=arguments.batch_size,
+        source_length=arguments.source_length,
+        target_length=arguments.target_length,
+        bf16=arguments.bf16,
+        gradient_checkpointing=arguments.gradient_checkpointing,
+        micro_batches=arguments.gradient_accumulation_steps,
     )
     memory = summarize(
         _model_shapes(arguments),
