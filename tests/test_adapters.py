@@ -1,6 +1,7 @@
 """Adapters over plain models: what is trained, what is saved, and that they answer like any other model."""
 
 import contextlib
+import copy
 import functools
 import json
 import math
@@ -16,7 +17,16 @@ from support import folder
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertForMaskedLM, set_seed
 from transformers.modeling_outputs import BaseModelOutput
 
-from t5suite.testing import TINY_T5, exits_with, run_cli, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_tuner
+from t5suite.testing import (
+    TINY_T5,
+    exits_with,
+    run_cli,
+    save_model,
+    tiny_model,
+    tiny_tokenizer,
+    tiny_trainer,
+    tiny_tuner,
+)
 
 TOLERANCE = 1e-4  # rounding reaches 2e-5; what training changes is over 1e-2
 MERGING = ("lora", "dora", "ia3")
@@ -46,9 +56,31 @@ def new_tuner(kind: str, base=None, noise: float = 0.1, **flags):
 
 
 @functools.cache
+def untrained_tuner(kind: str):
+    """One that no test trains."""
+    return new_tuner(kind)
+
+
+@functools.cache
+def untrained_folder(kind: str) -> Path:
+    """Where it is saved; only read it."""
+    return untrained_tuner(kind).save(folder())
+
+
+@functools.cache
 def shaken_tuner(kind: str):
     """One whose answers differ from the plain model's, which no test trains."""
     return new_tuner(kind, noise=0.5)
+
+
+@functools.cache
+def trained_tuner(kind: str, tied: bool = True, **flags):
+    """One that has trained for two steps; its directory is only read."""
+    sizes = {"max_train_samples": 16, "max_steps": 2, "learning_rate": 1e-1}
+    tuner = tiny_tuner(base_folder(tied), "mini/sentiment", adapter=kind, **sizes, **flags)
+    tuner.train(valid=False)
+    tuner.model.eval()
+    return tuner
 
 
 def random_prompt(kind: str) -> dict:
@@ -116,7 +148,7 @@ def loss_of(model):
 class TrainingTest(parameterized.TestCase):
     @parameterized.parameters(*ADAPTERS)
     def test_the_adapter_alone_is_trained_and_the_model_keeps_its_bits(self, kind):
-        model = new_adapter(kind)
+        model = copy.deepcopy(untrained_tuner(kind).model)
         if kind == "prompt_tuning":  # PEFT would make twice the rows and use the first half
             self.assertEqual(trained_count(model), 3 * model.config.d_model)
         before, logits = frozen_tensors(model), logits_of(model)
@@ -140,15 +172,16 @@ class TrainingTest(parameterized.TestCase):
 
     def check_states(self, kind, optimizer):
         rows = plain_model().get_input_embeddings().weight.shape
-        tuner = new_tuner(kind, optimizer=optimizer, max_train_samples=8, max_steps=2)
-        tuner.train(valid=False)
-        trained = {id(parameter) for parameter in trained_parameters(tuner.model)}
-        states = getattr(tuner.trainer.optimizer, "optimizer", tuner.trainer.optimizer)
+        model = copy.deepcopy(untrained_tuner(kind).model)
+        trainer = tiny_trainer(model=model, optimizer=optimizer, max_steps=2)
+        trainer.train()
+        trained = {id(parameter) for parameter in trained_parameters(model)}
+        states = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         with_state = {id(parameter) for parameter in states.state if isinstance(parameter, torch.Tensor)}
         grouped = {id(parameter) for group in states.param_groups for parameter in group["params"]}
         self.assertEqual(grouped, trained)
         self.assertLessEqual(with_state, trained)
-        base = tuner.model.get_base_model()
+        base = model.get_base_model()
         self.assertNotIn(id(base.get_input_embeddings().weight), with_state)
         self.assertEqual(base.get_input_embeddings().weight.shape, rows)
         self.assertEqual(base.config.vocab_size, rows[0])
@@ -157,25 +190,23 @@ class TrainingTest(parameterized.TestCase):
 class FilesTest(parameterized.TestCase):
     @parameterized.parameters(*ADAPTERS)
     def test_loaded_again_it_has_the_same_logits_and_can_be_trained_further(self, kind):
-        tuner = new_tuner(kind)
-        path = tuner.save(folder())
+        model, path = copy.deepcopy(untrained_tuner(kind).model), untrained_folder(kind)
         weights = sorted(file.name for file in path.glob("*.safetensors"))
         self.assertEqual(weights, ["adapter_model.safetensors"])  # no whole model
         loaded = tiny_tuner(str(path)).model.eval()
-        self.assertTrue(torch.equal(logits_of(tuner.model), logits_of(loaded)))
-        self.assertEqual(trained_count(loaded), trained_count(tuner.model))
-        for model in (tuner.model, loaded):
-            update(model)
-        self.assertTrue(torch.equal(logits_of(tuner.model), logits_of(loaded)))
+        self.assertTrue(torch.equal(logits_of(model), logits_of(loaded)))
+        self.assertEqual(trained_count(loaded), trained_count(model))
+        for each in (model, loaded):
+            update(each)
+        self.assertTrue(torch.equal(logits_of(model), logits_of(loaded)))
 
     @parameterized.parameters("lora", "prompt_tuning", "ia3")
     def test_peft_itself_loads_it(self, kind):
         from peft import PeftModel
 
-        tuner = new_tuner(kind)
         theirs = AutoModelForSeq2SeqLM.from_pretrained(base_folder(), dtype=torch.float32)
-        theirs = PeftModel.from_pretrained(theirs, tuner.save(folder())).eval()
-        torch.testing.assert_close(logits_of(theirs), logits_of(tuner.model), atol=1e-6, rtol=0)
+        theirs = PeftModel.from_pretrained(theirs, untrained_folder(kind)).eval()
+        torch.testing.assert_close(logits_of(theirs), logits_of(untrained_tuner(kind).model), atol=1e-6, rtol=0)
 
     def test_a_model_that_no_name_brings_back_is_kept_once_beside_its_adapters(self):
         in_memory, run = tiny_model(seed=5), folder() / "run"
@@ -214,7 +245,7 @@ class FilesTest(parameterized.TestCase):
             tiny_tuner(path, adapter_base=str(nearly))
 
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
-        path = new_tuner("lora").save(folder())
+        path = Path(shutil.copytree(untrained_folder("lora"), folder() / "torn"))
         whole = (path / "adapter_model.safetensors").read_bytes()
         (path / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
         with exits_with(78, "truncated"):
@@ -222,31 +253,22 @@ class FilesTest(parameterized.TestCase):
         (path / "adapter_model.safetensors").rename(path / "adapter_model.bin")
         with exits_with(78, "from safetensors only"):
             tiny_tuner(str(path))
-        shutil.copy(new_tuner("ia3").save(folder()) / "adapter_model.safetensors", path)
+        shutil.copy(untrained_folder("ia3") / "adapter_model.safetensors", path)
         with exits_with(78, "its adapter does not match"):
             tiny_tuner(str(path))
 
 
 class MergingTest(parameterized.TestCase):
-    def merged_by_run(self, kind, tied=True, **flags):
-        """The model that a run has trained, and the one that `t5suite export` merges."""
-        tuner = tiny_tuner(
-            base_folder(tied),
-            "mini/sentiment",
-            adapter=kind,
-            max_train_samples=16,
-            max_steps=2,
-            learning_rate=1e-1,
-            **flags,
-        )
-        tuner.train(valid=False)
-        directory, merged = Path(tuner.args.output_dir), folder() / "merged"
-        run_cli("export", "--model_name_or_path", directory, "--output_dir", merged, "--check")
-        self.assertNotIn("adapter", (merged / "config.json").read_text())
-        self.assertEqual((merged / "task.json").read_text(), (directory / "task.json").read_text())
-        return tuner.model.eval(), tiny_tuner(str(merged)).model.eval()
+    def merged(self, tuner):
+        """The model that `t5suite export` makes of a run."""
+        directory, output = Path(tuner.args.output_dir), folder() / "merged"
+        run_cli("export", "--model_name_or_path", directory, "--output_dir", output, "--check")
+        self.assertNotIn("adapter", (output / "config.json").read_text())
+        self.assertEqual((output / "task.json").read_text(), (directory / "task.json").read_text())
+        return tiny_tuner(str(output)).model.eval()
 
     @parameterized.parameters(("lora", False), ("dora", True), ("ia3", False))  # lora, tied: single tokens, below
+    @pytest.mark.quick_cases(2)
     def test_merged_logits_equal_unmerged_ones_and_the_head_is_as_before(self, kind, tied):
         self.check_merged(kind, tied)
 
@@ -256,7 +278,8 @@ class MergingTest(parameterized.TestCase):
         self.check_merged(kind, tied)
 
     def check_merged(self, kind, tied):
-        unmerged, merged = self.merged_by_run(kind, tied)
+        tuner = trained_tuner(kind, tied)
+        unmerged, merged = tuner.model, self.merged(tuner)
         self.assertEqual(type(merged).__name__, "T5ForConditionalGeneration")
         torch.testing.assert_close(logits_of(merged), logits_of(unmerged), atol=TOLERANCE, rtol=TOLERANCE)
         difference = (logits_of(unmerged) - logits_of(plain_model(tied))).abs().max().item()
@@ -264,7 +287,7 @@ class MergingTest(parameterized.TestCase):
         self.assertEqual(merged.lm_head.weight is merged.shared.weight, tied)
 
     def test_virtual_tokens_cannot_be_merged(self):
-        path = new_tuner("prefix").save(folder())
+        path = untrained_folder("prefix")
         with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
@@ -280,11 +303,11 @@ class MergingTest(parameterized.TestCase):
     def test_rows_of_single_tokens_are_trained_in_all_places_of_the_matrix(self):
         """`--adapter_args trainable_token_indices=(50,51)`: label words that the model has never seen."""
         rows = {"adapter_args": "trainable_token_indices=(50,51)"}
-        tuner = new_tuner("lora", **rows)
-        self.assertEqual(trained_count(tuner.model) - trained_count(new_adapter("lora")), 2 * 32)
-        loaded = tiny_tuner(str(tuner.save(folder()))).model.eval()
-        self.assertTrue(torch.equal(logits_of(loaded), logits_of(tuner.model)))
-        unmerged, merged = self.merged_by_run("lora", **rows)
+        tuner = trained_tuner("lora", **rows)
+        unmerged, merged = tuner.model, self.merged(tuner)
+        self.assertEqual(trained_count(unmerged) - trained_count(untrained_tuner("lora").model), 2 * 32)
+        loaded = tiny_tuner(tuner.args.output_dir).model.eval()
+        self.assertTrue(torch.equal(logits_of(loaded), logits_of(unmerged)))
         torch.testing.assert_close(logits_of(merged), logits_of(unmerged), atol=TOLERANCE, rtol=TOLERANCE)
         self.assertIs(merged.lm_head.weight, merged.shared.weight)
         changes = merged.shared.weight - plain_model().shared.weight
@@ -501,7 +524,7 @@ class PromptTest(parameterized.TestCase):
 
 class DescribingTest(parameterized.TestCase):
     def test_manifests_name_the_model_and_the_adapter(self):
-        run = tiny_run(base_folder(), adapter="lora", data="mini/sentiment")
-        model = json.loads((run.directory / "manifest.json").read_text())["model"]
+        directory = Path(trained_tuner("lora", False).args.output_dir)
+        model = json.loads((directory / "manifest.json").read_text())["model"]
         self.assertEqual((model["class"], model["adapter"]), ("T5ForConditionalGeneration", "lora"))
-        self.assertEqual((model["base"], model["trainable"]), (base_folder(), model["trained"]))
+        self.assertEqual((model["base"], model["trainable"]), (base_folder(False), model["trained"]))

@@ -3,6 +3,7 @@
 Every door is a public one: the scripts, `t5suite predict` and `export`, `FineTuner`.
 """
 
+import functools
 import itertools
 import json
 import shutil
@@ -13,7 +14,7 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from safetensors.torch import load_file, save_file
-from support import folder
+from support import folder, later_wins
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 import fine_tune_t5
@@ -43,9 +44,8 @@ def new_path() -> str:
 def predict(model, *flags):
     rows = folder() / "rows.txt"
     rows.write_text(ROW)
-    run_cli(
-        "predict", "--model_name_or_path", str(model), "--input", str(rows), "--raw", "--output", new_path(), *flags
-    )
+    words = ["--model_name_or_path", str(model), "--input", str(rows), "--raw", "--max_new_tokens", "2"]
+    run_cli("predict", *words, "--output", new_path(), *flags)
 
 
 def export(model, *flags):
@@ -54,7 +54,9 @@ def export(model, *flags):
 
 def fine_tune(model, *flags, output=None, name="--model_name_or_path"):
     output = output or new_path()
-    fine_tune_t5.main([name, str(model), "--output_dir", output, "--max_eval_samples", "2", *QUIET, *flags])
+    rows = ("--dataset_name", "sentiment", "--max_train_samples", "8", "--no_eval", "True")
+    words = [name, str(model), "--output_dir", output, *rows, "--save_strategy", "no", *QUIET]
+    fine_tune_t5.main(later_wins(words, flags))
     return output
 
 
@@ -94,12 +96,24 @@ def in_turn(cases, others):
     return [(f"{case}_{other}", case, other) for case, other in zip(cases, itertools.cycle(others))]
 
 
+def all_in_turn(cases, others):
+    """Every case with one of the others, and then with each of the others that are left; names that sort in this order."""
+    first = [(case, other) for _, case, other in in_turn(cases, others)]
+    pairs = first + [pair for pair in itertools.product(cases, others) if pair not in first]
+    return [(f"{number:02}_{case}_{other}", case, other) for number, (case, other) in enumerate(pairs)]
+
+
+@functools.cache
+def base_folder() -> Path:
+    """A model without flaws; only read it."""
+    return save_model(Path(tempfile.mkdtemp()) / "base", tiny_model(config_overrides="", scale=1.0))
+
+
 class OddModels(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.base = Path(tempfile.mkdtemp()) / "base"
-        save_model(cls.base, tiny_model(config_overrides="", scale=1.0))
+        cls.base = base_folder()
 
     def copy(self) -> Path:
         path = folder() / "odd"
@@ -169,7 +183,7 @@ class ValuesTest(OddModels):
                 tensors[name] = torch.zeros_like(tensors[name])
 
         model = self.with_weights(empty)
-        for door in READING.values():
+        for door in (predict, fine_tune):
             with exits_with(65, f"{model}: all [0-9]+ matrices hold nothing but 0"):
                 door(model)
 
@@ -196,8 +210,8 @@ class ValuesTest(OddModels):
 
     @parameterized.parameters("lora", "prompt_tuning")
     def test_an_adapter_with_nan_is_refused(self, kind):
-        run = fine_tune(self.base, "--adapter", kind)
-        file = Path(run) / "adapter_model.safetensors"
+        run = tiny_tuner(str(self.base), "mini/sentiment", adapter=kind).save(folder() / "adapter")
+        file = run / "adapter_model.safetensors"
         tensors = load_file(file)
         next(iter(tensors.values())).view(-1)[0] = NAN
         save_file(tensors, file, metadata={"format": "pt"})
@@ -366,23 +380,30 @@ class SettingsTest(OddModels):
         predict(self.with_settings("generation_config.json", **generation))
 
 
+@functools.cache
+def adapter_folder(base: Path) -> Path:
+    """A LoRA of rank 2 over a model, with a tokenizer; only read it."""
+    from peft import LoraConfig, get_peft_model
+
+    path = folder() / "adapter"
+    rank = LoraConfig(r=2, target_modules=["q", "v"], task_type="SEQ_2_SEQ_LM")
+    get_peft_model(T5ForConditionalGeneration.from_pretrained(base), rank).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
 class AdaptersTest(OddModels):
     """Adapters as PEFT writes them, over the base model of these tests."""
 
     def adapter(self, base=None, change=None, **settings) -> Path:
         """An adapter's folder with a tokenizer, its tensors changed, and with other settings."""
-        from peft import LoraConfig, get_peft_model
-
-        path, base = folder() / "adapter", base or self.base
-        rank = LoraConfig(r=2, target_modules=["q", "v"], task_type="SEQ_2_SEQ_LM")
-        get_peft_model(T5ForConditionalGeneration.from_pretrained(base), rank).save_pretrained(path)
+        path = Path(shutil.copytree(adapter_folder(base or self.base), folder() / "adapter"))
         file = path / "adapter_config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
         if change:
             tensors = load_file(path / "adapter_model.safetensors")
             change(tensors)
             save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
-        tiny_tokenizer().save_pretrained(path)
         return path
 
     def test_an_adapters_base_is_a_whole_model(self):
@@ -390,9 +411,10 @@ class AdaptersTest(OddModels):
         settings = json.loads((itself / "adapter_config.json").read_text())
         (itself / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(itself)}))
         another = self.adapter(base_model_name_or_path=str(self.adapter()))
-        for door in READING.values():
+        for door in (predict, with_fine_tuner):
             with exits_with(78, "base model of this adapter is its own folder; name a whole"):
                 door(itself)
+        for door in (export, fine_tune):
             with exits_with(78, "which holds an adapter, too; name a whole model by --adapter_ba"):
                 door(another)
 
@@ -493,13 +515,13 @@ class TokenizerTest(OddModels):
         file.write_text(json.dumps(content))
         return path
 
-    @parameterized.named_parameters(*named(IDS))
-    def test_ids_beyond_the_vocabulary_are_refused_by_key_and_file(self, case):
+    @parameterized.named_parameters(*all_in_turn(IDS, READING))
+    @pytest.mark.quick_cases(len(IDS))
+    def test_ids_beyond_the_vocabulary_are_refused_by_key_and_file(self, case, door):
         file, settings, message = IDS[case]
         model = self.with_settings(file, **settings)
-        for door in READING.values():
-            with exits_with(78, f"{file}: {message}, and the model has embeddings for the ids 0 to 620"):
-                door(model)
+        with exits_with(78, f"{file}: {message}, and the model has embeddings for the ids 0 to 620"):
+            READING[door](model)
 
     def test_a_t5_whose_end_is_not_its_tokenizers_is_refused(self):
         with exits_with(78, "config.json: eos_token_id is 5, but the tokenizer's is 1"):
@@ -521,7 +543,7 @@ class TokenizerTest(OddModels):
 
     @pytest.mark.slow
     def test_another_tokenizer_than_the_folder_was_trained_with_is_refused_at_every_door(self):
-        run = fine_tune(self.base)
+        run = fine_tune(self.base, "--save_strategy", "steps", "--save_steps", "1")
         exported = new_path()
         run_cli("export", "--model_name_or_path", run, "--output_dir", exported)
         checkpoint = next(Path(run).glob("checkpoint-*"))
@@ -660,18 +682,19 @@ FILES = {
 
 
 class FilesTest(OddModels):
-    def assert_refused(self, model, message):
-        for door in READING.values():
+    def assert_refused(self, model, message, doors=READING):
+        for door in doors:
             with self.assertRaisesRegex(ValueError, message) as refusal:
-                door(model)
+                READING[door](model)
             self.assertIn(refusal.exception.exit_code, (65, 78))
 
-    @parameterized.named_parameters(*named(FILES))
-    def test_what_stands_in_a_files_place_is_named(self, case):
+    @parameterized.named_parameters(*all_in_turn(FILES, READING))
+    @pytest.mark.quick_cases(len(FILES))
+    def test_what_stands_in_a_files_place_is_named(self, case, door):
         file, content, message = FILES[case]
         model = self.copy()
         (model / file).write_bytes(content)
-        self.assert_refused(model, message)
+        self.assert_refused(model, message, [door])
 
     def test_links_and_folders_in_a_files_place(self):
         for file in (WEIGHTS, "config.json"):
@@ -737,11 +760,11 @@ class FilesTest(OddModels):
         model, shards = self.sharded()
         predict(model)
         shards[1].write_bytes(LFS)
-        self.assert_refused(model, f"{shards[1].name} is Git LFS's pointer")
+        self.assert_refused(model, f"{shards[1].name} is Git LFS's pointer", ["predict", "fine_tune"])
         shards[1].unlink()
-        self.assert_refused(model, f"1 of its shards are missing: {shards[1].name}")
+        self.assert_refused(model, f"1 of its shards are missing: {shards[1].name}", ["export"])
         (model / INDEX).write_bytes(PAGE)
-        self.assert_refused(model, f"{INDEX} is a web page")
+        self.assert_refused(model, f"{INDEX} is a web page", ["FineTuner"])
 
     def test_a_tensor_in_two_shards_is_refused(self):
         model, shards = self.sharded()
@@ -773,12 +796,9 @@ class FilesTest(OddModels):
             advice = f"weights inside of a wrapper: give them as --init_checkpoint {model}, with --config_name {model};"
             with exits_with(65, advice):
                 predict(model)
-            flags = ("--init_checkpoint", str(model), "--config_name", str(model))
-            plain = new_path()
-            run_cli("export", *flags, "--output_dir", plain)
-            stored, expected = load_file(f"{plain}/{WEIGHTS}"), load_file(self.base / WEIGHTS)
-            self.assertEqual(stored.keys(), expected.keys())
-            self.assertTrue(all(torch.equal(stored[name], value) for name, value in expected.items()))
+            plain = tiny_tuner(init_checkpoint=str(model), config_name=str(model)).model.state_dict()
+            expected = load_file(self.base / WEIGHTS)
+            self.assertTrue(all(torch.equal(plain[name], value) for name, value in expected.items()))
 
     def test_a_copy_beside_the_weights_is_no_wrapper(self):
         double = lambda tensors: tensors.update({f"module.{name}": value + 1 for name, value in tensors.items()})

@@ -1,6 +1,7 @@
 """Predictions: what a row's answer depends on, what it does not, and that a stopped run ends as an unbroken one."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -35,11 +36,11 @@ from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
 SENTIMENT = load_task("mini", "sentiment")
 TOKENIZER = tiny_tokenizer()
 WAYS = {
-    "greedy": "--scores",
     "beams": "--num_beams 3 --num_return_sequences 2",
-    "diverse": "--num_beams 4 --num_beam_groups 2 --diversity_penalty 0.5 --num_return_sequences 4",
     "sampling": "--do_sample --temperature 1.5 --top_p 0.9 --top_k 50 --num_return_sequences 2",
     "penalties": "--scores --repetition_penalty 1.3 --no_repeat_ngram_size 2 --min_new_tokens 3",
+    "greedy": "--scores",
+    "diverse": "--num_beams 4 --num_beam_groups 2 --diversity_penalty 0.5 --num_return_sequences 4",
 }
 
 
@@ -67,6 +68,29 @@ def decoded(ids) -> list[str]:
     return [TOKENIZER.decode(row).strip() for row in rows]
 
 
+@functools.cache
+def folder_with_ends() -> str:
+    """Of a model that ends some of its answers itself."""
+    model = random_model()
+    model.shared.weight.data[1] *= 2.5
+    return saved(model, "sentiment")
+
+
+@functools.cache
+def answers_and_log(flags: str) -> tuple[list[dict], str]:
+    """What the model of `folder_with_ends` answers to 12 rows, and what is logged."""
+    with contextlib.redirect_stderr(io.StringIO()) as log:
+        lines = answers(flags, rows=rows_file(count=12), model=folder_with_ends())
+    return lines, log.getvalue()
+
+
+@functools.cache
+def ids_of_transformers(**settings):
+    """What transformers alone generates for the 12 rows of `answers_and_log`."""
+    options = {"max_new_tokens": 6, "do_sample": False, "num_beams": 1, **settings}
+    return loaded(folder_with_ends()).generate(**as_batch(input_texts(12)), **options)
+
+
 def as_batch(texts: list[str]):
     return TOKENIZER(texts, return_tensors="pt", padding=True)
 
@@ -87,6 +111,7 @@ def log_probability(model, text: str, ids_T) -> float:
 
 class AnswersTest(parameterized.TestCase):
     @parameterized.parameters(*WAYS)
+    @pytest.mark.quick_cases(3)
     def test_answers_do_not_depend_on_the_batch(self, way):
         self.check_batches(way, "seq2seq")
 
@@ -96,23 +121,27 @@ class AnswersTest(parameterized.TestCase):
         self.check_batches(way, "causal")
 
     def check_batches(self, way, family):
-        alone = answers(WAYS[way], "--batch_size 1", family=family)
-        together = answers(WAYS[way], "--batch_size 16", family=family)
+        rows = rows_file(count=8)
+        alone = answers(WAYS[way], "--batch_size 1", rows=rows, family=family)
+        together = answers(WAYS[way], "--batch_size 8", rows=rows, family=family)
         self.assertEqual(texts_of(alone), texts_of(together))
         scores = [[answer["score"] for line in lines for answer in answers_of(line)] for lines in (alone, together)]
         np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
 
     @parameterized.parameters("seq2seq", "causal")
     def test_choices_do_not_depend_on_the_batch(self, family):
-        shares = [shares_of(answers("--labels", f"--batch_size {size}", family=family)) for size in (1, 16)]
+        rows = rows_file(count=8)
+        lines = [answers("--labels", f"--batch_size {size}", rows=rows, family=family) for size in (1, 8)]
+        shares = [shares_of(each) for each in lines]
         np.testing.assert_allclose(*shares, rtol=1e-4, atol=1e-6)
 
     def test_what_is_drawn_for_a_row_is_named_by_seed_and_row_alone(self):
-        drawn = texts_of(answers("--do_sample"))
-        self.assertGreater(len(set(drawn)), 11)
-        self.assertEqual(texts_of(answers("--do_sample --window 4 --batch_size 3")), drawn)
-        self.assertNotEqual(texts_of(answers("--do_sample --seed 7")), drawn)
-        several = answers("--do_sample --num_return_sequences 2")
+        rows = rows_file(count=10)
+        drawn = texts_of(answers("--do_sample", rows=rows))
+        self.assertGreater(len(set(drawn)), 5)
+        self.assertEqual(texts_of(answers("--do_sample --window 4 --batch_size 3", rows=rows)), drawn)
+        self.assertNotEqual(texts_of(answers("--do_sample --seed 7", rows=rows)), drawn)
+        several = answers("--do_sample --num_return_sequences 2", rows=rows)
         self.assertEqual([line["prediction"] for line in several], drawn)
         self.assertNotEqual([answers_of(line)[1]["text"] for line in several], drawn)
 
@@ -121,24 +150,20 @@ class AnswersTest(parameterized.TestCase):
         {"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 6},
     )  # fmt: skip
     def test_answers_are_those_of_transformers_and_every_flag_changes_them(self, **settings):
-        model = random_model()
-        model.shared.weight.data[1] *= 2.5  # so that some answers end
-        folder, rows = saved(model, "sentiment"), rows_file(count=12)
-        options = {"max_new_tokens": 6, "do_sample": False, "num_beams": 1, **settings}
-        ids = loaded(folder).generate(**as_batch(input_texts(12)), **options)
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            lines = answers(words_of(settings), rows=rows, model=folder)
+        ids = ids_of_transformers(**settings)
+        lines, log = answers_and_log(words_of(settings))
         self.assertEqual(texts_of(lines), decoded(ids[:, 1:]))
         first_answers = ids[:: settings.get("num_return_sequences", 1)].tolist()
         self.assertEqual([line.get("truncated", False) for line in lines], [1 not in row for row in first_answers])
         truncated_count = sum("truncated" in line for line in lines)
-        self.assertIn(f"{truncated_count} of 12 answers are cut off after 6 tokens", log.getvalue())
+        self.assertIn(f"{truncated_count} of 12 answers are cut off after 6 tokens", log)
         for name in settings:
             fewer = {key: value for key, value in settings.items() if key != name} if len(settings) > 1 else {}
             if name != "num_beams" or not fewer:
-                self.assertNotEqual(lines, answers(words_of(fewer), rows=rows, model=folder), name)
+                self.assertNotEqual(lines, answers_and_log(words_of(fewer))[0], name)
 
-    @parameterized.parameters((1.0, 0, 1.0), (3.0, 0, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.4), (3.0, 40, 0.7))
+    @parameterized.parameters((3.0, 40, 0.7), (1.0, 0, 0.4), (1.0, 5, 1.0), (1.0, 0, 1.0), (3.0, 0, 1.0))
+    @pytest.mark.quick_cases(3)
     @torch.no_grad()
     def test_the_first_token_is_drawn_as_numpy_draws_it(self, temperature, top_k, top_p):
         start = torch.zeros(22, 1, dtype=torch.long)
@@ -158,15 +183,11 @@ class AnswersTest(parameterized.TestCase):
 
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
     def test_score_is_the_models_log_probability_with_the_end(self, **settings):
-        model = random_model()
-        model.shared.weight.data[1] *= 2.5  # so that some answers end
-        folder, texts = saved(model, "sentiment"), input_texts(12)
-        model = loaded(folder)
-        ids = model.generate(**as_batch(texts), **{"max_new_tokens": 6, "do_sample": False, "num_beams": 1, **settings})
+        model, ids = loaded(folder_with_ends()), ids_of_transformers(**settings)
         each = settings.get("num_return_sequences", 1)
-        prompts = [text for text in texts for _ in range(each)]
+        prompts = [text for text in input_texts(12) for _ in range(each)]
         expected = [log_probability(model, text, row[1:]) for text, row in zip(prompts, ids, strict=True)]
-        lines = answers("--scores", words_of(settings), rows=rows_file(count=12), model=folder)
+        lines, _ = answers_and_log(f"--scores {words_of(settings)}")
         scores = [answer["score"] for line in lines for answer in answers_of(line)]
         np.testing.assert_allclose(scores, expected, atol=1e-3)
         self.assertIn(1, ids)
@@ -210,7 +231,7 @@ class AnswersTest(parameterized.TestCase):
         model.generation_config.no_repeat_ngram_size = 1
         folders += [saved(model, "sentiment"), saved(model)]
         rows = Path(tempfile.mkdtemp()) / "rows.txt"
-        rows.write_text("\n".join(input_texts()) + "\n")
+        rows.write_text("\n".join(input_texts(8)) + "\n")
         labels, free, labels_of_other, free_of_other = [
             texts_of(answers("--raw --max_new_tokens 6", rows=rows, model=folder)) for folder in folders
         ]
@@ -250,18 +271,34 @@ def predict(rows, output, *flags: str, **settings) -> None:
     run_cli(*predict_words("--window 4", *flags, rows=rows, output=output, **settings))
 
 
+@functools.cache
+def unbroken(flags: str = "", count: int = 10) -> Path:
+    """What an unbroken run over so many rows writes; only read it."""
+    path = output_path()
+    predict(rows_file(count=count), path, flags)
+    return path
+
+
 def progress_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.progress.json")
 
 
+def copy_of(output: Path) -> Path:
+    """A file of answers with its progress, elsewhere."""
+    path = output_path()
+    shutil.copy(output, path)
+    shutil.copy(progress_path(output), progress_path(path))
+    return path
+
+
 class ResumeTest(parameterized.TestCase):
-    @parameterized.parameters("greedy", "sampling")
+    @parameterized.parameters("sampling", "greedy")
+    @pytest.mark.quick_cases(1)
     def test_cut_at_any_byte_it_ends_as_an_unbroken_run(self, way):
-        rows, whole, path = rows_file(count=10), output_path(), output_path()
-        predict(rows, whole, WAYS[way])
+        rows, whole, path = rows_file(count=10), unbroken(WAYS[way]), output_path()
         content, progress = whole.read_bytes(), progress_path(whole).read_bytes()
         line_ends = [place + 1 for place, byte in enumerate(content) if byte == 10]
-        for size in [0, len(content) // 2, len(content) - 1, *line_ends[::4]]:
+        for size in [0, len(content) // 2, len(content) - 1, line_ends[4]]:
             path.write_bytes(content[:size])
             progress_path(path).write_bytes(progress)
             predict(rows, path, WAYS[way])
@@ -269,8 +306,7 @@ class ResumeTest(parameterized.TestCase):
 
     @parameterized.parameters(4, 8)
     def test_stopped_after_any_window_it_keeps_the_windows_and_answers_the_rest(self, done):
-        rows, path, whole = rows_file(count=10), output_path(), output_path()
-        predict(rows, whole)
+        rows, path, whole = rows_file(count=10), output_path(), unbroken()
         lines = Path(rows).read_text().splitlines()
         Path(rows).write_text("\n".join([*lines[: done + 1], "{oops", *lines[done + 1 :]]) + "\n")
         with exits_with(65, rf"rows\.jsonl:{done + 2}: not JSON"):
@@ -284,20 +320,17 @@ class ResumeTest(parameterized.TestCase):
         self.assertEqual(path.read_bytes(), whole.read_bytes().replace(b'"idx": 0', b'"idx": 9', 1))
 
     def test_a_finished_file_needs_no_model_and_input_that_grew_is_answered_as_if_it_had_been_whole(self):
-        rows, path, whole = rows_file(count=10), output_path(), output_path()
-        predict(rows, path)
+        rows, path = rows_file(count=10), copy_of(unbroken())
         before = path.read_bytes()
         with mock.patch.object(PreTrainedModel, "from_pretrained", side_effect=AssertionError("a model was loaded")):
             predict(rows, path)
         self.assertEqual(path.read_bytes(), before)
         predict(rows_file(count=15), path)
-        predict(rows_file(count=15), whole)
-        self.assertEqual(path.read_bytes(), whole.read_bytes())
+        self.assertEqual(path.read_bytes(), unbroken(count=15).read_bytes())
 
     @parameterized.parameters(6, 10, 12)
     def test_other_input_is_refused(self, count):
-        path, changed = output_path(), rows_file(count=count)
-        predict(rows_file(count=10), path)
+        path, changed = copy_of(unbroken()), rows_file(count=count)
         before = path.read_bytes()
         content = Path(changed).read_text()
         Path(changed).write_text(content.replace('idx": 1}', 'idx": 100}'))
@@ -335,8 +368,7 @@ class ResumeTest(parameterized.TestCase):
             predict(rows, path, model=copy)
 
     def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
-        path, whole, rows = output_path(), output_path(), rows_file(count=10)
-        predict(rows, whole)
+        path, whole, rows = output_path(), unbroken(), rows_file(count=10)
         handler = signal.getsignal(signal.SIGTERM)
 
         def typed():
