@@ -100,9 +100,9 @@ def states_of_checkpoints(directory) -> dict[str, dict]:
 
 class CheckpointsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("short", stop_in_step, 2), ("short", stop_in_evaluation, 2), ("part_of_an_epoch", stop_in_step, 3)
+        ("short", stop_in_evaluation, 2), ("short", stop_in_step, 2), ("part_of_an_epoch", stop_in_step, 3)
     )
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, name, stop, step):
         directory = Path(tempfile.mkdtemp()) / "run"
         with exits_with(75, f"checkpoint-{step}"):
@@ -222,7 +222,8 @@ def run_long_rows(first, count):
 
 @functools.cache
 def run_long_order() -> list[int]:
-    return train(folder(), num_train_epochs=10, max_steps=-1, learning_rate=0.0).train_dataset.seen
+    order = shuffled_order(ROWS, seed=0)
+    return [row for epoch in range(10) for row in order(epoch).tolist()]
 
 
 def weights(model):
@@ -316,10 +317,15 @@ class ResetTest(parameterized.TestCase):
         cls.whole = train(cls.old)
         cls.seen = examples_before(4, ROWS, UPDATE)
 
-    def go_on(self, reset=None, output_dir=None, resume=None, **flags):
+    def go_on(self, reset=None, output_dir=None, save_steps=None, **flags):
         output_dir = output_dir or folder() / "new"
-        start = choose_start(output_dir, resume or str(self.old / "checkpoint-4"), reset)
-        return train(output_dir, start, **flags)
+        start = choose_start(output_dir, str(self.old / "checkpoint-4"), reset)
+        saving = {"save_steps": save_steps} if save_steps else {"save_strategy": "no"}
+        return train(output_dir, start, **saving, **flags)
+
+    def test_the_first_run_reads_its_rows_in_order(self):
+        seen = self.whole.train_dataset.seen
+        self.assertEqual(seen, run_long_rows(0, examples_before(8, ROWS, UPDATE)))
 
     def test_without_a_reset_another_directory_goes_on_to_the_bit(self):
         trainer = self.go_on()
@@ -339,8 +345,8 @@ class ResetTest(parameterized.TestCase):
     def test_another_optimizer_needs_its_reset(self):
         with exits_with(78, "add optimizer to --reset"):
             self.go_on(optimizer="adamw_rms")
-        trainer = self.go_on("optimizer", optimizer="adamw_rms")
-        self.assertLen(losses(trainer), 8)
+        trainer = self.go_on("optimizer", optimizer="adamw_rms", max_steps=5)
+        self.assertLen(losses(trainer), 5)
 
     def test_schedule_starts_anew_over_the_steps_that_are_left(self):
         trainer = self.go_on("schedule")
@@ -365,7 +371,7 @@ class ResetTest(parameterized.TestCase):
     @pytest.mark.resume
     def test_a_reset_run_resumes_to_the_bit_and_resets_once(self, reset):
         output_dir = folder() / "new"
-        trainer = self.go_on(reset, output_dir, max_steps=12)
+        trainer = self.go_on(reset, output_dir, save_steps=4, max_steps=12)
         again = choose_start(output_dir, str(self.old / "checkpoint-4"), reset)
         self.assertEqual((again.checkpoint, again.reset), (output_dir / "checkpoint-12", frozenset()))
         halfway = choose_start(output_dir, str(output_dir / "checkpoint-8"), reset)
@@ -378,16 +384,16 @@ class ResetTest(parameterized.TestCase):
 
     def test_a_second_restart_resets_nothing_either(self):
         output_dir, reset = folder() / "new", "optimizer,schedule"
-        self.go_on(reset, output_dir, save_steps=2)
-        first_restart = choose_start(output_dir, str(output_dir / "checkpoint-6"), reset)
-        train(output_dir, start=first_restart, save_steps=1)
-        second_restart = choose_start(output_dir, str(output_dir / "checkpoint-7"), reset)
+        self.go_on(reset, output_dir, save_steps=5, max_steps=7)
+        first_restart = choose_start(output_dir, str(output_dir / "checkpoint-5"), reset)
+        train(output_dir, start=first_restart, save_steps=1, max_steps=7)
+        second_restart = choose_start(output_dir, str(output_dir / "checkpoint-6"), reset)
         self.assertEqual((first_restart.reset, second_restart.reset), (frozenset(), frozenset()))
 
     @parameterized.parameters(3, 16)
     @pytest.mark.quick_cases(1)
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
-        trainer = self.go_on(per_device_train_batch_size=batch_size, max_steps=12)
+        trainer = self.go_on(per_device_train_batch_size=batch_size, save_steps=12, max_steps=12)
         seen = trainer.train_dataset.seen
         self.assertEqual(seen, run_long_rows(self.seen, len(seen)))
         position = json.loads((Path(trainer.args.output_dir) / "checkpoint-12" / "position.json").read_text())
@@ -411,9 +417,15 @@ class ResetTest(parameterized.TestCase):
 
     def test_a_longer_run_follows_its_new_total(self):
         longer = folder() / "run"
-        train(longer, max_steps=4)
-        trainer = train(longer, start=dataclasses.replace(choose_start(longer, "auto"), restart=True), max_steps=8)
-        self.assertEqual(rates(trainer)[4:], rates(self.whole)[4:])
+        train(longer, max_steps=1, save_steps=1)
+        start = dataclasses.replace(choose_start(longer, "auto"), restart=True)
+        trainer = train(longer, start=start, save_strategy="no")
+        self.assertEqual(rates(trainer)[1:], rates(self.whole)[1:])
+
+
+@functools.cache
+def training_that_saved_weights_alone():
+    return train(folder(), save_only_model=True, max_steps=1)
 
 
 class StartTest(parameterized.TestCase):
@@ -441,17 +453,16 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(choose_start(run, "auto", "data").reset, {"data"})
 
     def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):
-        run = folder()
-        train(run, save_only_model=True, max_steps=1)
+        run = training_that_saved_weights_alone().args.output_dir
         with exits_with(78, "checkpoint-1 contains no optimizer .*--reset optimizer"):
             choose_start(run, "auto")
         self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 
     def test_weights_alone_are_saved_with_the_trainer_s_state_but_no_optimizer_under_deepspeed_either(self):
-        run = folder()
-        trainer = train(run, save_only_model=True, max_steps=1)
-        self.assertEqual(json.loads((run / "checkpoint-1" / "trainer_state.json").read_text())["global_step"], 1)
-        trainer.is_deepspeed_enabled = True
+        trainer = training_that_saved_weights_alone()
+        state = json.loads(Path(trainer.args.output_dir, "checkpoint-1", "trainer_state.json").read_text())
+        self.assertEqual(state["global_step"], 1)
+        self.enter_context(mock.patch.object(trainer, "is_deepspeed_enabled", True))
         save = mock.patch.object(trainer, "_save_optimizer_and_scheduler")
         with mock.patch.object(trainer, "save_model"), save as saved:
             trainer.write_checkpoint(folder())
@@ -516,31 +527,31 @@ class ScriptTest(parameterized.TestCase):
 
     def test_seconds_and_rates_of_an_extended_run_are_of_all_its_updates(self):
         directory = folder() / "run"
-        argv = later_wins([*FLAGS, "--output_dir", str(directory)])
+        argv = later_wins(FLAGS, "--save_steps", "1", "--output_dir", str(directory))
         # In the first start 1000 seconds pass between any two looks at the clock.
         clock = SimpleNamespace(perf_counter=itertools.count(0.0, 1000.0).__next__)
         with mock.patch.object(resuming, "time", clock):
-            fine_tune_t5.main([*argv, "--max_steps", "2"])
-        in_checkpoint = json.loads((directory / "checkpoint-2" / "progress.json").read_text())["seconds"]
+            fine_tune_t5.main([*argv, "--max_steps", "1"])
+        in_checkpoint = json.loads((directory / "checkpoint-1" / "progress.json").read_text())["seconds"]
         self.assertEqual(in_checkpoint % 1000, 0)
         self.assertGreaterEqual(in_checkpoint, 1000)
         began = time.time()
         with contextlib.redirect_stderr(io.StringIO()) as stderr, contextlib.redirect_stdout(io.StringIO()) as stdout:
-            fine_tune_t5.main([*argv, "--max_steps", "3", "--extend"])
+            fine_tune_t5.main([*argv, "--max_steps", "2", "--extend"])
         manifest = json.loads((directory / "manifest.json").read_text())
-        restart = {"from": str(directory / "checkpoint-2"), "reset": [], "step": 2}
-        self.assertEqual((manifest["restarts"], manifest["total_steps"]), ([restart], 3))
+        restart = {"from": str(directory / "checkpoint-1"), "reset": [], "step": 1}
+        self.assertEqual((manifest["restarts"], manifest["total_steps"]), ([restart], 2))
         training = manifest["training"]
         seconds = training["train_runtime"]
         self.assertBetween(seconds, in_checkpoint, in_checkpoint + time.time() - began)
-        # 3 updates of 16 rows.
-        self.assertAlmostEqual(training["train_steps_per_second"], 3 / seconds, delta=0.0006)
-        self.assertAlmostEqual(training["train_samples_per_second"], 48 / seconds, delta=0.0006)
+        # 2 updates of 16 rows.
+        self.assertAlmostEqual(training["train_steps_per_second"], 2 / seconds, delta=0.0006)
+        self.assertAlmostEqual(training["train_samples_per_second"], 32 / seconds, delta=0.0006)
         self.assertEqual(training["seconds_from_step"], 0)
         (line,) = [line for line in read_rows(directory / "metrics.jsonl") if "train/train_runtime" in line]
         self.assertEqual(line["train/train_runtime"], seconds)
         minutes, rest = divmod(round(seconds), 60)
-        self.assertIn(f"step 3/3 · trained in {minutes}m{rest:02d}s · ", stdout.getvalue() + stderr.getvalue())
+        self.assertIn(f"step 2/2 · trained in {minutes}m{rest:02d}s · ", stdout.getvalue() + stderr.getvalue())
         (row,) = rows_of_runs([directory])
         self.assertEqual(row["train_seconds"], seconds)
         self.assertEqual(read_run(directory)["speed"]["train/train_runtime"], seconds)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import json
 import logging
@@ -66,9 +67,12 @@ ROW_FLAGS = {
     "labels": "bad,good",
     "model_name_or_path": "tiny",
     "use_cpu": True,
-    "max_steps": 2,
+    "max_steps": 1,
+    "seed": 5,
+    "validation_split": 0.2,
     "eval_strategy": "steps",
     "eval_steps": 2,
+    "eval_method": "score",
     "max_eval_samples": 2,
     "logging_steps": 1,
 }
@@ -196,17 +200,21 @@ class RunLockTest(parameterized.TestCase):
                 self.assertEqual(sleep.call_count, 1)
 
 
-class Fails(TrainerCallback):
+def write_files(directory, names) -> None:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("x")
+
+
+class IsRefused(TrainerCallback):
     """Ends a run before its first step, after it has written some files."""
 
-    def __init__(self, directory, names, fail):
-        self.directory, self.names, self.fail = directory, names, fail
+    def __init__(self, directory, names):
+        self.directory, self.names = directory, names
 
     def on_train_begin(self, args, state, control, **kwargs):
-        for name in self.names:
-            (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.directory / name).write_text("x")
-        self.fail()
+        write_files(self.directory, self.names)
+        bad_configuration()
 
 
 def bad_configuration():
@@ -220,13 +228,24 @@ def bug():
 class OwnedTest(parameterized.TestCase):
     """What a run leaves behind that is refused."""
 
-    def refuse(self, directory, names=(), fail=bad_configuration, **changes):
+    def refuse(self, directory, names=(), fail=bad_configuration):
+        """A run that writes these files and fails, by what all runs are begun and ended with."""
+        refused = exits_with(78) if fail is bad_configuration else self.assertRaises(RuntimeError)
+        with refused, run_directory(arguments(output_dir=str(directory)), dict(CHOSEN_BY), [], "auto"):
+            write_files(directory, names)
+            fail()
+
+    def test_a_fine_tuning_leaves_nothing_of_what_it_made(self):
+        directory = folder()
+        callback = IsRefused(directory, ["corpus/train/build.json", ".half.tmp"])
         tuner = FineTuner(
             data="mini/sentiment", config_overrides=TINY_T5, from_scratch=True, use_cpu=True, no_eval=True, quiet=True,
-            eval_strategy="no", callbacks=Fails(directory, names, fail), output_dir=str(directory), **changes,
+            eval_strategy="no", max_train_samples=8, callbacks=callback, output_dir=str(directory),
         )  # fmt: skip
-        with exits_with(78) if fail is bad_configuration else self.assertRaises(RuntimeError):
+        with exits_with(78, "rtee"):
             tuner.train()
+        self.assertFalse(directory.parent.exists())
+        self.assertTrue(directory.parent.parent.is_dir())
 
     def test_it_leaves_nothing_of_what_it_made(self):
         directory = folder()
@@ -460,81 +479,91 @@ class DirectoryTest(InFolderTest):
             self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, "seed": seed}), directory)
 
 
+def words(**flags) -> list[str]:
+    return [f"--{name}={value}" for name, value in {**ROW_FLAGS, **flags}.items()]
+
+
+def run_it(**flags) -> dict:
+    as_only_command = mock.patch.dict(opening.COMMAND, clear=True)
+    with as_only_command, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return fine_tune_t5.main(words(**flags))
+
+
+@functools.cache
+def folder_of_a_run() -> Path:
+    """A folder with the user's rows, a model, and `runs/rows-tiny`, a finished run of one step; not to be changed."""
+    place = Path(tempfile.mkdtemp())
+    lines = [f"{row['text']}\t{row['mood']}\n" for row in ROWS]
+    (place / "rows.tsv").write_text("".join(["text\tmood\n", *lines]))
+    save_model(place / "tiny")
+    with contextlib.chdir(place):
+        run_it()
+    return place
+
+
 class OwnRowsTest(InFolderTest):
     """Runs of a file of the user's own rows."""
 
     def setUp(self):
         super().setUp()
-        lines = [f"{row['text']}\t{row['mood']}\n" for row in ROWS]
-        Path("rows.tsv").write_text("".join(["text\tmood\n", *lines]))
-        save_model("tiny")
-
-    def run_it(self, **flags) -> dict:
-        as_only_command = mock.patch.dict(opening.COMMAND, clear=True)
-        with as_only_command, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return fine_tune_t5.main(self.words(**flags))
-
-    def words(self, **flags) -> list[str]:
-        flags = {**ROW_FLAGS, **flags}
-        return [f"--{name}={value}" for name, value in flags.items()]
+        shutil.copytree(folder_of_a_run(), ".", dirs_exist_ok=True)
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "working_directory": os.getcwd()}))  # as if it had begun here
 
     def look_ahead(self, **flags) -> str:
         with contextlib.redirect_stderr(io.StringIO()) as output:
-            look_ahead("fine_tune_t5", self.words(**flags))
+            look_ahead("fine_tune_t5", words(**flags))
         return output.getvalue()
 
     def test_a_raised_length_extends_and_what_else_changes_is_refused_before_and_by_the_run(self):
-        self.run_it(max_steps=1)
-        for flags in ({"learning_rate": 0.5}, {"max_steps": 1, "warmup_steps": 3}):
+        for flags in ({"learning_rate": 0.5, "max_steps": 2}, {"warmup_steps": 3}):
             changes = "learning_rate 0.0005 there, 0.5 here" if "learning_rate" in flags else "warmup_steps .* 3.0 here"
             with exits_with(78, f"{changes}.*--output_dir.*--allow_changed"):
                 self.look_ahead(**flags)
             with exits_with(78, f"{changes}.*--output_dir.*--allow_changed"):
-                self.run_it(**flags)
-        self.assertIn("output_dir runs/rows-tiny", self.look_ahead())
-        self.run_it(max_steps=2)
+                run_it(**flags)
+        self.assertIn("output_dir runs/rows-tiny", self.look_ahead(max_steps=2))
+        run_it(max_steps=2)
         manifest = json.loads(Path("runs/rows-tiny/manifest.json").read_text())
         self.assertEqual(manifest["changes"][-1]["changed"], {"max_steps": [1, 2]})
         self.assertEqual(manifest["training"]["steps"], 2)
         with exits_with(78, "max_steps 2 there, 1 here.*--output_dir"):
             self.look_ahead(max_steps=1)
         with exits_with(78, "max_steps 2 there, 1 here.*--output_dir"):
-            self.run_it(max_steps=1)
+            run_it(max_steps=1)
         self.assertEqual(os.listdir("runs"), ["rows-tiny"])
 
     def test_a_flag_names_the_directory_before_the_variable_of_a_sweep_does(self):
+        shutil.rmtree("runs")
         with mock.patch.dict(os.environ, {"T5SUITE_RUN_DIR": "of_a_trial"}):
             self.assertIn("output_dir of_a_trial\n", self.look_ahead())
             self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
 
     def test_a_damaged_manifest_is_left_to_the_run_which_rebuilds_it(self):
-        self.run_it(max_steps=1)
         Path("runs/rows-tiny/manifest.json").write_text("{")
-        for words in ({}, {"output_dir": "runs/rows-tiny"}):
-            self.assertIn("output_dir runs/rows-tiny\n", self.look_ahead(max_steps=1, **words))
-        self.run_it(max_steps=1)
+        for flags in ({}, {"output_dir": "runs/rows-tiny"}):
+            self.assertIn("output_dir runs/rows-tiny\n", self.look_ahead(**flags))
+        run_it()
         self.assertEqual(json.loads(Path("runs/rows-tiny/manifest.json").read_text())["status"], "finished")
 
     def test_another_seed_is_another_directory_before_and_in_the_run(self):
-        self.run_it(max_steps=1)
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")
-        self.run_it(max_steps=1, seed=7)
+        run_it(seed=7)
         self.assertCountEqual(os.listdir("runs"), ["rows-tiny", "rows-tiny-2"])
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")
         self.assertRegex(self.look_ahead(), r"output_dir runs/rows-tiny\n")
 
     def test_a_new_run_that_was_stopped_says_how_it_goes_on(self):
-        self.run_it(max_steps=1)
         way_on = "--output_dir runs/rows-tiny-2 and without --resume none goes on from checkpoint-1"
         stopping = changed_trainer(stop_requested=lambda trainer: trainer.state.global_step == 0)
         with exits_with(75, way_on), stopping:
-            self.run_it(resume="none")
-        self.run_it(output_dir="runs/rows-tiny-2")
+            run_it(resume="none", max_steps=2)
+        run_it(output_dir="runs/rows-tiny-2", max_steps=2)
         manifest = json.loads(Path("runs/rows-tiny-2/manifest.json").read_text())
         self.assertEqual((manifest["status"], manifest["training"]["steps"]), ("finished", 2))
 
     def test_a_finished_run_names_the_steps_whose_weights_it_keeps(self):
-        self.run_it()
         one = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}
         invalid = {"invalid_rate": 96.67, "fewest_invalid": {"step": 60, "invalid_rate": 0.0}}
         of_task = {"task": "rte[a]", "step": 40, "by": "mean of pearson and spearman", "equal_steps": [], **invalid}
@@ -542,7 +571,7 @@ class OwnRowsTest(InFolderTest):
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps({**manifest, "choices": [one, of_task], "training": {"steps": 60}}))
         with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
-            fine_tune_t5.main(self.words())
+            fine_tune_t5.main(words())
         lines = [line.strip() for line in shown.getvalue().splitlines()]
         first = lines.index("kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it")
         what_is_kept = "kept for rte[a]: step 40 of 60, the best by mean of pearson and spearman"
@@ -550,7 +579,6 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(lines[first + 1], f"{what_is_kept}; {what_was_invalid}")
 
     def test_another_files_rows_are_read_as_the_model_s_were(self):
-        self.run_it(eval_method="score", num_train_epochs=1)
         Path("new.tsv").write_text("".join(["text\tmood\n", *(f"{row['text']}!\t{row['mood']}\n" for row in ROWS)]))
         new_rows = ["--validation_file=new.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
         columns = ["--text_column=text", "--target_column=mood", "--labels=bad,good"]
@@ -559,12 +587,11 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
 
     def test_rows_that_may_have_been_trained_on_are_not_scored_without_a_warning(self):
-        self.run_it(seed=5, validation_split=0.2)
-        words = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
-        _, log = self.evaluate(*words)
+        same_rows = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(*same_rows)
         self.assertRegex(log, "WARNING .*trained on other rows.* --seed 5 --validation_split 0.2 ")
         self.assertNotIn("--train_file has no effect", log)
-        _, log = self.evaluate(*words, "--seed=5", "--validation_split=0.2")
+        _, log = self.evaluate(*same_rows, "--seed=5", "--validation_split=0.2")
         self.assertNotIn("WARNING", log)
 
     def test_answers_to_other_rows_are_not_cut_at_the_longest_of_their_targets(self):
@@ -574,14 +601,8 @@ class OwnRowsTest(InFolderTest):
         Path("short.tsv").write_text("text\tanswer\n" + "".join(f"why {n}\tthe\n" for n in range(4)))
         columns = ["--text_column=text", "--target_column=answer", "--metrics=exact_match", "--use_cpu"]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            training = [
-                "--train_file=long.tsv",
-                "--output_dir=runs/long",
-                "--max_steps=40",
-                "--learning_rate=0.02",
-                "--no_eval",
-            ]
-            fine_tune_t5.main([*training, *columns])
+            training = ["--train_file=long.tsv", "--output_dir=runs/long", "--model_name_or_path=tiny"]
+            fine_tune_t5.main([*training, *columns, "--max_steps=1", "--no_eval"])
             scoring = ["--validation_file=short.tsv", "--output_dir=runs/short", "--model_name_or_path=runs/long"]
             fine_tune_t5.main([*scoring, *columns, "--eval_only"])
         (path,) = Path("runs/short/predictions").iterdir()
@@ -596,12 +617,12 @@ class OwnRowsTest(InFolderTest):
         Path("films.tsv").write_text("text\tgenres\n" + rows)
         columns = ["--text_column=text", "--target_column=genres"]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            training = ["--train_file=films.tsv", "--output_dir=runs/films", "--max_steps=1", "--no_eval", "--use_cpu"]
-            fine_tune_t5.main([*training, *columns, "--metrics=micro_f1,subset_accuracy"])
-        words = ["--validation_file=films.tsv", "--model_name_or_path=runs/films", "--eval_only", "--use_cpu"]
+            training = ["--train_file=films.tsv", "--output_dir=runs/films", "--model_name_or_path=tiny", "--use_cpu"]
+            fine_tune_t5.main([*training, *columns, "--metrics=micro_f1,subset_accuracy", "--max_steps=1", "--no_eval"])
+        films = ["--validation_file=films.tsv", "--model_name_or_path=runs/films", "--eval_only", "--use_cpu"]
         warning = "WARNING .*sets of labels.*--text_column, --target_column .*--metrics micro_f1,subset_accuracy"
-        self.assertRegex(self.evaluate(*words, *columns, method="generate")[1], warning)
-        scores, log = self.evaluate(*words, method="generate")
+        self.assertRegex(self.evaluate(*films, *columns, method="generate")[1], warning)
+        scores, log = self.evaluate(*films, method="generate")
         self.assertNotIn("sets of labels", log)
         self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
 
@@ -629,15 +650,16 @@ class OwnRowsTest(InFolderTest):
             look_ahead("pre_train_t5", flags.split())
 
     def test_a_named_directory_is_made_longer_only_with_extend(self):
-        self.run_it(max_steps=1, output_dir="here")
+        longer = {"max_steps": 2, "output_dir": "runs/rows-tiny"}
         with exits_with(78, "max_steps 1 there, 2 here.*--extend"):
-            self.look_ahead(output_dir="here")
+            self.look_ahead(**longer)
         with exits_with(78, "max_steps 1 there, 2 here.*--extend"):
-            self.run_it(output_dir="here")
-        self.look_ahead(output_dir="here", extend=True)
-        self.run_it(output_dir="here", extend=True)
+            run_it(**longer)
+        self.look_ahead(**longer, extend=True)
+        run_it(**longer, extend=True)
 
     def test_a_mistyped_column_leaves_no_directory(self):
+        shutil.rmtree("runs")
         with exits_with(65, "'mod'"):
             self.look_ahead(target_column="mod")
         self.assertFalse(Path("runs").exists())
