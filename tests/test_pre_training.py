@@ -29,6 +29,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import pre_train_t5
 from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.testing import cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
+from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
+from t5suite.training.pre_training import warn_of_idle_pre_training_flags
 from tools.mini_benchmark.documents import documents
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -286,34 +289,41 @@ class FlagsTest(parameterized.TestCase):
         (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
         # What an objective does not use is named, and no more.
         (
-            "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt",
-            ["noise_density"],
+            "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt"
+            .split(), ["noise_density"],
         ),
-        ("--pack --inputs_length 64 --train_file a.txt", ["pack"]),  # blocks fill their rows
-    )
+    )  # fmt: skip
     def test_flags_without_effect_are_named(self, flags, expected):
-        flags = flags.split() if isinstance(flags, str) else flags
-        where = folder()
-        for name in ("a.txt", "b.txt", "a.txt.gz", "a.jsonl.gz"):
-            content = TEXT if ".txt" in name else json.dumps({"body": TEXT}) + "\n"
-            (where / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-        flags = [str(where / flag) if (where / flag).is_file() else flag for flag in flags]
-        family = "causal" if "causal_lm" in flags else "seq2seq"
+        arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, [*QUICK, *flags], prog="pre_train_t5.py", description="")
+        _, _, objective_args, run_args, _ = arguments
+        trains = not run_args.eval_only
+        named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
+        self.assertEqual(named, expected)
+
+    def test_a_run_names_them_and_packing_where_blocks_fill_their_rows(self):
+        flags = ["--pack", "--inputs_length", "64", "--text_column_name", "body"]
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages):
-            run(*flags, "--dry_run", family=family)
-        self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), expected)
+            run(*flags, "--train_file", str(written("a.txt", TEXT.encode())), "--dry_run")
+        self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), ["text_column_name", "pack"])
 
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
-        source = written("a.txt", TEXT.encode() * 20)
-        path = written("run.yaml", f"train_file: {source}\nnoise_density: 0.25\nlearning_rate: 1e-3\n".encode())
-        step = ["--max_steps", "1", "--per_device_train_batch_size", "1"]
-        directory = folder() / "run"
-        flags = [*QUICK, *tiny("seq2seq"), *step, "--learning_rate", "2e-3", "--output_dir", str(directory)]
-        pre_train_t5.main([str(path), *flags])
-        settings = json.loads((directory / "manifest.json").read_text())["settings"]
+        settings = settings_of_a_run_without_accelerator()
         names = ("inputs_length", "noise_density", "learning_rate")
         self.assertEqual([settings[name] for name in names], [512, 0.25, 2e-3])
+
+
+@functools.cache
+def settings_of_a_run_without_accelerator() -> dict:
+    """The settings in the manifest of a run over a longer text; a YAML file names it."""
+    source = written("a.txt", TEXT.encode() * 20)
+    path = written("run.yaml", f"train_file: {source}\nnoise_density: 0.25\nlearning_rate: 1e-3\n".encode())
+    step = ["--max_steps", "1", "--per_device_train_batch_size", "1", "--save_strategy", "no"]
+    directory = folder() / "run"
+    flags = ["--disable_tqdm", "True", *tiny("seq2seq"), *step, "--learning_rate", "2e-3"]
+    with mock.patch("torch.accelerator.is_available", return_value=False):
+        pre_train_t5.main([str(path), *flags, "--output_dir", str(directory)])
+    return json.loads((directory / "manifest.json").read_text())["settings"]
 
 
 ROOT = Path(__file__).parent.parent
@@ -422,12 +432,7 @@ class ProcessesTest(absltest.TestCase):
             pre_train_t5.main([*tiny("seq2seq"), "--max_steps", "1", "--output_dir", str(folder() / "run")])
 
     def test_without_an_accelerator_the_processor_is_meant(self):
-        directory = folder() / "run"
-        flags = ["--disable_tqdm", "True", "--max_steps", "1", *tiny("seq2seq"), "--output_dir", str(directory)]
-        flags += ["--train_file", str(small_text()), *SMALL]
-        with mock.patch("torch.accelerator.is_available", return_value=False):
-            pre_train_t5.main(flags)
-        self.assertIs(json.loads((directory / "manifest.json").read_text())["settings"]["use_cpu"], True)
+        self.assertIs(settings_of_a_run_without_accelerator()["use_cpu"], True)
 
 
 class SourcesTest(parameterized.TestCase):
@@ -458,7 +463,8 @@ class SourcesTest(parameterized.TestCase):
             self.assertEqual((interrupted / name).read_bytes(), (whole / name).read_bytes(), name)
         self.assertEqual(losses(interrupted, "train/tokens_seen"), losses(whole, "train/tokens_seen"))
 
-    @parameterized.parameters("none", "eos")
+    @parameterized.parameters("eos", "none")
+    @pytest.mark.quick_cases(1)
     def test_a_validation_file_is_the_same_text_however_training_reads_its_own(self, separator):
         rows = [{"text": line} for line in TEXT.splitlines()]
         files = [str(folder() / name) for name in ("trained.jsonl", "held_out.jsonl")]
