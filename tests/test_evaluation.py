@@ -165,7 +165,7 @@ class GenerationTest(parameterized.TestCase):
     def test_beams_are_searched_where_asked(self):
         rows = tiny_rows("entailment", count=9)
         greedy = evaluated(tiny_trainer(generation_max_length=6), rows, "mini", "entailment").predictions
-        beams = tiny_trainer(generation_num_beams=4, generation_max_length=6)
+        beams = tiny_trainer(generation_num_beams=2, generation_max_length=6)
         self.assertNotEqual(evaluated(beams, rows, "mini", "entailment").predictions, greedy)
 
     def test_the_loss_is_nats_per_target_token_without_dropout(self):
@@ -255,19 +255,16 @@ class AverageTest(parameterized.TestCase):
     def test_the_glue_average_is_the_mean_over_eight_tasks_each_counting_once(self):
         self.check(self.of_all, "glue", statistics.fmean(self.own_numbers(self.of_all)))
 
-    def test_a_test_split_with_labels_is_scored_and_counts_for_nothing(self):
+    def test_some_tasks_average_bears_no_published_name_and_a_scored_test_split_counts_for_nothing(self):
         rows = read_rows(self.data / "glue" / "rte" / "validation.jsonl")[:2]
         write_rows(self.data / "glue" / "rte" / "test.jsonl", rows)
-        results = self.results(self.data, do_predict=True)
+        results = self.results(self.data, "rte,mrpc", do_predict=True)
         self.assertNotEqual(results["tasks"]["rte.test"]["accuracy"], results["tasks"]["rte"]["accuracy"])
-        self.assertEqual(results["averages"], self.of_all["averages"])
-
-    def test_the_average_of_some_tasks_does_not_bear_the_published_name(self):
-        results = self.results(self.data, "cola,mrpc")
-        others = [name for name in GLUE if name not in ("cola", "mrpc")]
+        others = [name for name in GLUE if name not in ("rte", "mrpc")]
         self.check(results, "average", statistics.fmean(self.own_numbers(results, *others)))
 
-    @parameterized.parameters(("rte", "rte"), ("mnli_mismatched", "mnli"))
+    @parameterized.parameters(("mnli_mismatched", "mnli"), ("rte", "rte"))
+    @pytest.mark.quick_cases(1)
     def test_an_average_that_lacks_a_task_or_a_half_does_not_bear_the_published_name(self, split, task):
         self.check_without(split, task)
 
@@ -363,7 +360,7 @@ class EvaluatorTest(parameterized.TestCase):
             self.assertIsNone(evaluated(trainer, rows, "mini", "entailment").loss)
         self.assertFalse(forward.called)
         selected = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 1}
-        run = tiny_run(**selected, save_steps=1, max_steps=1)
+        run = tiny_run(**selected, save_steps=1, max_steps=1, max_eval_samples=2)
         (loss,) = [line["eval/loss"] for line in run.history if "eval/loss" in line]
         state = json.loads((run.directory / "checkpoint-1" / "trainer_state.json").read_text())
         self.assertIn(state["best_metric"], (loss, -loss))

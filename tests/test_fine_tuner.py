@@ -1,7 +1,7 @@
 """`FineTuner` does what the script does, with models and rows in memory, too, and leaves the process as it was."""
 
 import contextlib
-import copy
+import functools
 import io
 import json
 import logging
@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import datasets
@@ -27,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_model, tiny_tokenizer, write_rows
+from t5suite.training.fine_tuning_evaluation import invalid_answers
 
 SETTINGS = {
     "max_steps": 4, "per_device_train_batch_size": 8,
@@ -72,26 +74,6 @@ def weights(made) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in made.model.state_dict().items()}
 
 
-class QuietTest(parameterized.TestCase):
-    def test_only_what_the_user_s_own_code_prints_is_shown(self):
-        class Talks(TrainerCallback):
-            def on_train_end(self, args, state, control, **kwargs):
-                print("trained, says the user")
-
-        def metric(predictions, targets):
-            print("scored, says the user")
-            return {"odd": 1.0}
-
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            made = tuner(callbacks=[Talks()], metrics=metric, metric_for_best_model="odd")
-            made.train()
-            made.train()  # a finished run prints its table
-            made.summary()
-        lines = set(output.getvalue().splitlines())
-        self.assertEqual(lines, {"trained, says the user", "scored, says the user"})
-
-
 class EqualFiles(parameterized.TestCase):
     def assertSameRun(self, one: Path, other: Path, files=FILES, weights="model.safetensors"):
         for name in (*files, weights):
@@ -105,8 +87,9 @@ class SameAsTheScriptTest(EqualFiles):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.script = script(dropout_rate=0.5)
-        cls.tuner = tuner(dropout_rate=0.5)
+        cls.settings = {"dropout_rate": 0.5, "max_steps": 2}
+        cls.script = script(**cls.settings)
+        cls.tuner = tuner(**cls.settings)
         cls.results = cls.tuner.train()
 
     def test_files_and_weights_are_the_scripts_to_the_byte(self):
@@ -124,7 +107,7 @@ class SameAsTheScriptTest(EqualFiles):
         equal_parts = [[{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in history]
                        for history in lines]  # fmt: skip
         self.assertEqual(equal_parts[0], equal_parts[1])
-        self.assertEqual([line["step"] for line in self.tuner.history if "train/loss" in line], [1, 2, 3, 4])
+        self.assertEqual([line["step"] for line in self.tuner.history if "train/loss" in line], [1, 2])
 
     def test_predict_gives_what_evaluation_wrote(self):
         rows = self.tuner.trainer.eval_sets[0].rows
@@ -138,7 +121,7 @@ class SameAsTheScriptTest(EqualFiles):
 
     @pytest.mark.slow
     def test_a_finished_run_gives_results_and_weights(self):
-        again = tuner(output_dir=str(directory(self.tuner)), dropout_rate=0.5)
+        again = tuner(output_dir=str(directory(self.tuner)), **self.settings)
         self.assertNotEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
         self.assertEqual(again.train(), self.results)
         self.assertEqual(again.predict_labels("A joy."), self.tuner.predict_labels("A joy."))
@@ -162,28 +145,30 @@ class SameAsTheScriptTest(EqualFiles):
         with exits_with(78, "seed cannot change now"):
             longer.train(seed=3)
 
-    @parameterized.parameters(
-        ((90.0, 10.0), {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}),
-        ((90.0, 95.0), {"invalid_rate": 90.0}),
-        ((0.0, 95.0), {}),
-    )
-    def test_a_choice_says_how_many_answers_were_invalid_and_where_the_fewest_were(self, rates, said):
+    def test_a_choice_says_how_many_answers_were_invalid_and_where_the_fewest_were(self):
         class Rates(TrainerCallback):
             def on_evaluate(self, args, state, control, **kwargs):
-                state.log_history[-1]["eval/invalid_rate"] = rates[state.global_step - 1]
+                state.log_history[-1]["eval/invalid_rate"] = {1: 90.0, 2: 10.0}[state.global_step]
 
         light = {"max_steps": 2, "eval_steps": 1, "max_train_samples": 8, "max_eval_samples": 4}
         made = tuner(data=ROWS, callbacks=Rates(), learning_rate=1e-9, **light)
         made.train()
         (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
-        self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **said})
+        rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
+        self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
+
+    @parameterized.parameters(((90.0, 95.0), {"invalid_rate": 90.0}), ((0.0, 95.0), {}))
+    def test_a_choice_names_no_other_step_that_has_not_fewer(self, rates, expected):
+        lines = [{"step": step, "eval/invalid_rate": rate} for step, rate in enumerate(rates, start=1)]
+        trainer = SimpleNamespace(state=SimpleNamespace(log_history=lines))
+        self.assertEqual(invalid_answers(trainer, "eval/invalid_rate", 1), expected)
 
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
-        output_dir = str(folder())
-        first = tuner(output_dir=output_dir, max_steps=2)
+        light = {"max_train_samples": 8, "max_eval_samples": 2, "eval_steps": 9, "output_dir": str(folder())}
+        first = tuner(**light, max_steps=2)
         first.train()
         results = first.train(max_steps=3)
-        again = tuner(output_dir=output_dir, max_steps=2)
+        again = tuner(**light, max_steps=2)
         with self.assertLogs("t5suite", "WARNING") as logged:
             self.assertEqual(again.train(), results)
         self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
@@ -191,7 +176,7 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertIsNone(again.trainer)  # nothing was trained
         for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
             with exits_with(78, "holds another run"):
-                tuner(output_dir=output_dir, **settings).train()
+                tuner(**light, **settings).train()
 
 
 @pytest.mark.slow
@@ -267,32 +252,57 @@ class DataTest(EqualFiles):
                 FineTuner(None, rows, **SETTINGS)
 
 
-class PlugInTest(parameterized.TestCase):
-    def test_objects_take_part_in_a_run(self):
-        seen = {"batches": 0, "steps": 0}
+class TalkingRun:
+    """A quiet run of two steps in which everything is a user's own; all that it prints."""
+
+    def __init__(self):
+        self.num_batches = self.num_steps = 0
+        run = self
 
         def transform(batch):
-            seen["batches"] += 1
+            run.num_batches += 1
             return batch
 
         def target_tokens(outputs, batch):
             return {"target_tokens": (batch["labels"] != -100).sum(1).float()}
 
         def never_short(predictions, targets):
+            print("scored, says the user")
             return {"never_short": 100.0 * sum(len(p) >= len(t) for p, t in zip(predictions, targets)) / len(targets)}
 
         class Counting(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):
-                seen["steps"] += 1
+                run.num_steps += 1
 
-        made = tuner(batch_transform=transform, batch_metrics=target_tokens, metrics=never_short, callbacks=Counting(),
-                     metric_for_best_model="never_short")  # fmt: skip
-        results = made.train()
-        self.assertIn("never_short", results["tasks"]["sentiment"])
-        self.assertEqual(seen["steps"], 4)
-        self.assertGreaterEqual(seen["batches"], 4)
-        self.assertIn("train/target_tokens", {name for line in made.history for name in line})
-        manifest = json.loads((directory(made) / "manifest.json").read_text())
+            def on_train_end(self, args, state, control, **kwargs):
+                print("trained, says the user")
+
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            self.tuner = tuner(batch_transform=transform, batch_metrics=target_tokens, metrics=never_short,
+                               callbacks=Counting(), metric_for_best_model="never_short", max_steps=2)  # fmt: skip
+            self.results = self.tuner.train()
+            self.tuner.train()  # a finished run prints its table
+            self.tuner.summary()
+        self.lines = output.getvalue().splitlines()
+
+
+talking_run = functools.cache(TalkingRun)
+
+
+class QuietTest(parameterized.TestCase):
+    def test_only_what_the_user_s_own_code_prints_is_shown(self):
+        self.assertEqual(set(talking_run().lines), {"trained, says the user", "scored, says the user"})
+
+
+class PlugInTest(parameterized.TestCase):
+    def test_objects_take_part_in_a_run(self):
+        run = talking_run()
+        self.assertIn("never_short", run.results["tasks"]["sentiment"])
+        self.assertEqual(run.num_steps, 2)
+        self.assertGreaterEqual(run.num_batches, 2)
+        self.assertIn("train/target_tokens", {name for line in run.tuner.history for name in line})
+        manifest = json.loads((directory(run.tuner) / "manifest.json").read_text())
         self.assertIn("never_short", json.dumps(manifest["settings"]))
 
     def test_what_is_no_plug_in_is_named(self):
@@ -415,7 +425,7 @@ class ProcessTest(EqualFiles):
         for sow in (random.seed, np.random.seed, torch.manual_seed):
             sow(123)  # another place than where an earlier run may have left them
         before = state()
-        made = tuner()
+        made = tuner(**ONE_STEP)
         made.train()
         made.evaluate()
         made.predict("A joy.")
@@ -458,7 +468,7 @@ class ProcessTest(EqualFiles):
 
     def test_a_model_in_memory_that_was_trained_is_not_taken_for_a_new_one(self):
         other = tuner()
-        made = tuner(other.model, tokenizer=other.tokenizer)
+        made = tuner(other.model, tokenizer=other.tokenizer, **ONE_STEP)
         self.failing(made)
         with exits_with(78, "was trained before, and no checkpoint is left"):
             made.train()
@@ -466,6 +476,31 @@ class ProcessTest(EqualFiles):
 
 class Ended(Exception):
     """A test has seen what it looks for."""
+
+
+class Ends(TrainerCallback):
+    """Ends a run before its first step."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        raise Ended
+
+
+def started(*inputs, **settings) -> FineTuner:
+    """The tuner of a run that ended before its first step."""
+    made = tuner(*inputs, callbacks=Ends(), **settings)
+    with contextlib.suppress(Ended):
+        made.train()
+    return made
+
+
+def trained(*inputs, **settings) -> FineTuner:
+    made = tuner(*inputs, **settings)
+    made.train()
+    return made
+
+
+def settings_of(made: FineTuner) -> dict:
+    return json.loads((directory(made) / "manifest.json").read_text())["settings"]
 
 
 class Stream(io.StringIO):
@@ -522,28 +557,25 @@ class ModelTest(EqualFiles):
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
 
     def test_what_is_frozen_in_several_calls_is_frozen_in_the_run(self):
-        made = tuner(**ONE_STEP)
+        made = tuner(callbacks=Ends(), **ONE_STEP)
         made.freeze(embeddings=True)
         made.freeze(encoder=1)
         made.freeze(pattern="decoder.*relative")
         made.freeze(pattern="decoder.*final")
-        made.train()
-        settings = json.loads((directory(made) / "manifest.json").read_text())["settings"]
+        self.assertRaises(Ended, made.train)
+        settings = settings_of(made)
         self.assertEqual(settings["freeze"], "embeddings,encoder:1")
         self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
 
     def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):
         first = tuner()
         names = []
-        for scale in (1.0, 1.0, 2.0):
+        for scale, make in ((1.0, started), (1.0, started), (2.0, trained)):
             with torch.no_grad():
                 first.model.get_input_embeddings().weight.mul_(scale)
-            made = tuner(first.model, tokenizer=first.tokenizer, **ONE_STEP)
-            model = copy.deepcopy(made.model.state_dict())
-            made.train()
-            first.model.load_state_dict(model)  # as before this training
-            names.append(json.loads((directory(made) / "manifest.json").read_text())["settings"]["model_name_or_path"])
-            self.assertIn(f"{names[-1]} on mini/sentiment", (directory(made) / "README.md").read_text())
+            made = make(first.model, tokenizer=first.tokenizer, **ONE_STEP)
+            names.append(settings_of(made)["model_name_or_path"])
+        self.assertIn(f"{names[-1]} on mini/sentiment", (directory(made) / "README.md").read_text())
         self.assertRegex(names[0], r"^T5ForConditionalGeneration in memory, weights [0-9a-f]{12}$")
         self.assertEqual(names[1], names[0])
         self.assertNotEqual(names[2], names[0])
@@ -588,6 +620,7 @@ class ModelTest(EqualFiles):
         with exits_with(78, "--no_eval evaluates nothing, which --eval_strategy"):
             made.train(valid=False)
         given = {name: value for name, value in OWN.items() if not name.startswith("eval")}
+        given |= {"max_steps": 1, "save_strategy": "no"}
         made = FineTuner(None, ROWS, quiet=True, output_dir=str(folder()), **given)
         self.assertEqual(made.train(valid=False), {"tasks": {}, "averages": {}})
         self.assertLen(made.trainer.train_dataset, len(ROWS))

@@ -129,9 +129,11 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual(sources, expected)
 
     def test_the_base_of_a_model_in_a_folder_is_the_one_that_its_card_names(self):
-        base = save_model(new_folder() / "trimmed")
+        base, _, facts = run_from_a_folder()
         (base / "README.md").write_text("---\nbase_model: google/mt5-small\n---\n# mT5, trimmed\n")
-        data = card_of(unscored(str(base), dataset_name="sentiment").directory).data
+        directory = new_folder()
+        cards.write_card(directory, facts)
+        data = card_of(directory).data
         self.assertEqual((data.base_model, data.to_dict()["base_model_relation"]), ("google/mt5-small", "finetune"))
 
     @pytest.mark.slow
@@ -205,11 +207,12 @@ class TaskTest(parameterized.TestCase):
         self.assertEqual((data.pipeline_tag, data.language), (tag, languages))
 
     @parameterized.parameters(
-        ({}, "text-generation"),
-        ({"prefix": "summarize: "}, "summarization"),
         ({"prefix": "translate English to German: "}, "translation"),
         ({"prefix": "summarize what is translated: "}, "text-generation"),
+        ({"prefix": "summarize: "}, "summarization"),
+        ({}, "text-generation"),
     )
+    @pytest.mark.quick_cases(2)
     def test_own_rows_have_the_task_of_t5s_prefixes_and_no_language(self, flags, tag):
         self.assert_task(unscored(**own_rows(), **flags), tag, None)
 
@@ -235,8 +238,9 @@ class TaskTest(parameterized.TestCase):
     def test_the_language_of_a_benchmark_is_not_that_of_a_file_in_its_place(self):
         rows = [{"sentence": f"Es regnet {i}.", "label": i % 2} for i in range(8)]
         path = str(write_rows(new_folder() / "rows.jsonl", rows))
-        for flags, languages in (({}, ["en"]), ({"train_file": path}, None)):
-            run = unscored(dataset_name="sentiment", **flags)
+        _, of_benchmark, _ = run_from_a_folder()
+        of_file = unscored(dataset_name="sentiment", train_file=path)
+        for run, languages in ((of_benchmark, ["en"]), (of_file, None)):
             self.assertEqual(card_of(run.directory).data.language, languages)
 
     @pytest.mark.slow
@@ -301,7 +305,7 @@ class LicenceTest(parameterized.TestCase):
 
     @parameterized.parameters(("---\nlicense: mit\n---\n", "mit"), ("---\nlicense: [\n---\n", "unknown"))
     def test_a_folder_states_its_licence_and_no_name(self, card, licence):
-        base, facts = facts_from_a_folder()
+        base, _, facts = run_from_a_folder()
         (base / "README.md").write_text(card)
         directory = new_folder()
         cards.write_card(directory, facts)
@@ -318,10 +322,10 @@ def facts_from_the_hub():
 
 
 @functools.cache
-def facts_from_a_folder():
-    """A model's folder, and the facts of a run from it."""
+def run_from_a_folder():
+    """`(a model's folder, a run from it, the facts of the run's card)`."""
     base = save_model(new_folder() / "t5")
-    return base, with_facts(str(base), dataset_name="sentiment", eval_strategy="no")[1]
+    return base, *with_facts(str(base), dataset_name="sentiment", eval_strategy="no")
 
 
 MODEL = "google/t5-v1_1-small"
@@ -592,7 +596,7 @@ class HeadTest(parameterized.TestCase):
         (lambda: {"dataset_name": "entailment"}, "SequenceClassification"), (labelled_words, "TokenClassification")
     )
     def test_the_python_of_a_head_loads_the_class_that_was_saved(self, make_task, head):
-        folder = trained(**make_task(), **TINY_BERT)
+        folder = trained(**make_task(), **TINY_BERT, max_steps=1, max_train_samples=8, save_strategy="no")
         ((_, python),) = blocks(folder, "python")
         self.assertIn(f"AutoModelFor{head}.from_pretrained", python)
         self.assertEqual(json.loads((folder / "config.json").read_text())["architectures"], [f"BertFor{head}"])

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unicodedata
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -24,6 +25,8 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner
+from t5suite.base.programs import run_command
+from t5suite.cli import main
 from t5suite.testing import TINY_T5, cli_output, exits_with, run_cli, tiny_model, tiny_run, write_rows
 
 FLAGS = {
@@ -50,6 +53,32 @@ def command(*words, largest_file=None, **variables) -> subprocess.CompletedProce
     return subprocess.run(words, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=300)
 
 
+class Ended(NamedTuple):
+    """How a command ended, with the names that `subprocess` has for it."""
+
+    returncode: int
+    stderr: str
+
+
+def command_here(*words, **variables) -> Ended:
+    """`t5suite` in this process, with environment variables."""
+    messages = io.StringIO()
+    with mock.patch.dict(os.environ, variables), contextlib.redirect_stderr(messages):
+        code = run_command(main, list(map(str, words)))
+    return Ended(code, messages.getvalue())
+
+
+@contextlib.contextmanager
+def no_file_beyond(size: int):
+    """No file that this process writes in the block may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 @functools.cache
 def finished_run() -> Path:
     return tiny_run(**FLAGS).directory
@@ -72,16 +101,18 @@ class RunTest(parameterized.TestCase):
     def test_results_that_are_none_are_named_with_what_to_do(self):
         finished_run()
         directory = shutil.copytree(finished_run(), folder() / "run")
+        named = functools.partial(exits_with, 65, f"{directory}/results.json.*; delete it")
         for text in ("", "[" * 100_000, "null", '{"tasks": {}}'):
             (directory / "results.json").write_text(text)
-            for read in (
-                lambda: run_cli("report", directory, "--output", folder() / "report"),
-                lambda: run_cli("report", directory, "--format", "none"),
-                lambda: run_cli("compare", directory, finished_run()),
-                lambda: fine_tune(directory),
-            ):
-                with exits_with(65, f"{directory}/results.json.*; delete it"):
-                    read()
+            with named():
+                run_cli("compare", directory, finished_run())
+        for read in (
+            lambda: run_cli("report", directory, "--output", folder() / "report"),
+            lambda: run_cli("report", directory, "--format", "none"),
+            lambda: fine_tune(directory),
+        ):
+            with named():
+                read()
 
 
 class FullDiskTest(parameterized.TestCase):
@@ -91,10 +122,7 @@ class FullDiskTest(parameterized.TestCase):
     def test_rows_that_do_not_fit_leave_the_file_as_it_was(self, name):
         path, rows = folder() / name, [os.urandom(64).hex() for _ in range(256)]
         path.write_bytes(b"before")
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-        with self.assertRaisesRegex(OSError, "File too large"):
+        with no_file_beyond(4096), self.assertRaisesRegex(OSError, "File too large"):
             write_rows(path, rows)
         self.assertEqual((os.listdir(path.parent), path.read_bytes()), ([name], b"before"))
 
@@ -103,7 +131,8 @@ class FullDiskTest(parameterized.TestCase):
         words = ("report", make_run(folder() / "a", "sentiment"), "--output", output, "--format", "md")
         cli_output(*words)
         before = (output / "report.md").read_bytes()
-        ended = command(*words, largest_file=800)
+        with no_file_beyond(800), contextlib.redirect_stdout(io.StringIO()):
+            ended = command_here(*words)
         self.assertEqual(ended.returncode, 74, ended.stderr)
         self.check_message(ended.stderr, rf"{output}/\S*", 800, output)
         self.assertEqual((output / "report.md").read_bytes(), before)
@@ -130,6 +159,7 @@ class FullDiskTest(parameterized.TestCase):
 
 class CheckpointTest(parameterized.TestCase):
     @parameterized.parameters("resume", "resume_from_checkpoint")
+    @pytest.mark.quick_cases(1)
     def test_a_checkpoint_of_hugging_face_s_must_be_complete(self, flag):
         path = folder() / "checkpoint-3"
         path.mkdir()
@@ -158,9 +188,9 @@ INNOCENT = (f"the commit {HEX}, glue/rte", "hf_model at http://127.0.0.1:8080/pa
             "google/t5-v1_1-small, 10:30, a@b")  # fmt: skip
 
 
-def shown(text: str, **variables) -> str:
+def shown(text: str, run=command_here, **variables) -> str:
     """How a text is shown in the message of an error: `unknown benchmark 'text'`."""
-    ended = command("tasks", "--benchmark", text, **variables)
+    ended = run("tasks", "--benchmark", text, **variables)
     assert ended.returncode == 78, ended.stderr
     return ended.stderr
 
@@ -178,9 +208,10 @@ class RedactionTest(parameterized.TestCase):
         path = folder() / "netrc"
         path.write_text(f"machine api.wandb.ai login user password {HEX}\n")
         path.chmod(0o600)
-        other = HEX[::-1]
-        for variables in ({"WANDB_API_KEY": HEX}, {"MY_PASSWORD": HEX}, {"aws_secret": HEX}, {"NETRC": str(path)}):
-            self.assertIn(f"key ***, commit {other}", shown(f"key {HEX}, commit {other}", **variables))
+        text, hidden = f"key {HEX}, commit {HEX[::-1]}", f"key ***, commit {HEX[::-1]}"
+        for name in ("WANDB_API_KEY", "MY_PASSWORD", "aws_secret"):
+            self.assertIn(hidden, shown(text, **{name: HEX}))
+        self.assertIn(hidden, shown(text, command, NETRC=str(path)))  # a process reads it once
         self.assertIn(HEX, shown(HEX, PATH_TO=HEX))
 
     def test_log_lines_hold_none_in_arguments_or_tracebacks(self):
@@ -204,7 +235,7 @@ class RedactionTest(parameterized.TestCase):
 
 def refused(text: str) -> str:
     """A text in the message of an error."""
-    ended = command("preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", f"{text}.jsonl")
+    ended = command_here("preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", f"{text}.jsonl")
     assert ended.returncode in (65, 74, 78), ended.stderr
     return ended.stderr
 
