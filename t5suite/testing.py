@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t5suite.base.programs import run_command
 from t5suite.cli import main, parse_command_line
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.tasks.registry import Task, load_task
@@ -93,6 +94,25 @@ def cli_output(*words) -> str:
     with contextlib.redirect_stdout(output):
         run_cli(*words)
     return output.getvalue()
+
+
+class EndedCommand(NamedTuple):
+    """How a command ended, with the names that `subprocess` has for it."""
+
+    returncode: int
+    stderr: str
+
+
+def ended_cli(*words) -> EndedCommand:
+    """How a `t5suite` sub-command ends as a program does, in this process: an error is one message and an exit code.
+
+    >>> testing.ended_cli("preview", "--rows", "nowhere.jsonl", "--benchmark", "glue", "--dataset_name", "rte")
+    EndedCommand(returncode=65, stderr='error: nowhere.jsonl: no such file\n')
+    """
+    messages = io.StringIO()
+    with contextlib.redirect_stderr(messages):
+        code = run_command(main, [str(word) for word in words])
+    return EndedCommand(code, messages.getvalue())
 
 
 def read_rows(path, values=dict) -> list:
@@ -246,6 +266,21 @@ def _random_model(config_name: str | None, config_overrides: str, seed: int, sca
         for parameter in model.parameters():
             parameter.mul_(scale)
     return model
+
+
+def new_config(config_name: str, config_overrides: str | None = None, **flags):
+    """The configuration of a model that would get random weights; none is made.
+
+    >>> testing.new_config("t5-v1_1-small", "num_layers=2").num_decoder_layers
+    2
+
+    Args:
+      config_name, config_overrides, flags: those of a run.
+    """
+    from t5suite.models.loading import load_model_shapes
+
+    names = {"config_name": str(config_name), "config_overrides": config_overrides}
+    return load_model_shapes(tokenizer=tiny_tokenizer(), **names, **flags).config
 
 
 def save_model(

@@ -27,6 +27,7 @@ from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
+from t5suite.training.fine_tuning_evaluation import invalid_answers
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
@@ -178,6 +179,14 @@ class BestPerTaskTest(parameterized.TestCase):
         is_refused = exits_with(74, f"step {best_step}, .*replaced by those of step 2")
         with contextlib.nullcontext() if best_step == 2 else is_refused:
             callback.check_weights(task)
+
+
+class ChoiceTest(parameterized.TestCase):
+    @parameterized.parameters(((90.0, 95.0), {"invalid_rate": 90.0}), ((0.0, 95.0), {}))
+    def test_a_choice_names_no_other_step_that_has_not_fewer(self, rates, expected):
+        lines = [{"step": step, "eval/invalid_rate": rate} for step, rate in enumerate(rates, start=1)]
+        trainer = SimpleNamespace(state=SimpleNamespace(log_history=lines))
+        self.assertEqual(invalid_answers(trainer, "eval/invalid_rate", 1), expected)
 
 
 class SamplesTest(parameterized.TestCase):

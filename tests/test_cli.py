@@ -14,10 +14,8 @@ from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.base.programs import run_command
-from t5suite.cli import main
 from t5suite.constants import DATASET_VALS
-from t5suite.testing import example_row, exits_with, run_cli, tiny_run, write_rows
+from t5suite.testing import ended_cli, example_row, exits_with, run_cli, tiny_run, write_rows
 
 TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 RTE_ROWS = [
@@ -227,9 +225,8 @@ class ErrorTest(parameterized.TestCase):
         self.assertEqual(
             done.stderr, "error: t5suite: unknown sub-command 'previw'; did you mean preview, predict, pre_train?\n"
         )
-        with contextlib.redirect_stderr(io.StringIO()) as shown:
-            code = run_command(main, ["preview", *task_flags("glue", "rte"), "--rows", "nowhere.jsonl"])
-        self.assertEqual((code, shown.getvalue()), (65, "error: nowhere.jsonl: no such file\n"))
+        done = ended_cli("preview", *task_flags("glue", "rte"), "--rows", "nowhere.jsonl")
+        self.assertEqual(done, (65, "error: nowhere.jsonl: no such file\n"))
 
 
 class TasksTest(parameterized.TestCase):

@@ -34,8 +34,10 @@ from t5suite.launch.changed_flags import changed_flags
 from t5suite.launch.command_line import flag_values
 from t5suite.runs.settings import changed_between
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
-from t5suite.training.flags.parser import SuiteArgumentParser
+from t5suite.training.flags.parser import SuiteArgumentParser, changed_settings, parse_arguments
+from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, json_of_table, make_table
+from t5suite.training.pre_training import warn_of_idle_pre_training_flags
 
 HERE = Path(__file__).resolve().parent
 FLAGS = yaml.safe_load((HERE / "command_flags.yaml").read_text(encoding="utf-8"))
@@ -721,3 +723,29 @@ class ScriptArrivalTest(parameterized.TestCase):
             if name != "otherwise" and value != SCRIPT_FLAGS[script][name].get("default")
         }
         self.assertCountEqual([*changed, *FIXED[script], *NOT_ON_A_LINE], SCRIPT_FLAGS[script])
+
+
+class IdleFlagsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["--validation_fraction", "0.1"], ["validation_fraction"]),
+        (["--validation_fraction", "0.1", "--train_file", "a.txt"], []),
+        (["--text_column_name", "body", "--train_file", "a.txt.gz"], ["text_column_name"]),
+        (["--text_column_name", "body", "--train_file", "a.jsonl.gz"], []),
+        (["--eval_only", "--learning_rate", "1e-2"], ["learning_rate"]),
+        (["--train_file", "a.txt", "--eval_only"], []),
+        (["--eval_only", "--reference_code", "loss_chunks"], ["reference_code"]),
+        (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
+        # What an objective does not use is named, and no more.
+        (
+            "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt"
+            .split(), ["noise_density"],
+        ),
+    )  # fmt: skip
+    def test_flags_without_effect_are_named(self, flags, expected):
+        arguments = parse_arguments(
+            PRE_TRAINING_ARGUMENTS, ["--use_cpu", *flags], prog="pre_train_t5.py", description=""
+        )
+        _, _, objective_args, run_args, _ = arguments
+        trains = not run_args.eval_only
+        named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
+        self.assertEqual(named, expected)

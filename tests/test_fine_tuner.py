@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import datasets
@@ -28,7 +27,6 @@ from transformers.utils import logging as transformers_logging
 import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_model, tiny_tokenizer, write_rows
-from t5suite.training.fine_tuning_evaluation import invalid_answers
 
 SETTINGS = {
     "max_steps": 4, "per_device_train_batch_size": 8,
@@ -156,12 +154,6 @@ class SameAsTheScriptTest(EqualFiles):
         (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
         self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
-
-    @parameterized.parameters(((90.0, 95.0), {"invalid_rate": 90.0}), ((0.0, 95.0), {}))
-    def test_a_choice_names_no_other_step_that_has_not_fewer(self, rates, expected):
-        lines = [{"step": step, "eval/invalid_rate": rate} for step, rate in enumerate(rates, start=1)]
-        trainer = SimpleNamespace(state=SimpleNamespace(log_history=lines))
-        self.assertEqual(invalid_answers(trainer, "eval/invalid_rate", 1), expected)
 
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
         light = {"max_train_samples": 8, "max_eval_samples": 2, "eval_steps": 9, "output_dir": str(folder())}

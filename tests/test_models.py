@@ -21,11 +21,11 @@ from tokenizers.models import Unigram
 
 import pre_train_t5
 from t5suite.data.objectives import sentinel_ids
-from t5suite.models.loading import load_model_shapes
 from t5suite.testing import (
     bundled_model,
     cli_output,
     exits_with,
+    new_config,
     run_cli,
     save_model,
     tiny_model,
@@ -80,13 +80,6 @@ def loaded_from(place, **flags):
     return tiny_tuner(str(place), tokenizer=tiny_tokenizer(), **flags).model.eval()
 
 
-def config_of(name, overrides=None, **flags):
-    """The configuration of a model that would get random weights."""
-    return load_model_shapes(
-        tokenizer=tiny_tokenizer(), config_name=str(name), config_overrides=overrides, **flags
-    ).config
-
-
 def tokens(model, batch=4, length=96, seed=0):
     return torch.randint(3, 500, (batch, length), generator=torch.Generator().manual_seed(seed))
 
@@ -135,7 +128,7 @@ class PresetTest(OfflineTest):
         self.check_settings(name)
 
     def check_settings(self, name):
-        config = config_of(name, SMALL_SIZES)
+        config = new_config(name, SMALL_SIZES)
         self.assertEqual(config.num_decoder_layers, config.num_layers)
         self.assertEqual(config.is_gated_act, name.startswith(("t5-v1_1", "mt5", "mini")))
         self.assertEqual(config.tie_word_embeddings, not name.startswith(("t5-v1_1", "mt5")))
@@ -167,7 +160,7 @@ class ConfigTest(OfflineTest):
         ("t5-v1_1-small", "tie_word_embeddings=True", dict(tie_word_embeddings=True, scale_decoder_outputs=True)),
     )
     def test_what_follows_from_a_setting_of_a_preset(self, name, overrides, expected):
-        config = config_of(name, f"d_model=32,d_kv=8,d_ff=48,num_heads=2,{overrides}")
+        config = new_config(name, f"d_model=32,d_kv=8,d_ff=48,num_heads=2,{overrides}")
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
 
     @parameterized.parameters(
@@ -182,15 +175,15 @@ class ConfigTest(OfflineTest):
         ("gpt2", "n_layer=2,n_embd=64,n_head=2", dict(num_hidden_layers=2)),
     )
     def test_what_follows_from_a_setting_follows_from_a_changed_one(self, name, overrides, expected):
-        config = config_of(name, overrides)
+        config = new_config(name, overrides)
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
 
     def test_a_symmetric_model_of_a_file_stays_symmetric(self):
         place = folder()
         sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 2}
         transformers.T5Config(num_layers=3, num_decoder_layers=3, **sizes).save_pretrained(place)
-        self.assertEqual(config_of(place, "num_layers=2").num_decoder_layers, 2)
-        self.assertEqual(config_of(place, "num_decoder_layers=1").num_layers, 3)
+        self.assertEqual(new_config(place, "num_layers=2").num_decoder_layers, 2)
+        self.assertEqual(new_config(place, "num_decoder_layers=1").num_layers, 3)
 
     @parameterized.parameters(
         ("t5-small", "d_modle=3", "no setting 'd_modle'; did you mean d_model"),
@@ -201,7 +194,7 @@ class ConfigTest(OfflineTest):
     )
     def test_bad_configurations_are_named(self, name, overrides, message):
         with exits_with(78, message):
-            config_of(name, overrides)
+            new_config(name, overrides)
 
     @parameterized.parameters(*TELLING_TYPES)
     def test_dropout_reaches_the_model_and_a_rate_of_0_switches_every_dropout_off(self, model_type):
@@ -229,9 +222,9 @@ class ConfigTest(OfflineTest):
 
     def test_a_dropout_that_was_off_stays_off(self):
         bart = MODEL_TYPES["bart"][1]
-        config = config_of("bart", bart, dropout_rate=0.2)
+        config = new_config("bart", bart, dropout_rate=0.2)
         self.assertEqual((config.dropout, config.attention_dropout, config.activation_dropout), (0.2, 0.0, 0.0))
-        config = config_of("bart", f"{bart},attention_dropout=0.1", dropout_rate=0.2)
+        config = new_config("bart", f"{bart},attention_dropout=0.1", dropout_rate=0.2)
         self.assertEqual((config.dropout, config.attention_dropout), (0.2, 0.2))
         with exits_with(78, "--dropout_rate 1: must be at least 0 and below 1"):
             tiny_tuner(config_name="t5", config_overrides=TINY, dropout_rate=1.0)
@@ -393,11 +386,11 @@ class FamilyTest(parameterized.TestCase):
 
     def test_a_name_that_is_nearly_a_preset_s_is_named(self):
         with exits_with(78, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"):
-            config_of("t5-v1_1-basse")
+            new_config("t5-v1_1-basse")
 
     def test_attention_is_chosen(self):
         def attention_of(name=None, overrides=TINY, **flags):
-            return config_of(name or "mini", overrides, **flags)._attn_implementation
+            return new_config(name or "mini", overrides, **flags)._attn_implementation
 
         self.assertEqual(attention_of(), "sdpa")
         self.assertEqual(attention_of(attn_implementation="eager"), "eager")

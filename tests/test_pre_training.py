@@ -29,9 +29,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import pre_train_t5
 from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.testing import cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
-from t5suite.training.flags.parser import changed_settings, parse_arguments
-from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
-from t5suite.training.pre_training import warn_of_idle_pre_training_flags
 from tools.mini_benchmark.documents import documents
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -279,29 +276,7 @@ class FlagsTest(parameterized.TestCase):
             run("--pack", "--objective", "prefix_lm", "--inputs_length", "64", "--dry_run")
         self.assertNotIn("no effect", messages.getvalue())
 
-    @parameterized.parameters(
-        (["--validation_fraction", "0.1"], ["validation_fraction"]),
-        (["--validation_fraction", "0.1", "--train_file", "a.txt"], []),
-        (["--text_column_name", "body", "--train_file", "a.txt.gz"], ["text_column_name"]),
-        (["--text_column_name", "body", "--train_file", "a.jsonl.gz"], []),
-        (["--eval_only", "--learning_rate", "1e-2"], ["learning_rate"]),
-        (["--train_file", "a.txt", "--eval_only"], []),
-        (["--eval_only", "--reference_code", "loss_chunks"], ["reference_code"]),
-        (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
-        # What an objective does not use is named, and no more.
-        (
-            "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt"
-            .split(), ["noise_density"],
-        ),
-    )  # fmt: skip
-    def test_flags_without_effect_are_named(self, flags, expected):
-        arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, [*QUICK, *flags], prog="pre_train_t5.py", description="")
-        _, _, objective_args, run_args, _ = arguments
-        trains = not run_args.eval_only
-        named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
-        self.assertEqual(named, expected)
-
-    def test_a_run_names_them_and_packing_where_blocks_fill_their_rows(self):
+    def test_a_run_names_flags_without_effect_and_packing_where_blocks_fill_their_rows(self):
         flags = ["--pack", "--inputs_length", "64", "--text_column_name", "body"]
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages):

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import unicodedata
 from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -25,9 +24,17 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.base.programs import run_command
-from t5suite.cli import main
-from t5suite.testing import TINY_T5, cli_output, exits_with, run_cli, tiny_model, tiny_run, write_rows
+from t5suite.testing import (
+    TINY_T5,
+    EndedCommand,
+    cli_output,
+    ended_cli,
+    exits_with,
+    run_cli,
+    tiny_model,
+    tiny_run,
+    write_rows,
+)
 
 FLAGS = {
     "config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "max_steps": 1, "max_eval_samples": 4,
@@ -53,19 +60,10 @@ def command(*words, largest_file=None, **variables) -> subprocess.CompletedProce
     return subprocess.run(words, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=300)
 
 
-class Ended(NamedTuple):
-    """How a command ended, with the names that `subprocess` has for it."""
-
-    returncode: int
-    stderr: str
-
-
-def command_here(*words, **variables) -> Ended:
+def command_here(*words, **variables) -> EndedCommand:
     """`t5suite` in this process, with environment variables."""
-    messages = io.StringIO()
-    with mock.patch.dict(os.environ, variables), contextlib.redirect_stderr(messages):
-        code = run_command(main, list(map(str, words)))
-    return Ended(code, messages.getvalue())
+    with mock.patch.dict(os.environ, variables):
+        return ended_cli(*words)
 
 
 @contextlib.contextmanager
