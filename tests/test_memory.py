@@ -238,7 +238,8 @@ class SummaryTest(parameterized.TestCase):
 
     def test_a_step_is_that_of_the_flags(self):
         lengths = {"batch_size": 3, "source_length": 5, "target_length": 7}
-        sizes = {"config_name": "mini", "config_overrides": "num_layers=1", "gradient_accumulation_steps": 2}
+        sizes = {"config_name": "mini", "config_overrides": "num_layers=1,vocab_size=512", "use_cpu": True}
+        sizes["gradient_accumulation_steps"] = 2
         for flag in ("bf16", "gradient_checkpointing"):
             load = summary(**sizes, **lengths, **{flag: True})["load"]
             expected = {**lengths, "micro_batches": 2, "bf16": False, "gradient_checkpointing": False, flag: True}

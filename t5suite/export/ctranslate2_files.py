@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
@@ -40,8 +40,8 @@ def loaders() -> dict[str, type]:
     """Converters by transformers' model type; only of encoder-decoders."""
     require_proved("ctranslate2_export")
     table = require_ctranslate2().converters.transformers._MODEL_LOADERS  # 4.8 has no public name for it
-    names = {kind: config.__name__ for kind, config in CONFIG_MAPPING.items()}
-    return {kind: table[name] for kind, name in sorted(names.items()) if name in table and kind in CTRANSLATE2}
+    names = {kind: name for kind, name in CONFIG_MAPPING_NAMES.items() if kind in CTRANSLATE2}
+    return {kind: table[name] for kind, name in sorted(names.items()) if name in table}
 
 
 def write_files(source: ExportSource, folder, quantize: str | None = None) -> list[str]:
