@@ -19,6 +19,7 @@ from support import folder
 import t5suite
 from t5suite.base import provenance
 from t5suite.base.provenance import LANDMARKS, SCRIPTS, code_changes, code_sha256, git_commit
+from t5suite.reports.evaluated_rows import data_revisions
 from t5suite.runs import directory
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.opening import finished_run, open_run
@@ -363,6 +364,24 @@ class LayoutTest(parameterized.TestCase):
         manifest = self.manifest(python)
         self.assertEqual(manifest["commit"], {"commit": self.commit, "changed": False})
         self.assertEqual(manifest["code_sha256"], self.code)
+
+
+class RowsReadAgainTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"lab/rows": {"commit": "a" * 40, "revision": "v1"}}, "v1", f"lab/rows={'a' * 40}"),
+        (
+            {"lab/rows": {"commit": "a" * 40}, "lab/x": {"commit": "b" * 40}},
+            None,
+            f"lab/rows={'a' * 40},lab/x={'b' * 40}",
+        ),
+        ({}, "v1", "v1"),
+        ({}, None, None),
+    )
+    def test_they_are_those_of_the_commits_that_were_read_and_not_of_the_branch_that_was_named(
+        self, read, named, expected
+    ):
+        manifest = {"hub": {"datasets": read}, "settings": {"data_revision": named}}
+        self.assertEqual(data_revisions(manifest), expected)
 
 
 class SameCommandTest(parameterized.TestCase):
