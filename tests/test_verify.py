@@ -1270,6 +1270,15 @@ class ModelTest(parameterized.TestCase):
         with exits_with(65, "the model that answered, trained, is missing"):
             run_cli("verify", folder)
 
+    def test_an_export_chooses_labels_in_place_of_the_model(self):
+        pytest.importorskip("ctranslate2")
+        exported = Path(tempfile.mkdtemp()) / "exported"
+        run_cli("export", "--model_name_or_path", small_run(), "--output_dir", exported, "--format", "ctranslate2")
+        code, output = verified(small_run(), "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 8 of 8 answers")
+        self.assertIn("\n  answered by: the run's model then, CTranslate2", output)
+
     def test_an_export_that_is_none_is_refused(self):
         with exits_with(78, "--exported .*: no folder of t5suite export"):
             run_cli("verify", small_run(), "--exported", small_run())
