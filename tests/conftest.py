@@ -46,7 +46,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
-    """Of a test with the mark `quick_cases(n)`, the cases behind the first n are slow.
+    """Of a test with the mark `quick_cases(n)`, the cases behind the first n by name are slow: case 10 is before case 2.
 
     Files with an audit hook (tests/write_guard.py) come last: it stays, and makes all that follows slower.
     """
