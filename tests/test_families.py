@@ -6,6 +6,7 @@ import tempfile
 
 import family_worker
 import law_worker
+import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
@@ -179,5 +180,11 @@ class RanksTest(parameterized.TestCase):
                 self.assertLess(abs(a - b) / abs(b), RELATIVE, key)
         for method, there in of_ranks["evaluations"].items():
             here = family_worker.evaluation(name, method, task_name)
-            self.assertEqual((here["predictions"], here["rows"]), (there["predictions"], there["rows"]))
+            self.assertEqual(here["rows"], there["rows"])
+            if task_name == "similarity" and method == "classify":
+                # A head's number is of rows that were computed together, and its last digit is that of a batch's shape.
+                numbers = [[float(text) for text in answers["predictions"]] for answers in (here, there)]
+                np.testing.assert_allclose(*numbers, rtol=RELATIVE, atol=RELATIVE)
+            else:
+                self.assertEqual(here["predictions"], there["predictions"])
             self.assertLess(abs(here["loss"] - there["loss"]) / here["loss"], RELATIVE)
