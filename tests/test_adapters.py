@@ -291,7 +291,7 @@ class MergingTest(parameterized.TestCase):
         with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
-    def test_what_overflows_once_merged_is_refused(self):
+    def test_what_overflows_once_merged_refusal(self):
         tuner = new_tuner("lora")
         with torch.no_grad():
             for parameter in trained_parameters(tuner.model):
@@ -443,7 +443,7 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter": "lora", "adapter_args": "r=4"}, "give it as --lora_r"),
         ({"adapter": "lora", "adapter_args": "init_lora_weights=pissa"}, "would change the base model"),
     )
-    def test_a_flag_or_setting_that_is_not_heeded_is_refused_by_name(self, flags, message):
+    def test_a_flag_or_setting_that_is_not_heeded_refusal_by_name(self, flags, message):
         with exits_with(78, message):
             tiny_tuner(base_folder(), **flags)
 
@@ -461,8 +461,8 @@ class FlagsTest(parameterized.TestCase):
         for adapter in (None, "lora"):
             model = tiny_model()
             model.is_quantized = True  # as transformers marks a model that it has loaded in 8 or 4 bits
-            is_refused = exits_with(78, "cannot be trained; add --adapter lora")
-            with contextlib.nullcontext() if adapter else is_refused:
+            refusal = exits_with(78, "cannot be trained; add --adapter lora")
+            with contextlib.nullcontext() if adapter else refusal:
                 tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter).model  # noqa: B018
 
     def test_a_class_of_the_user_s_has_none(self):

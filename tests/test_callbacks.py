@@ -171,13 +171,13 @@ class CallbackTest(parameterized.TestCase):
 class BestPerTaskTest(parameterized.TestCase):
     @parameterized.parameters(1, 2, 3)
     def test_a_task_is_scored_with_the_weights_of_its_best_step_alone(self, best_step):
-        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=print)
+        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None)
         task = "task-2"
         callback.folder(task).mkdir(parents=True)
         write_manifest(callback.folder(task))  # of step 2
         callback.best = {task: {"step": best_step, "value": 1.0}}
-        is_refused = exits_with(74, f"step {best_step}, .*replaced by those of step 2")
-        with contextlib.nullcontext() if best_step == 2 else is_refused:
+        refusal = exits_with(74, f"step {best_step}, .*replaced by those of step 2")
+        with contextlib.nullcontext() if best_step == 2 else refusal:
             callback.check_weights(task)
 
 

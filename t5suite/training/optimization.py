@@ -97,7 +97,7 @@ def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
 
 
 def optimizer_defaults(args) -> dict:
-    """What `--weight_decay` and `--adam_*` say to `--optimizer`; warns of flags that it does not use."""
+    """The settings that `--weight_decay` and `--adam_*` give to `--optimizer`; warns of flags that it does not use."""
     name = args.optimizer
     defaults = {"weight_decay": args.weight_decay}
     if is_adam(name):

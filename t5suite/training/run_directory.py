@@ -139,12 +139,13 @@ def owned(run: Run, ranks: Ranks):
     A new run that is refused leaves no files.
     """
     lock = RunLock(run.directory)
-    log = attached() or RankLog(ranks.rank, for_one_run=True).attach()
     new_folders = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
+    log = attached() or RankLog(ranks.rank, for_one_run=True).attach()
+    watch = watching_ranks(ranks, stop_requests()) if ranks.world_size > 1 else contextlib.nullcontext()
     try:
         ranks.together(take_directory, run, lock)
         log.open(run.directory)
-        with watching_ranks(ranks, stop_requests()) if ranks.world_size > 1 else contextlib.nullcontext():
+        with watch:
             yield run
     except BaseException as error:
         log.note_end(error)

@@ -8,7 +8,8 @@
 2. the trainer's state: `state_at_start`, `restore_attributes`;
 3. the weights, before the model is wrapped, or after it is sharded (`models.weights.load_weights`);
 4. optimizer, schedule and loss scaler: `restore_optimization`;
-5. the sums of losses, the state of callbacks and what is pending: `saved_progress`, which `resuming.RunProgress` takes;
+5. the sums of losses, the state of callbacks and what is pending: `saved_progress`, which is read as soon as training
+   is asked for, and which `resuming.RunProgress` takes;
 6. random numbers, right before the first update: `restore_random_numbers`.
 
 The same run with the same flags gets everything bit for bit. In any other run (`Start.restart`: another run's

@@ -191,6 +191,7 @@ class RankLog(logging.handlers.MemoryHandler):
             self.shut()
 
     def shut(self) -> None:
+        """Closes the file; later lines wait for the next one."""
         if self.target is not None:
             with contextlib.suppress(OSError):  # nor hide the error that ended the run
                 self.target.close()
