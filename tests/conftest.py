@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 import getpass
+import importlib.metadata
 import inspect
 import os
 import shutil
@@ -26,6 +27,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 QUICK_SECONDS = float(os.environ.get("T5SUITE_QUICK_SECONDS", "6"))
 # Nothing that is imported is garbage: looking for it takes a fifth of the imports' time, and of every short run's.
 gc.disable()
+# accelerate reads the description of DeepSpeed's package each time that it unwraps a model.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 
 
 def pytest_configure(config):

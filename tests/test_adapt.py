@@ -84,6 +84,7 @@ class TestCase(parameterized.TestCase):
 
 class OriginsTest(TestCase):
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_a_dry_run_lists_every_tensor_and_writes_nothing(self, kind):
         source = decoder_folder(kind)
         before = sorted(source.iterdir())
@@ -113,6 +114,7 @@ class OriginsTest(TestCase):
         self.assertIn(f"new: {record['new_rows']} rows, for 100 sentinels", summary[2])
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_every_copied_tensor_is_stored_bit_for_bit(self, kind):
         source = self.copied(decoder_folder(kind), "source")
         model = AutoModelForCausalLM.from_pretrained(source, dtype=BF16)
@@ -131,6 +133,7 @@ class OriginsTest(TestCase):
         self.assertEqual(compared, set(expected))
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_sentinels_are_rows_that_begin_as_the_mean(self, kind):
         record = adapt(decoder_folder(kind), self.output, "--num_sentinels", 20)
         self.assertEqual((record["num_sentinels"], record["new_rows"]), (20, 64))  # 320 pieces, 384 rows
@@ -215,6 +218,7 @@ class CheckTest(TestCase):
     @parameterized.parameters(
         ("sliding_window", 9), ("query_pre_attn_scalar", 9), ("rms_norm_eps", 1e-3), ("final_logit_softcapping", 9.0)
     )
+    @pytest.mark.quick_cases(1)
     def test_a_wrong_setting_is_named(self, name, setting):
         for stack in ("encoder", "decoder"):
             folder = self.copied(adapted_folder("gemma2"), f"{stack}_{name}")
@@ -258,6 +262,7 @@ class VisionTowerTest(TestCase):
         with exits_with(78, "pixel_values: the vision tower of this model is a placeholder that nothing has trained"):
             model(pixel_values=images, **text)
 
+    @pytest.mark.slow
     def test_it_is_counted_apart_and_frozen(self):
         words = ["summary", "--model_name_or_path", adapted_folder("gemma3_text"), "--batch_size", 1]
         words += ["--source_length", 8, "--target_length", 8]
@@ -270,6 +275,7 @@ class VisionTowerTest(TestCase):
         words[2] = adapted_folder("gemma2")
         self.assertEqual(json.loads(cli_output(*words, "--json"))["untrained"], 0)
 
+    @pytest.mark.slow
     def test_training_changes_text_alone_and_keeps_the_label(self):
         run = tiny_run(
             str(adapted_folder("gemma3_text")), MINI, max_eval_samples=2, weight_decay=0.1, learning_rate=1e-2

@@ -147,6 +147,7 @@ def loss_of(model):
 
 class TrainingTest(parameterized.TestCase):
     @parameterized.parameters(*ADAPTERS)
+    @pytest.mark.quick_cases(1)
     def test_the_adapter_alone_is_trained_and_the_model_keeps_its_bits(self, kind):
         model = copy.deepcopy(untrained_tuner(kind).model)
         if kind == "prompt_tuning":  # PEFT would make twice the rows and use the first half
@@ -160,17 +161,9 @@ class TrainingTest(parameterized.TestCase):
         self.assertTrue(all(torch.equal(before[name], tensor) for name, tensor in frozen_tensors(model).items()))
         self.assertFalse(torch.equal(logits, logits_of(model)))
 
-    @parameterized.parameters(("lora", "adamw_rms"), ("prompt_tuning", "adamw"))
-    @pytest.mark.quick_cases(1)
-    def test_no_optimizer_state_for_the_embedding_matrix_nor_for_anything_frozen(self, kind, optimizer):
-        self.check_states(kind, optimizer)
-
-    @parameterized.parameters(("lora", "adamw"), ("prompt_tuning", "adamw_rms"))
+    @parameterized.product(kind=["lora", "prompt_tuning"], optimizer=["adamw", "adamw_rms"])
     @pytest.mark.slow
-    def test_so_it_is_with_the_other_optimizer(self, kind, optimizer):
-        self.check_states(kind, optimizer)
-
-    def check_states(self, kind, optimizer):
+    def test_no_optimizer_state_for_the_embedding_matrix_nor_for_anything_frozen(self, kind, optimizer):
         rows = plain_model().get_input_embeddings().weight.shape
         model = copy.deepcopy(untrained_tuner(kind).model)
         trainer = tiny_trainer(model=model, optimizer=optimizer, max_steps=2)
@@ -189,6 +182,7 @@ class TrainingTest(parameterized.TestCase):
 
 class FilesTest(parameterized.TestCase):
     @parameterized.parameters(*ADAPTERS)
+    @pytest.mark.quick_cases(1)
     def test_loaded_again_it_has_the_same_logits_and_can_be_trained_further(self, kind):
         model, path = copy.deepcopy(untrained_tuner(kind).model), untrained_folder(kind)
         weights = sorted(file.name for file in path.glob("*.safetensors"))
@@ -201,6 +195,7 @@ class FilesTest(parameterized.TestCase):
         self.assertTrue(torch.equal(logits_of(model), logits_of(loaded)))
 
     @parameterized.parameters("lora", "prompt_tuning", "ia3")
+    @pytest.mark.quick_cases(1)
     def test_peft_itself_loads_it(self, kind):
         from peft import PeftModel
 
@@ -268,7 +263,7 @@ class MergingTest(parameterized.TestCase):
         return tiny_tuner(str(output)).model.eval()
 
     @parameterized.parameters(("lora", False), ("dora", True), ("ia3", False))  # lora, tied: single tokens, below
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.slow
     def test_merged_logits_equal_unmerged_ones_and_the_head_is_as_before(self, kind, tied):
         self.check_merged(kind, tied)
 
@@ -300,6 +295,7 @@ class MergingTest(parameterized.TestCase):
         with exits_with(65, "cannot be merged"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
+    @pytest.mark.slow
     def test_rows_of_single_tokens_are_trained_in_all_places_of_the_matrix(self):
         """`--adapter_args trainable_token_indices=(50,51)`: label words that the model has never seen."""
         rows = {"adapter_args": "trainable_token_indices=(50,51)"}
@@ -393,6 +389,7 @@ class HeadTest(parameterized.TestCase):
     """Encoder-only models with a head for classes: the head is trained and saved with the adapter."""
 
     @parameterized.parameters("ia3", "prompt_tuning")
+    @pytest.mark.quick_cases(1)
     def test_the_head_is_saved_with_the_adapter(self, kind):
         self.check_head(kind)
 
@@ -471,6 +468,7 @@ class FlagsTest(parameterized.TestCase):
             tiny_tuner(data="mini/sentiment", adapter="lora", **own).model  # noqa: B018
 
     @parameterized.parameters("shared", "lm_head")
+    @pytest.mark.quick_cases(1)
     def test_a_tied_matrix_cannot_have_an_adapter_in_one_of_its_places(self, target):
         with exits_with(78, f"{target}.* is one matrix with others"):
             new_adapter("lora", target_modules=f"q,{target}")
@@ -478,6 +476,7 @@ class FlagsTest(parameterized.TestCase):
             self.assertGreater(trained_count(new_adapter("lora", base_folder(tied=False), target_modules=target)), 0)
 
     @parameterized.parameters(("all-linear", "wi"), ("regex:.*decoder.*\\.wo", "wo"), ("k", "k"))
+    @pytest.mark.quick_cases(1)
     def test_targets_by_name_pattern_and_all(self, targets, expected):
         model = new_adapter("lora", target_modules=targets)
         names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -496,6 +495,7 @@ class PromptTest(parameterized.TestCase):
         ({"prompt_tuning_init": "text", "prompt_tuning_init_text": "it's (\"good\"), or bad"}, "it's (\"good\"), or bad", 20),
         ({"prompt_tuning_init": "text", "prompt_tuning_init_text": "none", "num_virtual_tokens": 2}, "none", 2),
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_a_text_is_repeated_to_the_number_of_virtual_tokens(self, adapter_args, text, number):
         model = new_adapter("prompt_tuning", noise=0.0, adapter_args=adapter_args)
         ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
@@ -508,6 +508,7 @@ class PromptTest(parameterized.TestCase):
         ("modules_to_save=(lm_head,final_layer_norm)",), ({"modules_to_save": ["lm_head", "final_layer_norm"]},),
         ({"modules_to_save": "lm_head,final_layer_norm"},),
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_modules_are_trained_whole(self, adapter_args):
         config = new_adapter("lora", base_folder(tied=False), adapter_args=adapter_args).peft_config["default"]
         expected = {"lm_head", "final_layer_norm"} if "norm" in str(adapter_args) else {"lm_head"}

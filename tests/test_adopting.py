@@ -131,6 +131,7 @@ class DocumentsTest(parameterized.TestCase):
 
 
 class TrainingTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_batches_are_those_of_the_built_corpus_of_the_same_documents(self):
         self.check_batches("Megatron, int32")
 

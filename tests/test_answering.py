@@ -53,6 +53,7 @@ class FamiliesTest(parameterized.TestCase):
 
 class CausalAnswersTest(parameterized.TestCase):
     @parameterized.parameters(*CAUSAL)
+    @pytest.mark.quick_cases(1)
     def test_prompts_of_many_lengths_together_are_answered_as_alone(self, name):
         """Left padding, and positions that follow it: the same tokens, and the same log-probabilities."""
         model = model_of(name)
@@ -69,6 +70,7 @@ class CausalAnswersTest(parameterized.TestCase):
             self.assertAlmostEqual(a[0][1], b[0][1], delta=1e-3)
 
     @parameterized.parameters(*CAUSAL)
+    @pytest.mark.quick_cases(1)
     def test_candidates_are_scored_as_by_one_forward_each(self, name):
         model = model_of(name)
         candidates = [[[9, 1], [30, 31, 32, 1], [7, 1]][: 2 + i % 2] for i in range(len(PROMPTS))]
@@ -102,7 +104,7 @@ class CausalScoresTest(parameterized.TestCase):
                 self.assertAlmostEqual(a, b, delta=2e-5 * max(1.0, abs(b)))
 
     @parameterized.parameters(*MODELS)
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_scores_and_loss_of_a_batch_equal_those_of_its_pairs_alone(self, name):
         reading = reading_of(model_of(name))
         with torch.no_grad():
@@ -113,6 +115,7 @@ class CausalScoresTest(parameterized.TestCase):
         self.assertEqual(reading.tokens, [len(labels) for labels in LABELS])
 
     @parameterized.parameters("lora", "prompt_tuning", "prefix")
+    @pytest.mark.quick_cases(2)
     def test_adapters_change_no_score(self, kind):
         virtual_tokens = {} if kind == "lora" else {"adapter_args": "num_virtual_tokens=3"}
         tuner = tiny_tuner(
@@ -195,6 +198,7 @@ def generates(model):
 class TreeScoresTest(parameterized.TestCase):
     @parameterized.parameters(*T5_TYPES)
     @torch.no_grad()
+    @pytest.mark.quick_cases(1)
     def test_scores_equal_those_of_candidates_one_by_one(self, model_type, tied):
         model = tiny_t5(model_type, tied)
         scores = reading_of_t5(model).candidate_scores([CANDIDATES_OF_T5] * 5)
@@ -205,7 +209,7 @@ class TreeScoresTest(parameterized.TestCase):
 
 class GreedyTest(parameterized.TestCase):
     @parameterized.parameters(*zip(T5_TYPES, itertools.cycle((40, 4, 1))))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.slow
     def test_it_writes_what_generate_writes(self, kind, most):
         self.check(kind, most)
 

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import torch
 import torch.nn.functional as F
 import transformers
@@ -80,6 +81,7 @@ def trained(model, batch):
 
 
 class QuickAttentionTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_evaluation_gives_transformers_own_numbers(self):
         packed = {**batch_of([6, 6]), **PACKED}
         del packed["attention_mask"]
@@ -264,6 +266,7 @@ class PackedT5Test(parameterized.TestCase):
     @parameterized.parameters(
         ("t5", "sdpa", "gated-gelu"), ("t5", "eager", "relu"), ("mt5", "sdpa", "gated-gelu"), ("umt5", "sdpa", "relu")
     )
+    @pytest.mark.quick_cases(1)
     def test_packed_loss_and_gradients_equal_unpacked_ones(self, model_type, attention, feed_forward_proj):
         model, rows = packed_tiny(model_type, attention, feed_forward_proj=feed_forward_proj), examples()
         loss, expected = summed_loss(model, packed(rows)), summed_loss_alone(model, rows)

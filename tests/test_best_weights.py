@@ -256,6 +256,7 @@ class OneTaskTest(SelectionTest):
         self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["choices"], kept)
         return tuner, step
 
+    @pytest.mark.slow
     def test_the_earliest_of_the_highest_numbers_selects(self):
         self.check("nan before a tie")
 
@@ -270,6 +271,7 @@ class OneTaskTest(SelectionTest):
         losses = {line["step"]: line["eval/loss"] for line in tuner.history if line.get("eval/loss") is not None}
         self.assertEqual(min(losses, key=losses.get), step)
 
+    @pytest.mark.slow
     def test_the_earliest_of_the_lowest_losses_selects(self):
         self.check_loss("nan before a low tie")
 
@@ -282,6 +284,7 @@ class OneTaskTest(SelectionTest):
         script = self.script({"a": FALLING[:2]}, load_best_model_at_end=False)
         self.assert_best(script, self.start(script), 2)
 
+    @pytest.mark.slow
     def test_a_finished_run_that_is_started_again_trains_nothing_and_what_is_exported_is_the_best(self):
         script = self.script({"a": FALLING[:2]})
         self.start(script)
@@ -291,6 +294,7 @@ class OneTaskTest(SelectionTest):
         run_cli("export", "--model_name_or_path", self.directory, "--output_dir", exported)
         self.assert_weights(script, 1, load_file(exported / "model.safetensors"), "exported")
 
+    @pytest.mark.slow
     def test_the_adapter_that_is_merged_is_the_best(self):
         """By hand: W + alpha / r * B A, with A and B of the best step."""
         script = self.script({"a": FALLING[:2]}, adapter="lora", lora_r=2, lora_alpha=6)
@@ -318,6 +322,7 @@ class SeveralTasksTest(SelectionTest):
         script = self.script({"a": (5.0, 6.0, 6.0, 0.0), "b": (5.0, NAN, -9.0, 6.0)}, select="per_task")
         self.assert_best_of_each(script, self.start(script))
 
+    @pytest.mark.slow
     def test_the_step_of_the_best_mean_is_noted_with_those_that_are_equal(self):
         """Of the means 3, 4, 4."""
         script = self.script({"a": (5.0, 6.0, 2.0), "b": (1.0, 2.0, 6.0)})
@@ -463,6 +468,7 @@ class EarlyStoppingTest(SelectionTest):
     def test_no_restart_does(self, name, place, step):
         self.check(name, place, step)
 
+    @pytest.mark.slow
     def test_a_restart_has_the_patience_of_its_own_flags_and_the_count_of_the_checkpoint(self):
         """An evaluation before the first step is not made again: it once counted as one without a gain."""
         script = self.script({"a": (3.0, 2.0, 2.0, 2.0, 2.0)}, early_stopping_patience=2, eval_on_start=True)
@@ -515,6 +521,7 @@ class DamagedBestTest(SelectionTest):
         self.assertFalse((self.directory / "model.safetensors").exists())
         self.assertFalse((self.directory / "results.json").exists())
 
+    @pytest.mark.slow
     def test_after_training(self):
         self.check(["checkpoint-1", "best/a"], "a bit is turned", ("saved", 2))
 

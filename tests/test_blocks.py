@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from t5suite.data.corpora import block_layout
@@ -79,6 +80,7 @@ class ShardedArrayTest(parameterized.TestCase):
         self.assertIs(TokenSequence([], "<u2", starts, starts).sentences, starts)
 
     @parameterized.parameters(1, 2, 3)
+    @pytest.mark.quick_cases(2)
     def test_runs_of_files_read_as_one_row(self, seed):
         """Against numpy, for every slice; the runs of a part lie anywhere in its file."""
         place, random = Path(tempfile.mkdtemp()), np.random.default_rng(seed)
@@ -157,6 +159,7 @@ class BlockDatasetTest(parameterized.TestCase):
                 self.assertTrue(all(len(e["input_ids"]) == lengths[e["denoiser"]] for e in examples))
 
     @parameterized.parameters(((5, 1, 2), 512), ((1, 1, 1), 4), ((400, 1, 90), 8), ((1, 0, 3), 4))
+    @pytest.mark.quick_cases(3)
     def test_blocks_are_cut_piece_by_piece(self, weights, size):
         """No token twice and none left out at the borders of pieces; each has its share of each denoiser, to within one."""
         with mock.patch.object(block_layout, "PIECE", size):

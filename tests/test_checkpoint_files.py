@@ -76,11 +76,12 @@ OPTIMIZERS = (
 
 class StatesTest(parameterized.TestCase):
     @parameterized.parameters(*OPTIMIZERS)
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.slow
     def test_a_restored_optimizer_goes_on_bit_by_bit(self, **optimizer):
         self.check_restored(optimizer, torch.float32)
 
     @parameterized.parameters(OPTIMIZERS[0], OPTIMIZERS[2])
+    @pytest.mark.slow
     def test_so_does_one_of_weights_in_bfloat16(self, **optimizer):
         self.check_restored(optimizer, torch.bfloat16)
 
@@ -100,6 +101,7 @@ class StatesTest(parameterized.TestCase):
         self.assertTrue(same(resumed.optimizer.state_dict(), trainer.optimizer.state_dict()))
 
     @parameterized.parameters(Path("/"), np.float64(1), random.Random)
+    @pytest.mark.quick_cases(1)
     def test_what_could_not_be_read_without_running_code_is_refused_when_it_is_saved(self, value):
         directory = folder()
         trainer = make_trainer(directory, optim="adamw_torch")
@@ -109,6 +111,7 @@ class StatesTest(parameterized.TestCase):
         self.assertEmpty(list(directory.iterdir()))
 
     @parameterized.parameters("empty", "cut", "noise", "pickle")
+    @pytest.mark.quick_cases(1)
     def test_torn_files_and_pickles_are_checkpoint_errors(self, kind):
         checkpoint = copy_checkpoint()
         file = checkpoint / "optimizer.pt"
@@ -135,6 +138,7 @@ class StatesTest(parameterized.TestCase):
         ({"random_state": {}},), ({"python": 3},), ({"torch": []},), ({"numpy": None},),
         ({"numpy": ["MT19937", [0], 0, 0, 0.0]},),
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_damaged_states_of_generators_are_checkpoint_errors(self, change):
         checkpoint = copy_checkpoint()
         file = checkpoint / "rank-0.json"
@@ -185,6 +189,7 @@ class DamageTest(parameterized.TestCase):
         self.assertIsNone(damage_of(copy_checkpoint()))
 
     @parameterized.parameters(*((kind, file) for kind in DAMAGES for file in FILES if (kind, file) not in NO_MANIFEST))
+    @pytest.mark.quick_cases(18)
     def test_every_damage_to_every_file_is_found_and_named(self, kind, file):
         inflict, reason = DAMAGES[kind]
         checkpoint = copy_checkpoint()
@@ -192,6 +197,7 @@ class DamageTest(parameterized.TestCase):
         self.assertRegex(damage_of(checkpoint), rf"^{file}.*({reason}|damaged)")
 
     @parameterized.parameters(*NO_MANIFEST)
+    @pytest.mark.slow
     def test_a_run_does_not_go_on_from_a_checkpoint_without_a_manifest(self, kind, file):
         """Elsewhere it is a folder with a model such as any other."""
         inflict, reason = DAMAGES[kind]
@@ -201,6 +207,7 @@ class DamageTest(parameterized.TestCase):
             tiny_run(**RUN | {"max_steps": 2}, extend=True, output_dir=str(directory))
 
     @parameterized.product(file=("optimizer.pt", "scheduler.pt"), has_manifest=(True, False))
+    @pytest.mark.quick_cases(1)
     def test_a_trainer_does_not_resume_from_a_checkpoint_that_lacks_a_state(self, file, has_manifest):
         """Not with a fresh state in its place, which would be another run without a word."""
         checkpoint = copy_checkpoint()
@@ -212,6 +219,7 @@ class DamageTest(parameterized.TestCase):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
     @parameterized.parameters(*DAMAGES)
+    @pytest.mark.quick_cases(1)
     def test_a_trainer_does_not_resume_from_damaged_random_numbers(self, kind):
         """It would draw other ones than the run that wrote the checkpoint, without a word."""
         checkpoint = copy_checkpoint()
@@ -289,6 +297,7 @@ class DamageTest(parameterized.TestCase):
         "../x", "/etc/passwd", "a/../../x", "", ".", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "\ud800",
         "checkpoint.json",
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_names_that_lead_elsewhere_are_refused(self, name):
         self.check_refused(name)
 

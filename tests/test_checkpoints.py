@@ -167,6 +167,7 @@ class FindingTest(parameterized.TestCase):
         with exits_with(78, "choose auto, none or the path"):
             start(folder() / "run", resume="atuo")
 
+    @pytest.mark.slow
     def test_a_link_to_a_stock_checkpoint_is_followed_with_a_warning(self):
         path = stock_checkpoint()
         link = path.parent / "latest"
@@ -200,6 +201,7 @@ class FindingTest(parameterized.TestCase):
             start(folder() / "run", resume=str(self.deepspeed_checkpoint()))
 
     @parameterized.parameters("trust", "a manifest")
+    @pytest.mark.quick_cases(1)
     def test_deepspeed_is_taken_with_trust_or_a_manifest(self, reason):
         path = self.deepspeed_checkpoint()
         if reason == "a manifest":
@@ -245,7 +247,7 @@ class RotationTest(parameterized.TestCase):
         ({"save_total_limit": 1}, [4]),
         ({"save_total_limit": 9}, [1, 2, 3, 4]),
     )
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_what_stays(self, flags, steps):
         directory = folder()
         make_trainer(directory, max_steps=4, **flags).train()
@@ -430,6 +432,7 @@ class CommitTest(parameterized.TestCase):
             make_trainer(folder()).train()
 
     @parameterized.parameters(("another", ["checkpoint-1", "damaged-checkpoint-1"]), ("", ["checkpoint-1"]))
+    @pytest.mark.quick_cases(1)
     def test_another_run_s_checkpoint_of_the_same_step_is_set_aside_and_the_run_s_own_replaced(self, run_id, expected):
         directory = copy_checkpoint().parent
         write_manifest(directory / "checkpoint-1", run_id=run_id, details={"mark": 1})
@@ -531,6 +534,7 @@ class KillTest(parameterized.TestCase):
         (renames_the_second, [".saving-checkpoint-2", "checkpoint-1"], "checkpoint-1"),
         (deletes_the_first, [".deleting-checkpoint-1", "checkpoint-2"], "checkpoint-2"),
     )
+    @pytest.mark.quick_cases(1)
     def test_a_verified_checkpoint_exists_wherever_a_save_is_killed(self, point, left, whole):
         directory = in_memory(self)
         killed_at(point, lambda: second_checkpoint(directory, save_total_limit=1), directory)

@@ -86,7 +86,7 @@ CHUNKS = (None, 5, 1)
 
 class NumbersTest(parameterized.TestCase):
     @parameterized.parameters(*itertools.product(MODELS, LOSSES, CHUNKS))
-    @pytest.mark.quick_cases(10)
+    @pytest.mark.quick_cases(4)
     def test_loss_and_gradients_are_those_of_the_logits(self, name, loss, chunk):
         batch, labels = batch_of()
         model = model_of(name)
@@ -277,6 +277,7 @@ class TrainerTest(parameterized.TestCase):
         return lines, shapes
 
     @parameterized.parameters((0.0, 0.0), (0.1, 1e-2))
+    @pytest.mark.slow
     def test_a_run_is_the_same_to_rounding(self, smoothing, z_loss):
         settings = {"label_smoothing_factor": smoothing, "z_loss": z_loss}
         plain_lines, shapes = self.run_of(0, **settings)
@@ -290,6 +291,7 @@ class TrainerTest(parameterized.TestCase):
                 self.assertAlmostEqual(norm, plain_norm, delta=2e-4 * plain_norm)
             self.assertAlmostEqual(lines[0][0], plain_lines[0][0], delta=2e-6 * plain_lines[0][0])
 
+    @pytest.mark.slow
     def test_batch_metrics_are_given_logits_of_every_token(self):
         def nll(outputs, batch):
             labels = batch["labels"]

@@ -143,6 +143,7 @@ class BareTest(parameterized.TestCase):
         ("fine_tune", "the bundled task mini/sentiment, in about a minute", "--model_name_or_path"),
         ("pre_train", "the bundled text, in about a minute", "--config_name"),
     )
+    @pytest.mark.slow
     def test_a_script_without_flags_says_first_that_it_trains_a_toy_how_long_and_how_to_give_a_model(
         self, name, learns, flag
     ):
@@ -153,7 +154,7 @@ class BareTest(parameterized.TestCase):
     @parameterized.parameters(
         (["mini.yaml"],), (["--dataset_name", "entailment"],), (["--model_name_or_path", "tiny"],), (["--eval_only"],)
     )
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_with_a_model_or_data_it_says_what_it_runs(self, words):
         self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
 
@@ -163,20 +164,20 @@ class BareTest(parameterized.TestCase):
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_with_other_flags_it_says_that_it_trains_a_toy(self, words, duration):
         toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
         self.assertStartsWith(first_line("fine_tune", *words), toy + duration)
 
     @parameterized.parameters((["--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
         """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
     @parameterized.parameters((15, True), (200, False))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_dry_run_says_how_coarse_a_score_of_few_rows_is(self, rows, is_few):
         with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
             fine_tune_t5.main(["--use_cpu", "--max_eval_samples", str(rows), "--dry_run"])
@@ -240,6 +241,7 @@ class TasksTest(parameterized.TestCase):
         self.assertRegex(text, r"  mrpc +f1, accuracy +train 3668, validation 408, test 1725\n")
 
     @parameterized.parameters(*TASKS)
+    @pytest.mark.quick_cases(20)
     def test_every_task_shows_an_example(self, benchmark, name):
         (line,) = json_lines("tasks", *task_flags(benchmark, name))
         example = load_task(benchmark, name).examples(line["example"]["row"])[0]

@@ -10,6 +10,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 import yaml
 from absl.testing import parameterized
 
@@ -123,6 +124,7 @@ class DockerfileTest(parameterized.TestCase):
         environment = program(self.folder, "python", python)
         return subprocess.run(["sh", "-c", step], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
+    @pytest.mark.slow
     def test_pip_may_not_replace_the_base_images_torch(self):
         done = self.build(f"printf '%s\\n' \"$@\" > {self.folder}/words")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -134,6 +136,7 @@ class DockerfileTest(parameterized.TestCase):
         self.assertIn(f"torch=={version('torch')}", first)
         self.assertEmpty([line for line in second if line.startswith("torch==")])
 
+    @pytest.mark.slow
     def test_all_else_has_the_versions_of_the_tests(self):
         self.build(f"cat {self.folder}/constraints.txt > {self.folder}/second")
         tested = (ROOT / "constraints.txt").read_text().splitlines()
@@ -141,6 +144,7 @@ class DockerfileTest(parameterized.TestCase):
         self.assertEqual((self.folder / "second").read_text().splitlines(), expected)
         self.assertLen(expected, len(tested) - 1)
 
+    @pytest.mark.slow
     def test_a_build_that_replaced_it_all_the_same_fails(self):
         done = self.build(f"sed -i s/^torch==.*/torch==1.0/ {self.folder}/installed.txt")
         self.assertEqual(done.returncode, 78)

@@ -40,6 +40,7 @@ class ComingFromTest(parameterized.TestCase):
         self.assertGreaterEqual(len(theirs), PREDECESSORS.get(name, 0), "a flag of theirs has no row any more")
 
     @parameterized.parameters(*((system["system"],) for system in SYSTEMS))
+    @pytest.mark.quick_cases(1)
     def test_flags_can_be_written_as_the_page_writes_them(self, name):
         """Each mapped form, alone on a command line of the script that has its flags, and as a shell splits it."""
         system = next(system for system in SYSTEMS if system["system"] == name)

@@ -142,6 +142,7 @@ class CompareTest(parameterized.TestCase):
         self.assertIn("no setting differs that affects a result", cli_output("compare", *two_runs()))
 
     @parameterized.parameters(("score", "generate", True), ("score", "score", False), ("score", None, False))
+    @pytest.mark.quick_cases(1)
     def test_labels_that_were_scored_against_answers_that_were_written_are_noted(self, method_a, method_b, is_noted):
         runs = two_runs()
         for run, method in zip(runs, (method_a, method_b), strict=True):
@@ -203,6 +204,7 @@ class SubsetsTest(parameterized.TestCase):
             self.assertAlmostEqual(entry[name], 100 * np.mean(right))
         self.assertIn("rows in common, of 40 in A and 40 in B", cli_output("compare", first, second))
 
+    @pytest.mark.slow
     def test_rows_of_a_subset_have_their_number_in_the_source(self):
         rows = tiny_rows("sentiment")
         (part,) = reported(subset_run(1)).data["examples"]
@@ -345,6 +347,7 @@ class OwnRowsTest(parameterized.TestCase):
         with exits_with(65, "drawn with seeds 1 and 2"):
             run_cli("compare", *runs)
 
+    @pytest.mark.slow
     def test_runs_keep_texts_that_nothing_could_read_again(self):
         for run, has_texts in ((subset_run(1), False), (run_over_file(1), False), (own_run(reviews()), True)):
             (path,) = run.glob("predictions/*.jsonl")
@@ -382,6 +385,7 @@ def run_of_faults(name: str, side: int) -> Path:
 
 
 class SetsOfLabelsTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_sets_of_labels_have_10000_resamples_and_mcnemar_s_test_of_rows_that_are_exactly_right(self):
         comparison = Comparison(run_of_faults("a", 0), run_of_faults("b", 1))
         entries = {entry["metric"]: entry for entry in comparison.scores}

@@ -73,6 +73,7 @@ class FormatTest(parameterized.TestCase):
         ],
         num_bytes=[1, 5, 7, 64],
     )
+    @pytest.mark.quick_cases(7)
     def test_parts_of_a_plain_file_give_each_document_once(self, case, num_bytes):
         name, text_unit, content, expected = case
         corpus = build(write_packed(name, content), text_unit=text_unit, unit_megabytes=f"{num_bytes}e-6")
@@ -99,6 +100,7 @@ BAD = [
 
 class BadLinesTest(parameterized.TestCase):
     @parameterized.parameters(*BAD)
+    @pytest.mark.quick_cases(1)
     def test_a_bad_line_is_named_or_counted_and_named(self, name, content, message, kind):
         path = write_packed(name, content)
         with exits_with(65, message):
@@ -128,7 +130,7 @@ class BadLinesTest(parameterized.TestCase):
         self.assertIn("a.txt:2", corpus.manifest["sources"][0]["named"]["not UTF-8"][0])
 
     @parameterized.product(suffix=[".gz", ".zst"], kind=[".txt", ".jsonl", ".parquet"], missing=[4, 12])
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_a_torn_file_is_named(self, suffix, kind, missing):
         contents = {".txt": b"one two three\n" * 4000, ".jsonl": json_lines(["ab"] * 4000), ".parquet": parquet(TEXTS)}
         path = write_packed(f"a{kind}{suffix}", contents[kind])
@@ -229,6 +231,7 @@ class HubTest(parameterized.TestCase):
 
 
 class HeldOutTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_documents_are_held_out_by_their_hash(self):
         texts = [f"document {number}" for number in range(2000)]
         path = write_lines(texts)
@@ -278,6 +281,7 @@ class T5IdsTest(parameterized.TestCase):
         for text, ids, expected_ids in zip(texts, self.ids_of(texts, "auto"), expected, strict=True):
             self.assertEqual(ids, expected_ids, text[:200])
 
+    @pytest.mark.slow
     def test_runs_of_one_character(self):
         """By the tokenizer read from its JSON, as `tokenizers` sends it to workers: its scores are off by a last bit
         (serde_json), which decides ties such as `-------` otherwise than in the process that made it."""
@@ -293,6 +297,7 @@ class T5IdsTest(parameterized.TestCase):
         texts = [f"{before}{run} and" for run in runs for before in ("", "x", "saying ")]
         self.assert_equal_ids(texts, self.ids_of(texts, "tokenizers"))
 
+    @pytest.mark.slow
     def test_long_documents_and_words_of_any_characters_and_spaces(self):
         self.check_documents(1, 12)
 

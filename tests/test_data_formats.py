@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pyarrow
 import pyarrow.parquet
+import pytest
 import yaml
 from absl.testing import parameterized
 from support import folder
@@ -391,6 +392,7 @@ class TokenCutsTest(parameterized.TestCase):
         blocks = self.blocks(text, block_size, text_unit="file")
         self.assertEqual(len(blocks) == 1, block_size == 1000)
 
+    @pytest.mark.slow
     def test_running_text_loses_nothing_and_fills_blocks(self):
         documents = [f"Document {i}. " + "It goes on and on. " * (i % 7) for i in range(30)]
         blocks = self.blocks("\n".join(documents) + "\n\n", 24)

@@ -68,6 +68,7 @@ class WriterTest(parameterized.TestCase):
         self.writer.run(documents(texts), rank, 3)
 
     @parameterized.parameters((0, 1, 2), (2, 0, 1))
+    @pytest.mark.quick_cases(1)
     def test_shards_have_the_tokens_of_the_built_corpus_whatever_task_ends_last(self, *order):
         parts = [TEXTS[:50], [], ["", *TEXTS[50:], " "]]
         for rank in order:

@@ -98,6 +98,7 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         self.assertSameElements(files, NAMES.values())
 
     @parameterized.parameters(*NAMES)
+    @pytest.mark.quick_cases(1)
     def test_a_packaged_file_is_found_from_anywhere(self, name):
         file, words = NAMES[name], needed_words(name)
         with contextlib.chdir(tempfile.mkdtemp()):
@@ -293,6 +294,7 @@ class RefusalsTest(parameterized.TestCase):
     @parameterized.parameters(
         {"optimizer": "adafactor"}, {"optimizer": "adamw_rms"}, {"optim": "adafactor"}, {"optim": "adamw_torch"}
     )
+    @pytest.mark.quick_cases(1)
     def test_without_sharding_it_is_not(self, **flags):
         self.assertIsNotNone(tiny_trainer(**flags).create_optimizer())
 
@@ -305,6 +307,7 @@ class RefusalsTest(parameterized.TestCase):
             self.assertIn("Adam", type(trainer.create_optimizer()).__name__)
 
     @parameterized.parameters("is_deepspeed_enabled", "is_fsdp_enabled")
+    @pytest.mark.quick_cases(1)
     def test_weights_of_single_tasks_are_not_put_back_into_pieces(self, attribute):
         create = Seq2SeqTrainer.create_accelerator_and_postprocess
 

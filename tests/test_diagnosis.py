@@ -86,11 +86,13 @@ class ProfileTest(parameterized.TestCase):
         ("2", 4, None, ["steps-2-2"]),
         ("2:20", 2, None, ["steps-2-2"]),
     )
+    @pytest.mark.quick_cases(3)
     def test_what_of_the_range_is_there(self, steps, last, warning, names):
         with self.says_of_the_range(steps, warning):
             self.assertEqual(self.profiled(folder() / "run", max_steps=last, profile=steps), names)
 
     @parameterized.parameters(("1:2", "trains steps 3 to 4", []), ("1:3", None, ["steps-3-3"]))
+    @pytest.mark.slow
     def test_what_of_the_range_is_left_to_a_run_that_goes_on(self, steps, warning, names):
         directory = shutil.copytree(run_of_two_steps(), folder() / "run")
         with self.says_of_the_range(steps, warning):
@@ -169,6 +171,7 @@ class RankLogTest(parameterized.TestCase):
             self.end_with(directory, "the cause")
         self.assertNotIn("Logging error", output.getvalue())
 
+    @pytest.mark.slow
     def test_lines_between_a_script_s_run_and_another_go_to_the_other_one_s_file(self):
         first, second = folder() / "run", folder() / "run"
         self.end_with(first, "the first one's end")
@@ -197,6 +200,7 @@ CHATTER = (
 
 class ChatterTest(parameterized.TestCase):
     @parameterized.parameters("debug", "info", "warning", "passive")  # the default: it holds for the process
+    @pytest.mark.quick_cases(1)
     def test_what_libraries_say_for_no_reason_is_shown_by_a_low_log_level_alone(self, log_level):
         log_texts, warning_texts = [], []
         log, handler = logging.getLogger("transformers.trainer"), logging.Handler()

@@ -73,6 +73,7 @@ class SettingsTest(parameterized.TestCase):
         ({"allow_changed": "sede"}, "no setting 'sede'; did you mean seed"),
         ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size"),
     )
+    @pytest.mark.quick_cases(1)
     def test_others_are_refused(self, changes, message):
         with exits_with(78, message):
             fine_tune(finished_run(), **changes)
@@ -102,6 +103,7 @@ class SettingsTest(parameterized.TestCase):
         self.assertEqual(last_change(directory), {"plug_ins": [{"metrics": ["odd"]}, None]})
         self.assertNotIn("plug_ins", manifest_of(directory)["settings"])
 
+    @pytest.mark.slow
     def test_a_run_that_failed_before_its_first_step_takes_other_settings_and_data(self):
         directory = folder() / "run"
         directory.mkdir()
@@ -182,6 +184,7 @@ class DamagedManifestTest(parameterized.TestCase):
                 fine_tune(directory)
 
     @parameterized.parameters("the file is empty", "No such file")
+    @pytest.mark.quick_cases(1)
     def test_it_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self, damage):
         directory = copied_run()
         run_id = manifest_of(directory)["run_id"]

@@ -92,6 +92,7 @@ def train(folder, *flags) -> dict:
 
 
 class LossTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_it_is_the_paper_s_token_by_token(self):
         """Of the pieces alone: logits beyond the vocabulary are rows of padding."""
         student, teacher = models()
@@ -113,6 +114,7 @@ class LossTest(parameterized.TestCase):
         self.assertAlmostEqual(whole["loss"][0], float(loss) / count, places=5)
         self.assertAlmostEqual(whole["kl"][0], float(kl) / count, places=5)
 
+    @pytest.mark.slow
     def test_cutting_an_update_into_micro_batches_changes_nothing(self):
         self.assert_near(history(2, 4), history(8, 1))
 

@@ -132,10 +132,12 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         self.assertEqual((search.eos, search.pad), (ends, padding))
 
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
+    @pytest.mark.quick_cases(4)
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):
         settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
         self.assertEqual(searched(1, 0.0, settings), plain_search(settings))
 
+    @pytest.mark.slow
     def test_one_group_ends_when_plain_beam_search_does_whatever_token_ends_an_answer(self):
         """Where length does not count, a long answer can still overtake the last of a group that has all its ends."""
         tokens = collections.Counter(answers_of_four_beams()[:, 1:].flatten().tolist())
@@ -144,7 +146,7 @@ class DiverseBeamSearchTest(parameterized.TestCase):
             self.assertEqual(searched(1, 0.0, settings), plain_search(settings), token)
 
     @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_an_end_that_ranks_below_the_beams_is_no_answer_as_in_plain_beam_search(self, num_beams, length_penalty):
         """The best token ends an answer, and so would the first one below the beams, which a short answer lets win."""
         start = [model().config.decoder_start_token_id]
@@ -162,6 +164,7 @@ class DiverseBeamSearchTest(parameterized.TestCase):
             self.assertNotIn(below, first_tokens)
 
     @parameterized.product(groups_and_penalty=[(2, 0.5), (4, 1.0), (8, 0.5)], ends_early=[False, True])
+    @pytest.mark.quick_cases(1)
     def test_groups_of_one_equal_a_search_written_word_for_word(self, groups_and_penalty, ends_early):
         groups, penalty = groups_and_penalty
         settings = config(groups, **({"eos_token_id": common_token()} if ends_early else {}))

@@ -141,6 +141,7 @@ class SiteTest(absltest.TestCase):
             fences = re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M)
             self.assertEqual(len(fences), 2 * len(blocks(page)), page.name)
 
+    @pytest.mark.slow
     def test_the_texts_for_language_models_have_every_page_of_the_navigation(self):
         if find_spec("mkdocs") is None:
             self.skipTest("mkdocs is not installed: python -m pip install '.[docs]'")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
 
+import pytest
 import torch
 from absl.testing import parameterized
 
@@ -127,6 +128,7 @@ class MachineTest(DoctorTest):
         ('no-such-package>=1; extra == "sweeps"', WARN, "t5suite[sweeps]"),
         ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
     )
+    @pytest.mark.quick_cases(2)
     def test_packages_are_held_against_what_is_required(self, requirement, level, fix):
         package = requirement.partition(">")[0]
         with mock.patch("importlib.metadata.requires", return_value=[requirement]):
@@ -146,6 +148,7 @@ class MachineTest(DoctorTest):
             self.assertIn(purpose, findings[f"no-such-{extra}"].what)
 
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
+    @pytest.mark.quick_cases(1)
     def test_threads_are_held_against_cores(self, threads, level):
         self.assertEqual(self.finding("cpu", OMP_NUM_THREADS=threads).level, level)
 
@@ -190,6 +193,7 @@ class LaunchersTest(DoctorTest):
         ({"WORLD_SIZE": "2", "RANK": "0"}, FAIL, "unset WORLD_SIZE RANK"),
         ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
     )
+    @pytest.mark.quick_cases(2)
     def test_left_over_ranks(self, variables, level, fix):
         finding = self.finding("ranks", **variables)
         self.assertEqual((finding.level, finding.fix), (level, fix))
@@ -211,6 +215,7 @@ class LaunchersTest(DoctorTest):
             "full path",
         ),
     )
+    @pytest.mark.quick_cases(8)
     def test_accelerate_s_file(self, text, level, fix):
         path = Path(tempfile.mkdtemp()) / "config.yaml"
         path.write_text(text)
@@ -257,6 +262,7 @@ class LaunchersTest(DoctorTest):
 
 class PlacesTest(DoctorTest):
     @parameterized.parameters((2**20, FAIL, WARN), (2**30, WARN, OK), (2**40, OK, OK))
+    @pytest.mark.quick_cases(1)
     def test_a_small_disk_is_too_small(self, free, disk_level, shared_memory_level):
         with mock.patch("shutil.disk_usage", lambda folder: SimpleNamespace(free=free, total=2**40)):
             levels = {finding.name: finding.level for finding in self.findings(HF_HOME=tempfile.mkdtemp())}
@@ -264,6 +270,7 @@ class PlacesTest(DoctorTest):
         self.assertEqual(levels["shared memory"], shared_memory_level)
 
     @parameterized.parameters((os, "fsync", "fsync"), (os, "replace", "rename"), (fcntl, "flock", "flock"))
+    @pytest.mark.quick_cases(1)
     def test_a_file_system_that_lacks_something_is_found(self, module, function, operation):
         refused = mock.Mock(side_effect=OSError(95, "Operation not supported"))
         with mock.patch.object(module, function, refused):
@@ -275,6 +282,7 @@ class PlacesTest(DoctorTest):
         ("is gone", False, {}, WARN),
         ("is not asked", False, {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}, OK),
     )
+    @pytest.mark.quick_cases(1)
     def test_servers(self, is_there, variables, level):
         online = mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         with online, web_server() as address:

@@ -131,6 +131,7 @@ class ScoringTest(parameterized.TestCase):
     @parameterized.parameters(
         ("super_glue", ["wsc", "wsc.fixed"], "copa", "wsc,copa,wsc.fixed"), ("glue", ["wnli_simple"], "rte", "rte,wnli_simple")
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_a_task_without_candidates_is_refused_alone_and_generates_in_a_mixture(
         self, benchmark, without_candidates, with_candidates, names
     ):
@@ -280,6 +281,7 @@ class AverageTest(parameterized.TestCase):
             run_cli("verify", self.directory, "--scores_only")
         self.assertStartsWith(output.getvalue(), "equal: ")
 
+    @pytest.mark.slow
     def test_mnli_with_60_and_100_points_selects_and_is_logged_with_80(self):
         """Of real answers: labels are such that 3 of 5 are right in one half, and all in the other."""
         data = Path(tempfile.mkdtemp())
@@ -328,7 +330,7 @@ class EvaluatorTest(parameterized.TestCase):
         ("mini", "entailment", None, "generate"), ("mini", "similarity", None, "score"),
         ("super_glue", "record", RECORD_ROWS, "generate"), ("super_glue", "dpr", DPR_ROWS, "score"),
     )  # fmt: skip
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_reports_are_equal(self, benchmark, name, rows, method):
         self.check(benchmark, name, rows, method)
 
@@ -366,6 +368,7 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertIn(state["best_metric"], (loss, -loss))
 
     @parameterized.parameters(1, 300)
+    @pytest.mark.quick_cases(1)
     def test_batches_by_tokens_have_every_example_once_the_longest_first(self, most):
         """Answers are so long that the decoder takes one batch of the encoder at a time."""
         self.check_batches(most)

@@ -127,6 +127,7 @@ class UvScriptTest(parameterized.TestCase):
             self.assertEqual(problems(shlex.join(words)), [])
         self.assertRegex(text, r"hf jobs uv run --flavor \S+ --secrets HF_TOKEN .*--push_to_hub --hub_model_id ")
 
+    @pytest.mark.slow
     def test_it_trains_on_the_rows(self):
         module = self.module()
         folder = tempfile.mkdtemp()
@@ -153,6 +154,7 @@ class UvScriptTest(parameterized.TestCase):
         (["--csv", "nowhere.csv", "--model_name_or_path", "x"], 2, "--csv nowhere.csv: no such file"),
         (["--csv", __file__, "--model_name_or_path", "x", "--max_stepz", "5"], 78, "did you mean --max_steps"),
     )
+    @pytest.mark.quick_cases(2)
     def test_as_a_program_it_ends_as_the_command_does(self, words, code, message):
         streams = {"capture_output": True, "text": True, "timeout": 120}
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -266,6 +268,7 @@ class RecipeTest(parameterized.TestCase):
                 self.assertFalse(schema.is_valid({"learning_rat": 1e-3}) or schema.is_valid({"max_steps": "many"}))
 
     @parameterized.parameters("mini_pre_train.yaml", "byt5_pre_train.yaml")
+    @pytest.mark.quick_cases(1)
     def test_a_pre_training_recipe_dry_runs(self, name):
         self.check_dry_run(name)
 
@@ -287,6 +290,7 @@ class RecipeTest(parameterized.TestCase):
             self.assertBetween(figures["flops_an_update"] / figures["update_size"] / 1e9, 200, 900)
 
     @parameterized.parameters("mini.yaml", *(name for name in MODELS if name not in PRE_TRAINING))
+    @pytest.mark.quick_cases(1)
     def test_a_fine_tuning_recipe_dry_runs(self, name):
         self.check_fine_tuning(name)
 

@@ -118,6 +118,7 @@ class TestCase(parameterized.TestCase):
 
 class PlainTest(TestCase):
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_the_export_computes_the_sources_logits_bitwise(self, kind):
         exported = exported_folder(kind)
         self.assertTrue(torch.equal(logits_of(exported), logits_of(source_folder(kind))))
@@ -127,6 +128,7 @@ class PlainTest(TestCase):
             self.assertEqual(sum(size in (621, 640) for size in rows), 1 + (kind == "untied T5"))
 
     @parameterized.parameters("bfloat16", "float16")
+    @pytest.mark.quick_cases(1)
     def test_another_precision_is_the_rounded_weights(self, dtype):
         whole = load_file(Path(source_folder()) / "model.safetensors")
         self.export(source_folder(), "--dtype", dtype, "--check")
@@ -241,6 +243,7 @@ class SourceTest(TestCase):
         self.assertTrue(torch.equal(stored, newest))
         self.assertFalse(torch.equal(stored, older))
 
+    @pytest.mark.slow
     def test_a_damaged_checkpoint_is_refused_and_left_where_it_is(self):
         checkpoint = self.run_that_has_not_ended() / "checkpoint-12"
         with open(checkpoint / "model.safetensors", "r+b") as file:
@@ -354,6 +357,7 @@ class ShardsTest(TestCase):
         return folder, dict(model.named_parameters())
 
     @parameterized.parameters(2, 3)
+    @pytest.mark.quick_cases(1)
     def test_shards_become_the_whole_weights_tied_ones_once(self, stage):
         folder, weights = self.checkpoint(stage)
         self.export(folder)

@@ -50,7 +50,7 @@ def tokens_of(ids: list[int]) -> list[str]:
 class FilesTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
     @torch.no_grad()
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_scores_greedy_answers_and_four_beams_are_the_model_s(self, name):
         folder = model_folder(name)
         files = export(folder)

@@ -204,6 +204,7 @@ class GraphsTest(TestCase):
         return exported_model
 
     @parameterized.parameters("tied T5", "untied gated T5", "Mistral")
+    @pytest.mark.quick_cases(1)
     def test_models_that_write(self, kind):
         make, family = KINDS[kind]
         source = source_of(make(), family)
@@ -231,6 +232,7 @@ class GraphsTest(TestCase):
             logits = source.model(**inputs).logits[0].detach().numpy()
             np.testing.assert_allclose(exported_logits[row][: len(logits)], logits, atol=1e-5)
 
+    @pytest.mark.slow
     def test_another_model_is_refused(self):
         source = source_of(t5())
         exported_model = self.graphs_in_torch(source)

@@ -183,6 +183,7 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
 
+    @pytest.mark.slow
     def test_rows_that_select_are_not_trained_on(self):
         self.check_selection({"max_train_samples": 20}, 20)
 
@@ -265,6 +266,7 @@ class ModesTest(parameterized.TestCase):
         place = [line[0] for line in lines].index("task")  # below a title that may be broken into lines
         self.assertEqual(dict(zip(lines[place], lines[place + 2])), expected)
 
+    @pytest.mark.slow
     def test_a_dry_run_shows_figures_and_writes_nothing(self):
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             figures, directory = run("--dry_run", "--learning_rate", "0.0123")
@@ -286,6 +288,7 @@ class ModesTest(parameterized.TestCase):
         ("sentiment", ["--reference_code=candidate_trees"], ["--reference_code"]),
         ("sentiment", ["--reference_code=all", "--eval_method=loss"], []),
     )
+    @pytest.mark.quick_cases(1)
     def test_a_flag_without_effect_is_named(self, tasks, flags, expected):
         warnings = warnings_of("--dry_run", "--dataset_name", tasks, *flags)
         self.assertCountEqual([warning.partition(" has no effect: ")[0] for warning in warnings], expected)
@@ -307,6 +310,7 @@ mine:
     metric_to_optimize: mcc
 """
 
+    @pytest.mark.slow
     def test_the_six_fields_of_an_entry_suffice_for_a_run(self):
         path = Path(tempfile.mkdtemp()) / "tasks.yaml"
         path.write_text(self.ENTRY)
@@ -377,6 +381,7 @@ class BadInputTest(parameterized.TestCase):
         (["--config_overrides", "d_modle=3"], 78, r"'d_modle'; did you mean d_model"),
         (["--resume", "checkpoint-7"], 78, r"--resume 'checkpoint-7'"),
     )  # fmt: skip
+    @pytest.mark.quick_cases(5)
     def test_a_wrong_value_is_named_with_its_flag_and_what_would_be_right(self, argv, exit_code, message):
         data = tempfile.mkdtemp()
         if "wsc" in argv:

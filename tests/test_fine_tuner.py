@@ -143,6 +143,7 @@ class SameAsTheScriptTest(EqualFiles):
         with exits_with(78, "seed cannot change now"):
             longer.train(seed=3)
 
+    @pytest.mark.slow
     def test_a_choice_says_how_many_answers_were_invalid_and_where_the_fewest_were(self):
         class Rates(TrainerCallback):
             def on_evaluate(self, args, state, control, **kwargs):
@@ -283,6 +284,7 @@ talking_run = functools.cache(TalkingRun)
 
 
 class QuietTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_only_what_the_user_s_own_code_prints_is_shown(self):
         self.assertEqual(set(talking_run().lines), {"trained, says the user", "scored, says the user"})
 
@@ -372,6 +374,7 @@ class InputsTest(parameterized.TestCase):
             )
 
     @parameterized.parameters(list, tuple, np.array, pd.Series)
+    @pytest.mark.quick_cases(1)
     def test_labels_and_columns_in_a_list_may_hold_commas_and_quotes(self, make_list):
         labels = ["yes, sir", 'no "thanks"', "maybe"]
         rows = [{"a, b": f"text {i}", "label": labels[i % 3]} for i in range(24)]
@@ -559,6 +562,7 @@ class ModelTest(EqualFiles):
         self.assertEqual(settings["freeze"], "embeddings,encoder:1")
         self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
 
+    @pytest.mark.slow
     def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):
         first = tuner()
         names = []
@@ -607,6 +611,7 @@ class ModelTest(EqualFiles):
                 self.assertRaises(Ended, made.train)
             self.assertEqual(seen.pop(), (not drawn, False), (watched, asked))
 
+    @pytest.mark.slow
     def test_all_rows_are_trained_on_where_nothing_is_validated(self):
         made = tuner(data=ROWS, eval_strategy="epoch")
         with exits_with(78, "--no_eval evaluates nothing, which --eval_strategy"):

@@ -193,6 +193,7 @@ class SweepWordsTest(parameterized.TestCase):
 
 class BoundsTest(parameterized.TestCase):
     @parameterized.parameters(*COMMANDS)
+    @pytest.mark.quick_cases(1)
     def test_every_number_has_a_bound_and_no_other_flag_has(self, script):
         flags, bounded = flags_before_seed(script), []
         for name in flags:
@@ -299,6 +300,7 @@ class KindsTest(parameterized.TestCase):
         self.assertEqual(refusal(script, [*words, LAST_WORD]), REFUSAL_OF_LAST_WORD)
 
     @parameterized.parameters(*COMMANDS)
+    @pytest.mark.quick_cases(1)
     def test_every_flag_takes_a_value_of_its_kind_and_only_a_list_several(self, script):
         words = []
         for name, entry in flags_before_seed(script).items():
@@ -321,6 +323,7 @@ class KindsTest(parameterized.TestCase):
                 self.assertEqual(refused, f"--{name}: expected one argument")
 
     @parameterized.parameters(*COMMANDS)
+    @pytest.mark.quick_cases(1)
     def test_a_flag_that_is_on_by_default_has_a_negation_and_no_other_switch_has(self, script):
         flags = flags_before_seed(script)
         is_on = lambda name: flags[name].get("default") is True
@@ -331,6 +334,7 @@ class KindsTest(parameterized.TestCase):
                 self.assertStartsWith(refused, f"unknown flag --no_{name}")
 
     @parameterized.parameters(*COMMANDS)
+    @pytest.mark.slow
     def test_a_sweep_may_draw_values_of_a_flag_s_kind_and_no_others(self, script):
         flags = all_flags(script)
         flags.pop("output_dir")  # all trials would share it
@@ -378,6 +382,7 @@ def is_answered_at_once(words, **variables) -> bool:
 
 class ScriptHelpTest(parameterized.TestCase):
     @parameterized.parameters(("fine_tune_t5", "--help"), ("pre_train_t5", "--help_all"), ("pre_train_t5", "--version"))
+    @pytest.mark.quick_cases(1)
     def test_a_script_answers_without_torch(self, script, question):
         self.check_answer(script, question)
 
@@ -397,6 +402,7 @@ class ScriptHelpTest(parameterized.TestCase):
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 with WORLD_SIZE=2"),
         ({"LOCAL_RANK": "first"}, "LOCAL_RANK='first'"),
     )
+    @pytest.mark.quick_cases(1)
     def test_ranks_that_no_launcher_can_have_set_are_refused_without_torch(self, variables, message):
         with mock.patch.dict(os.environ, variables):
             self.assertIn(message, answered_without_torch("fine_tune_t5.py", code=78))
@@ -404,6 +410,7 @@ class ScriptHelpTest(parameterized.TestCase):
     @parameterized.parameters(
         ("pre_train_t5.py", "--epochs", "3"), ("t5suite/__main__.py", "eval", "mini.yaml", "--epochs=3")
     )
+    @pytest.mark.quick_cases(1)
     def test_a_wrong_flag_is_answered_without_torch(self, script, *argv):
         self.check_wrong_flag(script, *argv)
 

@@ -41,12 +41,13 @@ def untrained(model) -> list[str]:
 
 class PartsTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_the_parts_are_the_whole_model(self, name):
         names_of_parts = {key for part in PARTS.get(name, WHOLE) for key in frozen_by(name, freeze=part)}
         self.assertEqual(names_of_parts, {name for name, _ in tiny_model(**MODELS[name]).named_parameters()})
 
     @parameterized.parameters(*MODELS)
+    @pytest.mark.quick_cases(1)
     def test_embeddings_are_no_part_of_a_stack_and_position_tables_belong_to_them(self, name):
         embeddings = frozen_by(name, freeze="embeddings")
         for stack in PARTS.get(name, WHOLE)[:-2]:
@@ -59,6 +60,7 @@ class PartsTest(parameterized.TestCase):
             self.assertTrue([key for key in embeddings if "position" in key or "wpe" in key])
 
     @parameterized.parameters(*MODELS)
+    @pytest.mark.quick_cases(1)
     def test_layers_are_counted_in_each_stack(self, name):
         model = tuner_of(name, freeze="layers:1").model
         frozen = untrained(model)
@@ -119,6 +121,7 @@ class PartsTest(parameterized.TestCase):
 
 class TrainingTest(parameterized.TestCase):
     @parameterized.parameters({"optimizer": "adamw_rms"}, {"optim": "adamw_torch"})
+    @pytest.mark.quick_cases(1)
     def test_frozen_parameters_stay_to_the_bit_and_take_no_optimizer_state(self, **optimizer):
         tuner = tiny_tuner(
             config_overrides=SMALL_T5,

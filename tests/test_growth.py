@@ -30,11 +30,12 @@ class TrimTest(parameterized.TestCase):
         tuner.train(valid=False, max_steps=max_steps)
 
     @parameterized.parameters(b'{"step": 5, "tr', b"\xff\xfe", b"\x00" * 5000, b'{"step": 7, "train/loss": 1.0}\n')
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_what_was_written_after_the_checkpoint_goes(self, rest):
         self.assertEqual(self.resumed_with(self.content + rest), self.course(self.content))
 
     @parameterized.parameters((7, "of steps 2 to 2"), (None, "of steps 1 to 2"))
+    @pytest.mark.slow
     def test_lines_that_the_checkpoint_counted_but_the_file_has_lost_come_from_the_checkpoint(self, cut, warning):
         with self.assertLogs("t5suite", "WARNING") as logs:
             lines = self.resumed_with(self.content[:-cut] if cut else b"")

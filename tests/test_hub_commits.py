@@ -443,6 +443,7 @@ class RevisionsTest(OfflineTest):
 
 
 class ReadsTest(OfflineTest):
+    @pytest.mark.slow
     def test_a_branch_is_looked_up_once_in_a_run_and_anew_in_the_next(self):
         read_tokenizer = transformers.AutoTokenizer.from_pretrained
 
@@ -459,6 +460,7 @@ class ReadsTest(OfflineTest):
         self.assertEqual(self.hub_of(output)["models"], {MODEL: {"revision": None, "commit": B}})
         self.assert_weights_of(B, output)
 
+    @pytest.mark.slow
     def test_a_run_that_resumes_reads_the_commits_of_its_first_start(self):
         output = self.run_script("--save_strategy=steps", "--save_steps=1")
         self.move("model", MODEL, B)
@@ -481,6 +483,7 @@ class ReadsTest(OfflineTest):
         expected = {MODEL: {"revision": None, "commit": A}, teacher: {"revision": B, "commit": B}}
         self.assertEqual(self.hub_of(output)["models"], expected)
 
+    @pytest.mark.slow
     def test_each_of_two_objects_reads_what_it_looked_up(self):
         settings = {"max_steps": 1, "learning_rate": 0.0, "eval_strategy": "no", "save_strategy": "no"}
         first = tiny_tuner(MODEL, "mini/sentiment", max_train_samples=8, **settings)

@@ -126,6 +126,7 @@ class PaddingTest(parameterized.TestCase):
             torch.testing.assert_close(model(**batch).logits, model(**other).logits, rtol=0, atol=0)
 
     @parameterized.parameters((0.15, 3.0), (0.3, 3.0), (0.15, 8.0))
+    @pytest.mark.quick_cases(1)
     def test_noise_is_as_flags_say_fills_its_lengths_and_ends_in_eos(self, density, span):
         """The mean span was once always 3, targets had no end, the mask was not renewed, density counted padding."""
         tokenizer, batches = tiny_tokenizer(), []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
+import pytest
 import scipy.stats
 from absl.testing import parameterized
 from sklearn.metrics import f1_score
@@ -242,6 +243,7 @@ DRAWN = 3000
 
 class PairedBootstrapTest(parameterized.TestCase):
     @parameterized.parameters(*PLAIN)
+    @pytest.mark.quick_cases(2)
     def test_it_is_the_plain_loop_over_drawn_rows(self, name):
         rng, count = np.random.default_rng(7), 80
         if name == "spearman":

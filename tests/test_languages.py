@@ -107,6 +107,7 @@ class OneLanguageTest(parameterized.TestCase):
         self.assertEqual([example["labels"]], theirs["labels"].tolist())
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_answers_are_transformers_own(self, kind):
         """What a saved model's settings make plain transformers write, without the mark of the language."""
         its_tokenizer, model = tokenizer(kind), model_of(kind)
@@ -126,6 +127,7 @@ class OneLanguageTest(parameterized.TestCase):
         self.assertEqual(answer, text)
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_the_loss_is_transformers_own(self, kind):
         model, theirs = model_of(kind), self.of_transformers(kind)
         with torch.no_grad():
@@ -180,6 +182,7 @@ class LanguagesOfRowsTest(parameterized.TestCase):
             encode(kind, self.ROWS, **languages)
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_what_is_cut_of_a_text_is_counted_with_its_languages_tokens(self, kind):
         _, source, target, text = KINDS[kind]
         languages = {"target_lang": target} | ({"source_lang": source} if source else {})

@@ -111,6 +111,7 @@ class SourceTest(parameterized.TestCase):
         return source_reason(entry, lambda module: module_with(name, node))
 
     @parameterized.parameters(*BY_SOURCE[::3])
+    @pytest.mark.quick_cases(1)
     def test_changes_of_what_runs_are_noticed_and_others_are_not(self, entry_name):
         self.check_changes(entry_name, names_a_module=1)
 

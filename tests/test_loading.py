@@ -37,6 +37,7 @@ def loaded(path, **flags):
 
 class AddedTokensTest(parameterized.TestCase):
     @parameterized.product(tied=[True, False], spare=[0, 200])
+    @pytest.mark.quick_cases(1)
     def test_new_rows_begin_as_the_mean_of_the_old_ones(self, tied, spare):
         pieces = len(tiny_tokenizer())
         folder = saved(pieces + spare, tied)
@@ -75,6 +76,7 @@ class AddedTokensTest(parameterized.TestCase):
     @parameterized.parameters(
         ("x,y,x", ["x", "y"]), (r"{,\n,\nabla", ["{", "\n", r"\nabla"]), ("a b\nc\n", ["a b", "c"])
     )
+    @pytest.mark.quick_cases(1)
     def test_lists_and_files(self, text, tokens):
         if text.endswith("\n"):
             path = folder() / "words"
@@ -251,6 +253,7 @@ FORMS = {
 
 class FormsTest(parameterized.TestCase):
     @parameterized.parameters(*((form, TINY) for form in FORMS), (next(iter(FORMS)), UNTIED))
+    @pytest.mark.quick_cases(8)
     def test_weights_are_loaded(self, form, overrides):
         source = tiny(overrides, seed=1)
         with self.assertNoLogs("t5suite", "WARNING"):
@@ -277,6 +280,7 @@ class FormsTest(parameterized.TestCase):
             self.assertTrue(torch.equal(source(**batch).logits, model(**batch).logits))
 
     @parameterized.parameters(*EMBEDDINGS, "lm_head.weight")
+    @pytest.mark.quick_cases(1)
     def test_one_name_of_a_tied_weight_suffices(self, stored_name):
         source = tiny(seed=1)
         names = {*source.state_dict()} - {*EMBEDDINGS, "lm_head.weight"} | {stored_name}
@@ -292,6 +296,7 @@ class FormsTest(parameterized.TestCase):
         self.assertTrue(torch.equal(begun_with(place).shared.weight, source.shared.weight))
 
     @parameterized.parameters((621, 640), (768, 640))
+    @pytest.mark.quick_cases(1)
     def test_rows_of_padding_are_no_matter(self, rows, model_rows):
         self.check_padding(rows, model_rows)
 
@@ -326,6 +331,7 @@ class Trap:
 
 
 class ToysTest(absltest.TestCase):
+    @pytest.mark.slow
     def test_what_stands_in_for_a_model_or_a_vocabulary_is_named(self):
         model, vocabulary = "bundled toy T5 with random weights", "the bundled toy's 621 pieces .give --tokenizer_name"
         for flags, data, expected in (
@@ -379,6 +385,7 @@ class RefusalTest(parameterized.TestCase):
         )
 
     @parameterized.parameters("zip", "legacy", "pickle")
+    @pytest.mark.quick_cases(1)
     def test_a_pickle_with_code_is_refused_and_not_run(self, form):
         place = folder()
         content = {**weights_of(tiny()), "trap": Trap(place / "ran")}

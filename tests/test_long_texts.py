@@ -177,6 +177,7 @@ class LongTextsTest(parameterized.TestCase):
         return num_shorter
 
     @parameterized.parameters(*ALL)
+    @pytest.mark.quick_cases(3)
     def test_random_texts_have_the_ids_of_the_whole(self, name):
         rng = np.random.default_rng(7)
         shorter = self.check(name, [random_text(rng) for _ in range(12)])
@@ -192,7 +193,7 @@ class LongTextsTest(parameterized.TestCase):
         self.check(name, [random_text(rng) for _ in range(60)], lengths=(1, 2, 5, 17, 50))
 
     @parameterized.parameters(*ALL)
-    @pytest.mark.quick_cases(3)
+    @pytest.mark.quick_cases(1)
     def test_runs_have_the_ids_of_the_whole(self, name):
         self.check(name, [*RUNS, *(f"the cat {run} the cat" for run in RUNS)], lengths=(3, 17))
 
@@ -221,6 +222,7 @@ class LongTextsTest(parameterized.TestCase):
             self.assertEqual(ids_of(tokenizer, texts, 40, model=model), whole)
 
     @parameterized.parameters("hello world ", "a", "你好世界", "word\n", "🙂", " \n")
+    @pytest.mark.quick_cases(1)
     def test_of_millions_of_characters_few_are_tokenized(self, piece):
         text = piece * (3_000_000 // len(piece))
         tokenizer = tiny_tokenizer()

@@ -93,6 +93,7 @@ class ChoiceTest(parameterized.TestCase):
         self.assertTrue(mask.any() and not mask.all())
 
     @parameterized.parameters(*MASK_UNITS)
+    @pytest.mark.quick_cases(2)
     def test_the_share_is_met_but_for_what_a_unit_is_too_long_for(self, mask_units):
         mask = unit_masks(example_text(200, 200), 0.15, np.random.default_rng(0), mask_units, **UNITS)
         counts = mask.sum(axis=1)
@@ -110,6 +111,7 @@ class MaskedLMTest(parameterized.TestCase):
         return tokens
 
     @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
+    @pytest.mark.quick_cases(2)
     def test_special_tokens_are_never_chosen_and_never_put_in(self, mask_units, exact_count):
         tokens, units = self.rows(400), {"collocations": TABLE, "mask_units": mask_units, "exact_count": exact_count}
         inputs, labels = (side.padded(50, 0) for side in masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY, **units))
@@ -129,6 +131,7 @@ class MaskedLMTest(parameterized.TestCase):
         self.assertEqual(set(chosen.sum(axis=1)), {round(50 * 0.15)})
 
     @parameterized.parameters("token", "word", "pmi")
+    @pytest.mark.quick_cases(1)
     def test_of_the_chosen_80_percent_are_masked_10_random_10_kept(self, mask_units):
         """One unit a row, 10,000 rows; a random token is the old one in 1 of 35 cases."""
         tokens = np.tile([CLS, 7, 8, 20, 22, 25, SEP], (10_000, 1))
@@ -214,6 +217,7 @@ class FlagsTest(parameterized.TestCase):
             count += int(labels.ne(-100).sum())
         return total / count
 
+    @pytest.mark.slow
     def test_words_are_hidden_whole_where_the_flags_say_so(self):
         batches, directory = self.run_with(mask_units="word")
         for labels in batches:

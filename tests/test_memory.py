@@ -85,6 +85,7 @@ class LiveBytesTest(parameterized.TestCase):
 
 
 class RehearsalTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_rehearsing_allocates_nothing(self):
         model = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=ROWS, **T5))
         ids = torch.zeros(1, 1, dtype=torch.long)
@@ -98,6 +99,7 @@ class RehearsalTest(parameterized.TestCase):
 
 class EstimateTest(parameterized.TestCase):
     @parameterized.named_parameters((name, *case) for name, case in CASES.items())
+    @pytest.mark.slow
     def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, config, overrides, flags):
         peak = memory_of(config, overrides, **flags)["peak"]
         self.assertBetween(peak / measured(config, overrides, flags), 0.85, 1.15)
@@ -109,6 +111,7 @@ class EstimateTest(parameterized.TestCase):
         self.assertBetween(peak / measured(config, overrides, flags), 0.85, 1.15)
 
     @parameterized.parameters(*OPTIMIZERS)
+    @pytest.mark.slow
     def test_an_optimizer_s_states_are_those_that_it_makes(self, name):
         self.check_states(name)
 
@@ -144,6 +147,7 @@ class EstimateTest(parameterized.TestCase):
         self.assertLess(checkpointed, 0.5 * efficient)
 
     @parameterized.parameters(*SHARDINGS)
+    @pytest.mark.quick_cases(1)
     def test_more_ranks_take_less_of_what_is_sharded(self, name):
         self.check_sharding(name)
 
@@ -213,6 +217,7 @@ class SummaryTest(parameterized.TestCase):
         self.assertEqual(sum(row["trained"] for row in top), table["trainable"])
         self.assertEqual(table["trainable"] + table["frozen"], count)
 
+    @pytest.mark.slow
     def test_the_flop_of_an_update_are_those_of_its_matrix_products(self):
         inputs, targets = 8, 4
         table = summary(
@@ -252,6 +257,7 @@ class SummaryTest(parameterized.TestCase):
         (["--deepspeed", "zero7"], "--deepspeed: unknown name 'zero7'; did you mean zero"),
         (["--freeze", "encodr"], "did you mean encoder"),
     )
+    @pytest.mark.quick_cases(3)
     def test_bad_flags_are_named(self, argv, message):
         with exits_with(78, message):
             summary("--config_name", "mini", *argv) if "--config_name" not in argv else summary(*argv)

@@ -6,6 +6,7 @@ import random
 import warnings
 
 import numpy as np
+import pytest
 import rouge_score.rouge_scorer
 import sacrebleu
 import scipy.stats
@@ -44,6 +45,7 @@ def assert_scores(test, scores, expected):
 
 
 class ClassMetricsTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_class_scores_are_sklearns(self):
         """Accuracy; Matthews with invalid as a class; binary scores with it as the wrong class; macro scores."""
         for seed in SEEDS:

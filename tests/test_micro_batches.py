@@ -89,6 +89,7 @@ class Counted:
 
 class CountsTest(parameterized.TestCase):
     @parameterized.parameters((1, 0), (3, 1))
+    @pytest.mark.quick_cases(1)
     def test_every_loss_in_a_chain_counts_a_row_once_though_its_update_was_repeated(self, accumulation, fails_at):
         self.check(accumulation, fails_at)
 
@@ -119,7 +120,7 @@ class CountsTest(parameterized.TestCase):
 
 class CutTest(parameterized.TestCase):
     @parameterized.parameters((5, 1), (8, 2), (5, 4), (8, 16))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.slow
     def test_pieces_hold_every_row_once_and_in_order(self, batch_size, pieces):
         """21 rows are batches of 8, 8 and 5 rows, or four of 5 and one of a single row."""
         self.check(batch_size, pieces)
@@ -220,6 +221,7 @@ class FailedPassTest(parameterized.TestCase):
         self.assertEqual(rows_of(passes), [8, 8, 4, 4, 4, 4])
         self.assertEqual([each["synchronises"] for each in passes], [False, True, False, False, False, True])
 
+    @pytest.mark.slow
     def test_random_numbers_are_those_of_a_run_that_was_cut_from_the_start(self):
         model = lambda: tiny_model(
             config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0.5"
@@ -248,7 +250,7 @@ class FailedPassTest(parameterized.TestCase):
         (RuntimeError, "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         (RuntimeError, "std::bad_alloc"),
     )
-    @pytest.mark.quick_cases(3)
+    @pytest.mark.quick_cases(1)
     def test_every_way_to_say_it_counts(self, error, message):
         trainer = make(max_steps=1)
         fail_once(trainer, 0, error=error, message=message)

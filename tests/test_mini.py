@@ -59,6 +59,7 @@ class MiniTest(parameterized.TestCase):
             (Path(folder) / "sentiment" / "test.jsonl.gz").write_bytes(gzip.compress(b"{}"))
             self.assertEqual(grammar.stale_files(Path(folder)), ["sentiment/test.jsonl.gz"])
 
+    @pytest.mark.slow
     def test_bundled_rows_of_a_task_and_text_equal_what_the_grammar_writes(self):
         """Of the task and the split of the text that take the least time."""
         self.assertEqual(grammar.rows("sentiment"), self.rows["sentiment"])

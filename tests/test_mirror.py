@@ -93,6 +93,7 @@ class StandInTest(parameterized.TestCase):
         return out.getvalue(), err.getvalue()
 
     @parameterized.parameters(("glue", "rte", False), ("glue", "stsb", True), ("super_glue", "record", False))
+    @pytest.mark.quick_cases(1)
     def test_a_mirror_gives_the_rows_that_the_hub_gives(self, benchmark, name, gzipped):
         task = load_task(benchmark, name)
         self.command("--benchmark", benchmark, "--dataset_name", name, *(["--gzip"] if gzipped else []))

@@ -122,7 +122,7 @@ class RunTest(parameterized.TestCase):
         return [text[0] for text in tiny_tokenizer().batch_decode(rows, skip_special_tokens=True)]
 
     @parameterized.parameters(({"mixing_temperature": 2.0}, 10 / 30, 500), ({"mixing": "equal"}, 1 / 2, 500))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_tasks_are_drawn_at_the_rates_that_were_asked_for(self, flags, share, num_draws):
         self.check(flags, share, num_draws)
 
@@ -137,7 +137,7 @@ class RunTest(parameterized.TestCase):
         self.assertAlmostEqual(tasks.count("a") / num_draws, share, delta=4 * (share * (1 - share) / num_draws) ** 0.5)
 
     @parameterized.parameters(({"num_train_epochs": 2.5}, 20 * 32 - 2 * 12), ({"max_steps": 9}, 8 * 32 - 12 + 32))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_there_are_draws_for_the_whole_run(self, flags, num_draws):
         """An epoch has eight updates, the last of 20 examples."""
         self.assertLen(self.draws(mixing_limit=144, **flags), num_draws)

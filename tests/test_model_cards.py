@@ -142,6 +142,7 @@ class MetadataTest(parameterized.TestCase):
         relation = data.to_dict()["base_model_relation"]
         self.assertEqual((data.library_name, data.base_model, relation), ("peft", "google/t5-v1_1-small", "adapter"))
 
+    @pytest.mark.slow
     def test_every_number_is_that_of_the_results(self):
         run = mirror_run()
         results = json.loads((run.directory / "results.json").read_text())
@@ -212,11 +213,12 @@ class TaskTest(parameterized.TestCase):
         ({"prefix": "summarize: "}, "summarization"),
         ({}, "text-generation"),
     )
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_own_rows_have_the_task_of_t5s_prefixes_and_no_language(self, flags, tag):
         self.assert_task(unscored(**own_rows(), **flags), tag, None)
 
     @parameterized.parameters(({"source_id": "en", "target_id": "de"}, ["en", "de"]), ({}, None))
+    @pytest.mark.quick_cases(1)
     def test_own_translations_have_the_languages_that_flags_name(self, named, languages):
         source, target = named.get("source_id", "s"), named.get("target_id", "t")
         rows = [{"translation": {source: f"It rains {i}.", target: f"Es regnet {i}."}} for i in range(8)]
@@ -396,6 +398,7 @@ class EvalResultsTest(parameterized.TestCase):
         ("part_of_the_split", {"max_eval_samples": 2}),
         ("no_figure", {"eval_method": "loss"}),
     )
+    @pytest.mark.quick_cases(1)
     def test_what_is_not_the_whole_of_a_defined_task_has_none(self, flags):
         run, _ = trained_on_scrolls(**flags)
         self.assertEmpty(entries_in(run.directory))
@@ -512,6 +515,7 @@ class TextTest(parameterized.TestCase):
         (0.25, "pearson", "a number"),
         ("a shoe", "rouge", "free text"),
     )
+    @pytest.mark.quick_cases(1)
     def test_what_a_model_of_own_rows_writes_is_said_with_an_example(self, answer, metrics, said):
         rows = [{"text": f"shoes {number}", "answer": answer} for number in range(8)]
         data = {"train": rows, "validation": rows}
@@ -531,6 +535,7 @@ class TextTest(parameterized.TestCase):
 
 class PictureTest(parameterized.TestCase):
     @pytest.mark.pictures
+    @pytest.mark.slow
     def test_the_card_shows_the_picture_that_is_there(self):
         self.assertFalse((mirror_run().directory / "learning_curves.png").exists())
         self.assertNotIn("![", card_of(mirror_run().directory).text)

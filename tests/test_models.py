@@ -119,6 +119,7 @@ class OfflineTest(parameterized.TestCase):
 
 class PresetTest(OfflineTest):
     @parameterized.parameters(*TELLING_PRESETS)
+    @pytest.mark.quick_cases(1)
     def test_a_preset_is_the_published_model(self, name):
         self.check_settings(name)
 
@@ -135,15 +136,9 @@ class PresetTest(OfflineTest):
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
 
-    def test_a_preset_has_as_many_parameters(self):
-        self.check_parameters("t5-small")  # t5-v1_1-small: test_memory.py
-
-    @parameterized.parameters(*(name for name in NUM_PARAMETERS if name != "t5-small"))
-    @pytest.mark.slow
-    def test_another_preset_has_as_many_parameters(self, name):
-        self.check_parameters(name)
-
-    def check_parameters(self, name):
+    @parameterized.parameters(*NUM_PARAMETERS)
+    @pytest.mark.slow  # quick, of t5-v1_1-small: test_memory.py
+    def test_a_preset_has_as_many_parameters(self, name):
         with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}):
             flags = ("--config_name", name, "--freeze", "embeddings", "--batch_size", "1", "--source_length", "2")
             table = json.loads(cli_output("summary", "--json", "--target_length", "2", *flags))
@@ -159,6 +154,7 @@ class ConfigTest(OfflineTest):
         ("t5-small", "tie_word_embeddings=False", dict(tie_word_embeddings=False, scale_decoder_outputs=False)),
         ("t5-v1_1-small", "tie_word_embeddings=True", dict(tie_word_embeddings=True, scale_decoder_outputs=True)),
     )
+    @pytest.mark.quick_cases(1)
     def test_what_follows_from_a_setting_of_a_preset(self, name, overrides, expected):
         config = new_config(name, f"d_model=32,d_kv=8,d_ff=48,num_heads=2,{overrides}")
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
@@ -174,6 +170,7 @@ class ConfigTest(OfflineTest):
         ),
         ("gpt2", "n_layer=2,n_embd=64,n_head=2", dict(num_hidden_layers=2)),
     )
+    @pytest.mark.quick_cases(1)
     def test_what_follows_from_a_setting_follows_from_a_changed_one(self, name, overrides, expected):
         config = new_config(name, overrides)
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
@@ -197,6 +194,7 @@ class ConfigTest(OfflineTest):
             new_config(name, overrides)
 
     @parameterized.parameters(*TELLING_TYPES)
+    @pytest.mark.quick_cases(1)
     def test_dropout_reaches_the_model_and_a_rate_of_0_switches_every_dropout_off(self, model_type):
         self.check_dropout(model_type)
 
@@ -252,7 +250,7 @@ def pre_train(model_type, objective, *flags) -> dict:
 
 class PreTrainingTest(parameterized.TestCase):
     @parameterized.parameters(("roberta", "masked_lm", 511), ("gpt2", "causal_lm", 1024), ("bert", "masked_lm", 512))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_sequences_longer_than_the_positions_are_refused(self, model_type, objective, longest):
         """RoBERTa's positions begin behind its padding id."""
         with exits_with(78, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
@@ -271,6 +269,7 @@ class PreTrainingTest(parameterized.TestCase):
         pre_train(model_type, "masked_lm", "--inputs_length=64", f"--sentence_pairs={pairs}")
 
     @parameterized.parameters("roformer", "modernbert", "electra")
+    @pytest.mark.quick_cases(1)
     def test_models_without_a_head_for_pairs_are_refused(self, model_type):
         with exits_with(78, f"'{model_type}' have no head for pairs"):
             pre_train(model_type, "masked_lm", "--inputs_length=64", "--sentence_pairs=next")
@@ -340,6 +339,7 @@ class RevisionTest(parameterized.TestCase):
 
 class FamilyTest(parameterized.TestCase):
     @parameterized.parameters(*TELLING_TYPES)
+    @pytest.mark.quick_cases(1)
     def test_random_weights_of_any_model_type(self, model_type):
         self.check_random_weights(model_type)
 
@@ -368,6 +368,7 @@ class FamilyTest(parameterized.TestCase):
         (dict(architectures=["BertForMaskedLM"], is_decoder=True), "masked"),
         (dict(architectures=["BertForPreTraining"]), "masked"),
     )
+    @pytest.mark.quick_cases(1)
     def test_family_of_a_bert(self, settings, family):
         place = folder()
         transformers.BertConfig(**settings).save_pretrained(place)
@@ -441,6 +442,7 @@ class HeadTest(parameterized.TestCase):
         self.assertEqual((again / "model.safetensors").read_bytes(), (place / "model.safetensors").read_bytes())
 
     @parameterized.parameters(*T5_TYPES)
+    @pytest.mark.quick_cases(1)
     def test_an_untied_output_layer_sees_unscaled_states(self, model_type):
         model = tiny(TINY_UNTIED, model_type)
         batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
@@ -473,6 +475,7 @@ class HeadTest(parameterized.TestCase):
 
 class InitializationTest(parameterized.TestCase):
     @parameterized.parameters(*T5_TYPES)
+    @pytest.mark.quick_cases(1)
     def test_first_loss_of_an_untied_t5(self, model_type):
         """Standard normal logits: ln V + 1/2. With transformers' own output layer it is above 30."""
         model, d_model = tiny(f"{TINY_UNTIED},d_model=64", model_type), 64
@@ -507,6 +510,7 @@ class VocabularyTest(parameterized.TestCase):
         if shared_data.has("tokenizer/t5/spiece.model"):
             yield tokenizer_with(str(shared_data.SHARED_DATA / "tokenizer" / "t5"))
 
+    @pytest.mark.slow
     def test_more_sentinels(self):
         for tokenizer in self.tokenizers():
             before, ids = len(tokenizer), sentinel_ids(tokenizer)
@@ -549,6 +553,7 @@ class VocabularyTest(parameterized.TestCase):
         self.assertLen(tokenizer_with(str(place))("[R][X]").input_ids, 3)
 
     @parameterized.parameters(TINY, TINY_UNTIED)
+    @pytest.mark.quick_cases(1)
     def test_trained_weights_grow_and_mean_the_same(self, overrides):
         old = tiny(f"{overrides},vocab_size=640")
         tuner = tiny_tuner(str(save_model(folder(), old)), num_sentinels=128, add_tokens="[R],[S],[X]")

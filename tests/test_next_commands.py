@@ -9,6 +9,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
+import pytest
 from absl.testing import parameterized
 
 import fine_tune_t5
@@ -95,6 +96,7 @@ class LastLinesTest(parameterized.TestCase):
             fine_tune_t5.main([*words[:-4], "--eval_only", "--model_name_or_path", run, "--output_dir", f"{run}-again"])
         self.assertIn("trained and scored with --eval_method score", log.getvalue())
 
+    @pytest.mark.slow
     def test_a_pre_trained_model_is_to_be_fine_tuned(self):
         run = empty_folder() / "run"
         flags = "--max_steps 1 --inputs_length 32 --per_device_train_batch_size 2 --use_cpu --disable_tqdm True"

@@ -157,6 +157,7 @@ def as_type(dtype):
 
 class ValuesTest(OddModels):
     @parameterized.named_parameters(*in_turn(ALL, (NAN, -INFINITE)))
+    @pytest.mark.quick_cases(1)
     def test_weights_that_are_not_finite_are_refused_by_name(self, door, value):
         model = self.with_weights(spoil(value), WEIGHTS if value == -INFINITE else PICKLE)
         counts = r"2 of its tensors: .*shared.weight \(2 of 39744 values\)"
@@ -166,6 +167,7 @@ class ValuesTest(OddModels):
         self.assertIn("encoder.final_layer_norm.weight (1 of 64 values)", str(caught.exception))
 
     @parameterized.named_parameters(*in_turn(ALL, ("int8", "int32", "bool")))
+    @pytest.mark.quick_cases(1)
     def test_integers_for_floating_point_weights_are_refused_by_name(self, door, dtype):
         model = self.with_weights(as_type(getattr(torch, dtype)), PICKLE if dtype == "bool" else WEIGHTS)
         named = rf"1 tensors are stored as integers.*decoder.block.0.layer.2.DenseReluDense.wo.weight \({dtype}\)"
@@ -209,6 +211,7 @@ class ValuesTest(OddModels):
             predict(model)
 
     @parameterized.parameters("lora", "prompt_tuning")
+    @pytest.mark.quick_cases(1)
     def test_an_adapter_with_nan_is_refused(self, kind):
         run = tiny_tuner(str(self.base), "mini/sentiment", adapter=kind).save(folder() / "adapter")
         file = run / "adapter_model.safetensors"
@@ -261,6 +264,7 @@ class SharedMemoryTest(OddModels):
         (path / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
         return path
 
+    @pytest.mark.slow
     def test_an_output_layer_in_the_embeddings_memory_becomes_a_weight_of_its_own(self):
         model = self.untied_pickle()
         run = Path(fine_tune(model))
@@ -347,7 +351,7 @@ class SettingsTest(OddModels):
         {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, {"stop_strings": ["x"]},
         {"guidance_scale": 1.5}, {"low_memory": True}, {"token_healing": True},
     )  # fmt: skip
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_ways_to_decode_that_a_batch_cannot_have_are_left_out_with_a_warning(self, **settings):
         model = self.with_settings("generation_config.json", **settings)
         with self.assertLogs("t5suite", "WARNING") as logs:
@@ -459,6 +463,7 @@ SIZES = {
 
 class SizesTest(OddModels):
     @parameterized.named_parameters(*named(SIZES))
+    @pytest.mark.quick_cases(1)
     def test_a_configuration_of_a_far_larger_model_is_refused_before_that_model_is_made(self, case):
         """In a second and without memory: transformers makes 10^7 layers for hours, and asks for 256 GB of rows."""
         settings, exit_code, message = SIZES[case]
@@ -627,6 +632,7 @@ class SentencePieceTest(OddModels):
              "user_defined_symbols": [f"<extra_id_{i}>" for i in range(9, -1, -1)]}, 0,
         ),
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_ids_equal_sentencepieces(self, model_type, settings, num_added):
         import sentencepiece
 
@@ -727,6 +733,7 @@ class FilesTest(OddModels):
             with exits_with(78, f"{WEIGHTS}: a file; name the folder of the model"):
                 door(self.base / WEIGHTS)
 
+    @pytest.mark.slow
     def test_a_tokenizers_folder_suffices_for_random_weights(self):
         path = folder()
         tiny_tokenizer().save_pretrained(path)

@@ -193,6 +193,7 @@ class OptionalTest(parameterized.TestCase):
     @parameterized.parameters(
         ("wandb", "tracking"), ("tensorboard", "tracking"), ("aim", "aim"), ("trackio", "trackio")
     )
+    @pytest.mark.quick_cases(1)
     def test_a_missing_tracker_says_how_to_install_it_and_training_goes_on(self, missing, extra):
         with without(missing), contextlib.redirect_stderr(io.StringIO()) as errors:
             results = fine_tune(f"--report_to {missing}")()

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import safetensors
 import torch
 from absl.testing import parameterized
@@ -129,6 +130,7 @@ class RunsTest(Folders):
                 fine_tune_t5.main(flags)
         self.assertEmpty(os.listdir(self.folder))
 
+    @pytest.mark.slow
     def test_a_models_name_leads_nowhere_else(self):
         (self.folder / "x").mkdir()
         for place in (self.folder, self.root):
@@ -138,6 +140,7 @@ class RunsTest(Folders):
             directory = FineTuner(model, "mini/sentiment", use_cpu=True).args.output_dir
             self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs", model)
 
+    @pytest.mark.slow
     def test_a_run_is_not_written_through_links_in_its_directory(self):
         run, flags = finished_run()
         directory = shutil.copytree(run, self.folder / "run")
@@ -153,6 +156,7 @@ class CheckpointsTest(Folders):
     @parameterized.parameters(
         "../outside.safetensors", "{root}/outside.safetensors", "sub/../../outside.safetensors", ".."
     )
+    @pytest.mark.quick_cases(1)
     def test_an_index_of_weights_names_files_beside_it(self, name):
         folder = save_model(self.folder / "model")
         tensors = safetensors_names(folder)

@@ -9,6 +9,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from absl.testing import parameterized
 from accelerate.utils import find_tied_parameters
@@ -127,6 +128,7 @@ class OffloadTest(parameterized.TestCase):
         )
 
     @parameterized.parameters(True, False)
+    @pytest.mark.quick_cases(1)
     def test_an_offloaded_model_computes_what_the_whole_one_does(self, tied):
         whole, folder = make_model(tied), tempfile.mkdtemp()
         offloaded = copy.deepcopy(whole)
@@ -177,6 +179,7 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
 
 
 class ScriptsTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_an_evaluation_from_the_disk_equals_the_whole_model_s(self):
         folder = Path(tempfile.mkdtemp())
         save_model(folder / "model", make_model(True))

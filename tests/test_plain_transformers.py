@@ -6,6 +6,7 @@
 import functools
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from absl.testing import parameterized
@@ -113,6 +114,7 @@ class PlainTransformersTest(parameterized.TestCase):
         )
         return plain(family).generate(**batch_of(TEXTS), generation_config=config)[:, 1:].tolist()
 
+    @pytest.mark.quick_cases(1)
     def test_greedy_answers(self, family):
         ids = self.generated(family, num_beams=1)
         answers = ours(family).predict(TEXTS, raw=True, max_new_tokens=LONGEST, return_scores=True)
@@ -125,12 +127,14 @@ class PlainTransformersTest(parameterized.TestCase):
             expected = float(log_probabilities[range(len(row)), row].sum())
             self.assertAlmostEqual(answer.score, expected, delta=1e-4)  # it has four decimals
 
+    @pytest.mark.slow
     def test_beams(self, family):
         ids = self.generated(family, num_beams=4, num_return_sequences=2)
         expected = [[text_of(row) for row in ids[2 * number : 2 * number + 2]] for number in range(len(TEXTS))]
         beams = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": LONGEST}
         self.assertEqual(stripped(ours(family).predict(TEXTS, raw=True, **beams)), expected)
 
+    @pytest.mark.quick_cases(1)
     def test_samples_with_a_seed(self, family):
         """Drawn again token by token from the logits of the whole answer so far, with random numbers of seed and row."""
         settings = {"do_sample": True, "temperature": 1.3, "num_return_sequences": 2, "seed": 11}
@@ -150,6 +154,7 @@ class PlainTransformersTest(parameterized.TestCase):
                 break
         return ids
 
+    @pytest.mark.quick_cases(1)
     def test_probabilities_of_labels(self, family):
         probabilities = ours(family).predict_labels(TEXTS, LABELS, raw=True)
         for text, of_text in zip(TEXTS, probabilities, strict=True):
@@ -160,6 +165,7 @@ class PlainTransformersTest(parameterized.TestCase):
             expected = torch.tensor(scores).double().softmax(-1)
             np.testing.assert_allclose([of_text[label] for label in LABELS], expected, atol=1e-5, rtol=0)
 
+    @pytest.mark.quick_cases(1)
     def test_losses_of_training(self, family):
         """The mean over targets and the norm of its gradient, in one update of a trainer."""
         task = make_task(prefix="", labels=["bad", "not good at all"])

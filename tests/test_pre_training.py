@@ -197,6 +197,7 @@ class EvaluationTest(parameterized.TestCase):
         np.testing.assert_allclose(results["tasks"]["pre_train"]["nll"], total / count, rtol=2e-6)
         self.assertEqual(losses(directory, "eval/nll")[-1], results["tasks"]["pre_train"]["nll"])
 
+    @pytest.mark.slow
     def test_an_evaluation_in_the_midst_of_training_changes_no_step(self):
         """Dropout is off while it lasts, and on again afterwards."""
         _, scored = self.scored(4)
@@ -212,6 +213,7 @@ class DocumentsTest(parameterized.TestCase):
         ("a.txt", b"one document", "no document is held out at --validation_fraction 0.4; raise it"),
         ("a.txt", b"too\nshort\nfor\na\nblock\n", "[0-9]+ tokens, less than one block of 568"),
     )
+    @pytest.mark.quick_cases(1)
     def test_bad_files_are_refused_by_line(self, name, content, message):
         with exits_with(65, message):
             run("--train_file", str(written(name, content)), "--validation_fraction", "0.4")
@@ -222,6 +224,7 @@ class DocumentsTest(parameterized.TestCase):
             with exits_with(65, "less than one block"):
                 start("--validation_fraction", fraction)
 
+    @pytest.mark.slow
     def test_a_refused_run_does_not_stand_in_the_way_of_more_text(self):
         _, directory = run_after_a_refusal()
         self.assertTrue((directory / "metrics.jsonl").is_file())
@@ -283,6 +286,7 @@ class FlagsTest(parameterized.TestCase):
             run(*flags, "--train_file", str(written("a.txt", TEXT.encode())), "--dry_run")
         self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), ["text_column_name", "pack"])
 
+    @pytest.mark.slow
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
         settings = settings_of_a_run_without_accelerator()
         names = ("inputs_length", "noise_density", "learning_rate")
@@ -440,7 +444,7 @@ class SourcesTest(parameterized.TestCase):
         self.assertEqual(losses(interrupted, "train/tokens_seen"), losses(whole, "train/tokens_seen"))
 
     @parameterized.parameters("eos", "none")
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_validation_file_is_the_same_text_however_training_reads_its_own(self, separator):
         rows = [{"text": line} for line in TEXT.splitlines()]
         files = [str(folder() / name) for name in ("trained.jsonl", "held_out.jsonl")]

@@ -177,6 +177,7 @@ class EveryObjectiveTest(parameterized.TestCase):
 
 class PlainAlgorithmTest(parameterized.TestCase):
     @parameterized.parameters(568, 64)
+    @pytest.mark.slow
     def test_masks_obey_the_law_of_the_plain_algorithm(self, length):
         """The benchmark's peer: equal counts, tokens from equal masks, span lengths and positions."""
         self.assertLen(collator_benchmark.check_same_law(length, 2000), 7)

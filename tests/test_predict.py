@@ -111,7 +111,7 @@ def log_probability(model, text: str, ids_T) -> float:
 
 class AnswersTest(parameterized.TestCase):
     @parameterized.parameters(*WAYS)
-    @pytest.mark.quick_cases(3)
+    @pytest.mark.slow
     def test_answers_do_not_depend_on_the_batch(self, way):
         self.check_batches(way, "seq2seq")
 
@@ -129,12 +129,14 @@ class AnswersTest(parameterized.TestCase):
         np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
 
     @parameterized.parameters("seq2seq", "causal")
+    @pytest.mark.quick_cases(1)
     def test_choices_do_not_depend_on_the_batch(self, family):
         rows = rows_file(count=8)
         lines = [answers("--labels", f"--batch_size {size}", rows=rows, family=family) for size in (1, 8)]
         shares = [shares_of(each) for each in lines]
         np.testing.assert_allclose(*shares, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.slow
     def test_what_is_drawn_for_a_row_is_named_by_seed_and_row_alone(self):
         rows = rows_file(count=10)
         drawn = texts_of(answers("--do_sample", rows=rows))
@@ -149,6 +151,7 @@ class AnswersTest(parameterized.TestCase):
         {}, {"num_beams": 3}, {"num_beams": 3, "length_penalty": -4.0}, {"num_beams": 3, "num_return_sequences": 2},
         {"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 6},
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_answers_are_those_of_transformers_and_every_flag_changes_them(self, **settings):
         ids = ids_of_transformers(**settings)
         lines, log = answers_and_log(words_of(settings))
@@ -163,7 +166,7 @@ class AnswersTest(parameterized.TestCase):
                 self.assertNotEqual(lines, answers_and_log(words_of(fewer))[0], name)
 
     @parameterized.parameters((3.0, 40, 0.7), (1.0, 0, 0.4), (1.0, 5, 1.0), (1.0, 0, 1.0), (3.0, 0, 1.0))
-    @pytest.mark.quick_cases(3)
+    @pytest.mark.quick_cases(1)
     @torch.no_grad()
     def test_the_first_token_is_drawn_as_numpy_draws_it(self, temperature, top_k, top_p):
         start = torch.zeros(22, 1, dtype=torch.long)
@@ -182,6 +185,7 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual(texts_of(answers(flags)), decoded(expected))
 
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
+    @pytest.mark.quick_cases(1)
     def test_score_is_the_models_log_probability_with_the_end(self, **settings):
         model, ids = loaded(folder_with_ends()), ids_of_transformers(**settings)
         each = settings.get("num_return_sequences", 1)
@@ -225,6 +229,7 @@ class AnswersTest(parameterized.TestCase):
             np.testing.assert_allclose(list(line["probabilities"].values()), logits.softmax(-1).tolist(), atol=1e-5)
             self.assertEqual(line["prediction"], ["negative", "positive"][int(logits.argmax())])
 
+    @pytest.mark.slow
     def test_label_words_are_written_whatever_the_checkpoint_was_used_for(self):
         model = random_model()
         folders = [saved(model, "sentiment"), saved(model)]
@@ -240,6 +245,7 @@ class AnswersTest(parameterized.TestCase):
         self.assertNotEqual(free_of_other, free)
 
     @parameterized.parameters("similarity", "sentiment")
+    @pytest.mark.quick_cases(1)
     def test_an_answer_that_is_no_label_or_number_is_marked_and_counted(self, task):
         folder = saved(random_model(), task)
         with contextlib.redirect_stderr(io.StringIO()) as log:
@@ -293,7 +299,7 @@ def copy_of(output: Path) -> Path:
 
 class ResumeTest(parameterized.TestCase):
     @parameterized.parameters("sampling", "greedy")
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_cut_at_any_byte_it_ends_as_an_unbroken_run(self, way):
         rows, whole, path = rows_file(count=10), unbroken(WAYS[way]), output_path()
         content, progress = whole.read_bytes(), progress_path(whole).read_bytes()
@@ -305,6 +311,7 @@ class ResumeTest(parameterized.TestCase):
             self.assertEqual(path.read_bytes(), content, size)
 
     @parameterized.parameters(4, 8)
+    @pytest.mark.quick_cases(1)
     def test_stopped_after_any_window_it_keeps_the_windows_and_answers_the_rest(self, done):
         rows, path, whole = rows_file(count=10), output_path(), unbroken()
         lines = Path(rows).read_text().splitlines()
@@ -319,6 +326,7 @@ class ResumeTest(parameterized.TestCase):
         predict(rows, path)
         self.assertEqual(path.read_bytes(), whole.read_bytes().replace(b'"idx": 0', b'"idx": 9', 1))
 
+    @pytest.mark.slow
     def test_a_finished_file_needs_no_model_and_input_that_grew_is_answered_as_if_it_had_been_whole(self):
         rows, path = rows_file(count=10), copy_of(unbroken())
         before = path.read_bytes()
@@ -410,6 +418,7 @@ def models_texts(rows, *flags: str) -> list[str]:
 
 class CutTest(parameterized.TestCase):
     @parameterized.product(family=["seq2seq", "causal", "masked", "encoder"], flags=["", "--include_inputs"])
+    @pytest.mark.quick_cases(6)
     def test_a_line_says_how_many_tokens_were_cut_and_only_where_some_were(self, family, flags):
         texts = [" ".join(["the"] * count) for count in (3, 200, 20, 90)]
         rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"inputs": text} for text in texts])
@@ -447,6 +456,7 @@ class RowsTest(parameterized.TestCase):
             ["mnli hypothesis: B. premise: A."],
         ),
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_what_a_row_becomes(self, flags, rows, expected):
         path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
         self.assertEqual(models_texts(path, flags), expected)
@@ -456,6 +466,7 @@ class RowsTest(parameterized.TestCase):
         ("rows.jsonl", '\ufeff{"inputs": "a"}\n\n"b"\n', ["a", "b"]),
         ("rows.json", '[\n {"inputs": "a"},\n {"inputs": "b"}]', ["a", "b"]),
     )
+    @pytest.mark.quick_cases(1)
     def test_every_form_of_lines_is_read(self, name, content, expected):
         path = Path(tempfile.mkdtemp()) / name
         path.write_text(content, newline="")

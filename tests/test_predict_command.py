@@ -107,6 +107,7 @@ def untidy_texts(count: int) -> list[str]:
 class TablesTest(parameterized.TestCase):
     """Predicting reads the tables that fine-tuning reads."""
 
+    @pytest.mark.slow
     def test_300_rows_with_quotes_and_line_breaks_give_300_answers(self):
         texts = untidy_texts(300)
         records = [[label, text] for text, label in zip(texts, ["1", "", "positive", "?"] * 75, strict=True)]
@@ -119,6 +120,7 @@ class TablesTest(parameterized.TestCase):
         ("rows.csv", {}), ("rows.csv.gz", {"delimiter": ";"}), ("rows.csv", {"delimiter": "|"}), ("rows.tsv", {}),
         ("rows.parquet", {}),
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_every_table_is_read_as_the_same_json_lines(self, name, dialect):
         texts = ["plain", "naïve, ☃", "a; b"] if "tsv" in name else untidy_texts(8)
         records = [[str(i), text, "spare"] for i, text in enumerate(texts)]
@@ -189,6 +191,7 @@ class TablesTest(parameterized.TestCase):
 
 class CommandTest(parameterized.TestCase):
     @parameterized.parameters(*WAYS)
+    @pytest.mark.quick_cases(1)
     def test_every_way_answers_every_row_in_order(self, way):
         lines = printed(WAYS[way], "--batch_size 4 --window 8", rows=rows_file(count=10))
         self.assertEqual([line["row"] for line in lines], list(range(10)))
@@ -212,6 +215,7 @@ class CommandTest(parameterized.TestCase):
             self.assertEqual([line["inputs"] for line in lines], [f"{prefix}{text}" for text in typed.splitlines()])
 
     @parameterized.parameters("causal", "masked")
+    @pytest.mark.quick_cases(1)
     def test_other_families_answer_too(self, family):
         lines = printed(rows=rows_file(count=5), family=family)
         self.assertLen(lines, 5)

@@ -116,6 +116,7 @@ class OffloadTest(parameterized.TestCase):
     """`--device_map` with room for a part of the model, or for nothing: the rest is read from the disk."""
 
     @parameterized.parameters(("seq2seq", "0KiB"), ("causal", "175KiB"), ("masked", "0KiB"))
+    @pytest.mark.quick_cases(1)
     def test_a_model_on_the_disk_answers_as_one_in_memory(self, family, room):
         rows, path, whole = rows_file(count=6), output_path(), output_path()
         run_cli(*predict_words("--labels", output=whole, rows=rows, family=family))

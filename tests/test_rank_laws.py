@@ -245,7 +245,7 @@ MIXED = ("labels that are written", "labels that are scored")
 
 class EvaluationTest(ReportTest):
     @parameterized.parameters(*alternating(EVALUATIONS))
-    @pytest.mark.quick_cases(9)
+    @pytest.mark.quick_cases(1)
     def test_every_rank_reports_what_one_rank_reports(self, name, world_size):
         self.check(name, world_size)
 
@@ -265,6 +265,7 @@ class EvaluationTest(ReportTest):
             self.assert_same(report, expected)
 
     @parameterized.parameters(*alternating(MIXED))
+    @pytest.mark.quick_cases(1)
     def test_tasks_of_a_mixture_on_sharded_weights_do_too(self, name, world_size):
         self.check_mixture(name, world_size)
 
@@ -285,6 +286,7 @@ class EvaluationTest(ReportTest):
             self.assert_same(report, expected)
 
     @parameterized.parameters(*SEVERAL)
+    @pytest.mark.quick_cases(1)
     def test_ranks_with_parts_of_the_weights_make_as_many_forward_passes(self, world_size):
         """Each pass gathers the weights: one pair of row and label a pass, and the last batch has fewer of them."""
         model, tokenizer, sets = eval_sets("labels that are scored", (7,))
@@ -300,7 +302,7 @@ class EvaluationTest(ReportTest):
             self.assert_same(report, expected)
 
     @parameterized.product(rows=(1, 2, 7, 13), world_size=(1, *SEVERAL))
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_ranks_share_the_batches_and_stay_in_step(self, rows, world_size):
         """Each row is read by one rank; a rank without a batch of its own reads the first one once more."""
         model, tokenizer, (eval_set,) = eval_sets("a head's class", (rows,))
@@ -318,6 +320,7 @@ class EvaluationTest(ReportTest):
 
 class PreTrainingEvaluationTest(ReportTest):
     @parameterized.parameters((1, 3), (2, 2), (7, 3), (13, 2))
+    @pytest.mark.quick_cases(1)
     def test_every_rank_reports_what_one_rank_reports(self, blocks, world_size):
         self.check(blocks, world_size)
 
@@ -428,12 +431,12 @@ class PredictionTest(OwnStopRequests):
         self.enter_context(mock.patch.object(running, "load_predictor", load_one_at_a_time))
 
     @parameterized.parameters(*alternating(PREDICTIONS))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.slow
     def test_the_file_of_answers_is_that_of_one_rank(self, way, world_size):
         self.check(way, world_size, 13)
 
     @parameterized.parameters((0, 3), (1, 2), (2, 3), (7, 2))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_so_it_is_with_few_rows(self, count, world_size):
         self.check("chosen", world_size, count)
 
@@ -456,6 +459,7 @@ class PredictionTest(OwnStopRequests):
         self.assertEqual([json.loads(line)["row"] for line in expected.splitlines()], list(range(count)))
 
     @parameterized.parameters(*SEVERAL)
+    @pytest.mark.slow
     def test_a_rank_that_is_asked_to_stop_stops_all_after_the_same_rows_and_any_number_goes_on(self, world_size):
         (rows, expected), output = answers_of_one_rank("chosen", 13), folder() / "answers.jsonl"
         requests = threading.local()
@@ -791,6 +795,7 @@ class TrainingTest(OwnStopRequests):
     """Updates of six rows; the last has one: a rank without a row waits for the others, and adds nothing."""
 
     @parameterized.parameters((2, 1, 3), (3, 2, 1))
+    @pytest.mark.quick_cases(1)
     def test_losses_gradients_tokens_and_weights_are_those_of_one_rank(self, world_size, batch_size, accumulation):
         self.check(world_size, batch_size, accumulation)
 
@@ -808,6 +813,7 @@ class TrainingTest(OwnStopRequests):
             torch.testing.assert_close(report["first_weight"], expected["first_weight"], rtol=NEAR, atol=1e-7)
 
     @parameterized.parameters(*SEVERAL)
+    @pytest.mark.quick_cases(1)
     def test_an_update_that_is_broken_on_one_rank_is_skipped_by_all(self, world_size):
         directory = folder()
         by_rank = on_ranks(world_size, lambda: trained(7, 6 // world_size, 1, fails_at(1), output_dir=directory))
@@ -819,6 +825,7 @@ class TrainingTest(OwnStopRequests):
             self.assertEqual((incident["step"], incident["examples"]), (1, names))
 
     @parameterized.parameters((2, -1), (3, 0))
+    @pytest.mark.quick_cases(1)
     def test_ranks_stop_after_the_same_update_with_the_files_of_all(self, world_size, asked):
         self.check_stop(world_size, asked)
 

@@ -130,6 +130,7 @@ class AgreementTest(parameterized.TestCase):
         self.assertEqual(said_by_ranks(2, tiny_model(), [nothing]), [["", ""]])
 
     @parameterized.parameters(torch.float32, torch.bfloat16)
+    @pytest.mark.slow
     def test_any_flipped_bit_is_found_and_named_on_both_ranks(self, dtype):
         rng, model = random.Random(0), tiny_model().to(dtype)
         names = [name for name, _ in model.named_parameters()]
@@ -180,6 +181,7 @@ class CheckWeightsTest(parameterized.TestCase):
         return weight.numel()
 
     @parameterized.parameters(math.nan, math.inf, -math.inf)
+    @pytest.mark.quick_cases(1)
     def test_a_weight_that_is_not_finite_is_named_and_not_saved(self, value):
         directory, trainer = folder(), tiny_trainer()
         trainer.save_model(str(directory / "whole"))

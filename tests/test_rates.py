@@ -174,7 +174,7 @@ class FlopsTest(parameterized.TestCase):
         (dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8), 128, 29),
         (dict(d_model=64, d_kv=24, d_ff=96, num_layers=3, num_decoder_layers=1, num_heads=4), 17, 5),
     )
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_the_count_equals_the_formula(self, settings, S, T):
         model = t5(**settings)
         counted = counting.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
@@ -217,7 +217,7 @@ class StepFlopsTest(parameterized.TestCase):
         self.assertEqual(found, self.counted_anew(model))
 
     @parameterized.parameters("encoder", "decoder", "encoder.block.0", "shared")
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.slow
     def test_less_where_a_part_is_frozen(self, part):
         model = t5(**self.SIZES)
         for name, parameter in model.named_parameters():

@@ -6,6 +6,7 @@ import json
 import tempfile
 
 import numpy as np
+import pytest
 import torch
 from absl.testing import parameterized
 from torch.nn.modules.module import register_module_forward_hook
@@ -62,6 +63,7 @@ CASES = {
 
 class ReferenceCodeTest(parameterized.TestCase):
     @parameterized.parameters(*CASES)
+    @pytest.mark.slow
     def test_plain_code_computes_the_same(self, name):
         method, plain_call = CASES[name]
         fast, plain = run_with("", method), run_with(name, method)
@@ -71,6 +73,7 @@ class ReferenceCodeTest(parameterized.TestCase):
         self.assertGreaterEqual(len(fast["numbers"]), 6)
         np.testing.assert_allclose(plain["numbers"], fast["numbers"], rtol=TOLERANCE)
 
+    @pytest.mark.slow
     def test_names_are_checked_and_all_are_all(self):
         off = run_with("all", "score")["off"]
         # Dropout draws otherwise (test_attention.py); the tokenizer is pre-training's (test_corpora.py).

@@ -116,6 +116,7 @@ def card_of(benchmark) -> dict:
 
 class ShippedEntriesTest(parameterized.TestCase):
     @parameterized.parameters(*ENTRIES)
+    @pytest.mark.quick_cases(1)
     def test_an_entry_is_plain_data_and_passes_the_check(self, *key):
         entry = DATASET_VALS[key[0]][key[1]]
         self.assertContainsSubset(REQUIRED_FIELDS, entry)
@@ -592,6 +593,7 @@ class TaskCardTest(parameterized.TestCase):
         run_cli("predict", *words, "--scores", "--use_cpu", *flags)
         return read_rows(output)
 
+    @pytest.mark.slow
     def test_lengths_come_back(self):
         card = json.loads((self.saved("sentiment") / "task.json").read_text())
         lengths = {"max_source_length": 64, "max_target_length": 5, "max_answer_tokens": {"sentiment": 5}}
@@ -651,6 +653,7 @@ class TaskCardTest(parameterized.TestCase):
         ({"family": "seq2seq"}, {}, "--model_family causal", "--model_family causal differs from seq2seq"),
         ({"answer_separator": ":"}, {"answer_separator": "="}, "--answer_separator =", "--answer_separator = differs from :"),
     )  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_what_differs_for_a_causal_model_warns_and_holds(self, card, card_that_agrees, words, message):
         folders = [self.saved("sentiment", model=self.causal, **changes) for changes in (card, card_that_agrees)]
         self.check_that_it_warns_and_holds(folders[0], words, message, folders[1])

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from report_runs import make_run, reported, written
 from shown_tables import terminal_tables
@@ -151,6 +152,7 @@ class PublishedTest(parameterized.TestCase):
             self.assertEqual(scores[task, metric], expected, place)
 
     @parameterized.parameters(*enumerate(SIZES))
+    @pytest.mark.quick_cases(1)
     def test_the_scores_give_the_printed_averages(self, at, size):
         for benchmark, metrics, average in (
             ("glue", GLUE_METRICS, GLUE_AVERAGES[at]),

@@ -132,6 +132,7 @@ class NumbersTest(parameterized.TestCase):
 
     @parameterized.parameters(((1, 1), (None, None), False), ((1, 2), (None, None), False), ((1, 2), (40, 40), True),
                               ((1, 1), (40, 30), False))  # fmt: skip
+    @pytest.mark.quick_cases(1)
     def test_a_mean_over_runs_that_were_scored_on_other_rows_says_so(self, seeds, limits, differ):
         """`--max_eval_samples` draws rows by the seed; the whole split is the same for every seed."""
         runs = []
@@ -225,6 +226,7 @@ class SafetyTest(parameterized.TestCase):
         self.assertIn(EVIL, [example["prediction"] for example in Page(page).examples])
         self.assertNotRegex(report.markdown, "<img|\x1b")
 
+    @pytest.mark.slow
     def test_the_page_asks_nothing_of_a_network_and_needs_no_inline_styles(self):
         elements = Page(drawn_page(*three_runs()[:1])).elements
         for _, attributes in elements:

@@ -382,6 +382,7 @@ class ResetTest(parameterized.TestCase):
         self.assertTrue(torch.equal(weights(resumed.model), weights(trainer.model)))
         self.assertEmpty([path.name for path in output_dir.glob(".*")])
 
+    @pytest.mark.slow
     def test_a_second_restart_resets_nothing_either(self):
         output_dir, reset = folder() / "new", "optimizer,schedule"
         self.go_on(reset, output_dir, save_steps=5, max_steps=7)
@@ -415,6 +416,7 @@ class ResetTest(parameterized.TestCase):
         with exits_with(78, "nothing is left to train: 4 steps are done.* makes 4"):
             self.go_on(max_steps=4)
 
+    @pytest.mark.slow
     def test_a_longer_run_follows_its_new_total(self):
         longer = folder() / "run"
         train(longer, max_steps=1, save_steps=1)
@@ -434,6 +436,7 @@ class StartTest(parameterized.TestCase):
         train(run, choose_start(run, "auto", reset), max_steps=step, save_steps=step)
         return run / f"checkpoint-{step}"
 
+    @pytest.mark.slow
     def test_a_run_begins_elsewhere_but_goes_on_from_its_own(self):
         old, new = folder(), folder()
         first = self.checkpoint(old, 4)
@@ -525,6 +528,7 @@ class ScriptTest(parameterized.TestCase):
         state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
         self.assertGreater(state["stateful_callbacks"]["MaxMinutesCallback"]["attributes"]["seconds_before"], 0.006)
 
+    @pytest.mark.slow
     def test_seconds_and_rates_of_an_extended_run_are_of_all_its_updates(self):
         directory = folder() / "run"
         argv = later_wins(FLAGS, "--save_steps", "1", "--output_dir", str(directory))

@@ -594,6 +594,7 @@ class OwnRowsTest(InFolderTest):
         _, log = self.evaluate(*same_rows, "--seed=5", "--validation_split=0.2")
         self.assertNotIn("WARNING", log)
 
+    @pytest.mark.slow
     def test_answers_to_other_rows_are_not_cut_at_the_longest_of_their_targets(self):
         """An answer that goes on after the target is wrong; `predict` shows it whole, too."""
         long_target = "the delivery was late and the lamp was damaged"

@@ -124,6 +124,7 @@ class FullDiskTest(parameterized.TestCase):
             write_rows(path, rows)
         self.assertEqual((os.listdir(path.parent), path.read_bytes()), ([name], b"before"))
 
+    @pytest.mark.slow
     def test_a_file_that_does_not_fit_is_named_with_its_bytes(self):
         output = folder() / "report"
         words = ("report", make_run(folder() / "a", "sentiment"), "--output", output, "--format", "md")
@@ -157,7 +158,7 @@ class FullDiskTest(parameterized.TestCase):
 
 class CheckpointTest(parameterized.TestCase):
     @parameterized.parameters("resume", "resume_from_checkpoint")
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_checkpoint_of_hugging_face_s_must_be_complete(self, flag):
         path = folder() / "checkpoint-3"
         path.mkdir()

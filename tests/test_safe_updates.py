@@ -41,6 +41,7 @@ class ScriptedSpikes(SpikeDetector):
 
 class NonFiniteTest(parameterized.TestCase):
     @parameterized.parameters("adamw", "adafactor")
+    @pytest.mark.quick_cases(1)
     def test_a_skipped_update_changes_no_weight_and_no_moment_but_schedule_and_steps_go_on(self, optimizer):
         self.check_skipped(optimizer)
 
@@ -62,6 +63,7 @@ class NonFiniteTest(parameterized.TestCase):
         self.assertLen(set(rates), 7)
 
     @parameterized.parameters((-math.inf, 1), (NAN, 2))
+    @pytest.mark.quick_cases(1)
     def test_a_loss_that_is_none_is_an_incident_with_its_examples(self, factor, accumulation):
         self.check_incident(factor, accumulation)
 
@@ -132,6 +134,7 @@ class NonFiniteTest(parameterized.TestCase):
         with exits_with(70, "step 2: the update has no target token at all.*--max_target_length"):
             trainer.train()
 
+    @pytest.mark.slow
     def test_logged_losses_are_means_over_sound_updates(self):
         still = {"num_train_epochs": 1, "optim": "sgd", "learning_rate": 0.0}
         whole = make(**still)
@@ -211,7 +214,7 @@ class SpikePolicyTest(parameterized.TestCase):
 
 class OutOfMemoryTest(parameterized.TestCase):
     @parameterized.parameters(((8, 1), "model", "sgd"), ((4, 2), "backward", "adamw_torch"))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_the_trajectory_stays(self, cut, where, optim):
         self.check_trajectory(cut, where, optim)
 
@@ -239,6 +242,7 @@ class OutOfMemoryTest(parameterized.TestCase):
             (line["step"], line["kind"], line["action"]), (3, "out_of_memory", "micro-batches in 2 pieces")
         )
 
+    @pytest.mark.slow
     def test_the_run_is_the_one_that_was_cut_from_that_step_on(self):
         """To the bit: what a resumed run computes that meets the lack of memory again, or remembers the pieces."""
         failing = make(8, 1, max_steps=4)
@@ -268,6 +272,7 @@ class OutOfMemoryTest(parameterized.TestCase):
             trainer.train()
 
     @parameterized.parameters((4, 2), (1, 1), (16, 8))
+    @pytest.mark.quick_cases(1)
     def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):
         first, second = make(8, 1), make(rows, 1)
         first.updates.micro_batches.pieces = 4

@@ -52,6 +52,7 @@ def notes(directory) -> list[str]:
 
 
 class NanTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_without_any_number_the_last_weights_stay_and_it_is_said(self):
         directory = folder() / "run"
         with self.assertLogs("t5suite", "WARNING") as logs:
@@ -94,6 +95,7 @@ class TakingUpTest(parameterized.TestCase):
         start(self.directory, self.SCORES, stops_in_step=3)
         self.best = weights(self.directory / "checkpoint-2")
 
+    @pytest.mark.slow
     def test_the_best_checkpoint_is_found_in_a_directory_that_was_moved(self):
         moved = self.directory.rename(folder() / "moved")
         start(moved, self.SCORES)

@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from masked_texts import CLS, SEP
 from scipy import stats
@@ -114,6 +115,7 @@ class DatasetTest(parameterized.TestCase):
             self.assertCountEqual(first_ids, starts)
         self.assertNotEqual(*([dataset[j]["input_ids"][1] for j in range(n, n + 10)] for n in (0, 10)))
 
+    @pytest.mark.slow
     def test_the_other_document_is_any_but_this_one(self):
         dataset = self.dataset(num_examples=3000)
         homes = {token: d for d in range(4) for token in np.concatenate(dataset.documents[d][:])}

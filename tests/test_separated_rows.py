@@ -184,6 +184,7 @@ class LinesTest(parameterized.TestCase):
             load_own_rows(path, no_eval=True, **COLUMNS)
 
     @parameterized.parameters(1, 5, 60, 2000)
+    @pytest.mark.quick_cases(1)
     def test_rows_and_numbers_are_those_of_a_plain_loop(self, size):
         rng = np.random.default_rng(size)
         texts = ["a", "é", "x" * 3000]

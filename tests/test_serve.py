@@ -140,7 +140,7 @@ class AnswersTest(ServedTest):
         ("--labels good,bad --include_inputs", {"labels": ["good", "bad"], "include_inputs": True}),
         ("--raw --max_new_tokens 3", {"raw": True, "max_new_tokens": 3}),
     )  # fmt: skip
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_the_answers_are_those_of_predict(self, flags, settings):
         rows = [row["sentence"] for row in ROWS] if "raw" in settings else ROWS
         expected = answers(flags, rows=str(write_rows(rows_file(), rows)))

@@ -54,10 +54,12 @@ def trial_words(content: dict, at: int) -> tuple[dict, list[str]]:
 
 class YamlTest(parameterized.TestCase):
     @parameterized.parameters(*FILES)
+    @pytest.mark.quick_cases(5)
     def test_nothing_is_wrong_with_it(self, name):
         self.assertEqual(cli_output("sweep", "lint", FOLDER / name).strip(), f"{FOLDER / name}: fine")
 
     @parameterized.parameters(*FILES)
+    @pytest.mark.quick_cases(1)
     def test_the_script_takes_what_the_sweep_draws(self, name):
         content = yaml.safe_load((FOLDER / name).read_text())
         script = content["program"].removesuffix(".py")

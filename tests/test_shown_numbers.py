@@ -358,6 +358,7 @@ class CardTest(ShownTest):
         tasks = cls.results["tasks"]
         cls.scores = {(task, name): value for task, of in tasks.items() for name, value in of.items()}
 
+    @pytest.mark.slow
     def test_every_score_of_the_card_is_that_of_the_results(self):
         rows = markdown_tables(self.text)[0]
         shown = {(row["name"], row["metric"]): row["value"] for row in rows if row["metric"] != "average"}
@@ -837,6 +838,7 @@ class ProgressTest(ShownTest):
             self.assertEqual(shown_step, self.trainer.state.global_step)
             self.assert_shows(shown, expected, 1)
 
+    @pytest.mark.slow
     def test_a_step_s_line_has_what_was_logged(self):
         logs = {"loss": 3.41278, "grad_norm": 0.8167, "weight_norm": 71.2678, "learning_rate": 2.178e-3, "mfu": 31.2678,
                 "accuracy": 41.2678, "data_wait": 12.678, "peak_memory_gb": 3.2178}  # fmt: skip

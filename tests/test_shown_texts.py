@@ -7,6 +7,7 @@ import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import pytest
 import yaml
 from absl.testing import parameterized
 from odd_tokenizers import byte_tokenizer, word_tokenizer
@@ -90,6 +91,7 @@ class DemonstrationsTest(parameterized.TestCase):
         self.texts = [instructed(words, count) for words, count in zip(self.inputs, (2, 1, 0), strict=True)]
         self.assertEqual([num_tokens(text) for text in self.texts], [self.longest] * 3)
 
+    @pytest.mark.slow
     def test_a_dry_run_shows_those_that_were_read(self):
         task = load_task("super_ni", "english")
         ids = [example["input_ids"] for example in encode_rows(self.rows, task, "test", source_length=self.longest)]
@@ -123,6 +125,7 @@ class UnknownPiecesTest(parameterized.TestCase):
         return printed.getvalue()
 
     @parameterized.parameters((["--max_steps=1000"], "8,000 epochs"), (["--max_steps=1"], "8.0 epochs"))
+    @pytest.mark.quick_cases(1)
     def test_many_passes_over_few_rows_are_seen_before_they_are_made(self, flags, epochs):
         """An update of 32 examples is eight passes over four rows."""
         text = self.dry_run(*flags, "--per_device_train_batch_size=32")
@@ -183,6 +186,7 @@ class CutTest(parameterized.TestCase):
         hidden = len(CUT_LATE) - 2000
         self.assertEqual(cut_late, f"{CUT_LATE[:2000]} ... ({hidden} more characters) [cut: {count} more tokens]")
 
+    @pytest.mark.slow
     def test_a_row_is_the_same_one_wherever_it_is_cut(self):
         """Two runs with other lengths are compared row by row."""
         run = run_with_long_rows()
@@ -239,6 +243,7 @@ class FamiliesTest(parameterized.TestCase):
         self.assertEqual(figures["lengths"]["t train inputs"]["cut_off"], share)
 
     @parameterized.parameters(0, 3)
+    @pytest.mark.quick_cases(1)
     def test_decoder_only_models_cut_before_the_separator(self, num_cut):
         data = folder()
         tokenizer = byte_tokenizer()

@@ -121,6 +121,7 @@ class RenderingTest(parameterized.TestCase):
         self.assertNotIn("[t5suite:", script)
 
     @parameterized.parameters(*WORDS)
+    @pytest.mark.slow
     def test_words_and_values_come_literally(self, kind):
         words = [*WORDS[kind], *HOSTILE, *MARKS, "#SBATCH --nodes=9"]
         variables = {f"WORD_{index}": word for index, word in enumerate((*HOSTILE, *MARKS))}
@@ -208,6 +209,7 @@ class SubmittingTest(parameterized.TestCase):
             cli_output(*self.SUBMIT)
 
     @parameterized.parameters((0, 0, "4711\n", ""), (1, 78, "", "Invalid account"))
+    @pytest.mark.quick_cases(1)
     def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, message):
         fakes = FakeSlurm()
         argv = "slurm submit fine_tune --account lab --log_dir logs/a -- python x.py".split()
@@ -298,6 +300,7 @@ class EndTest(parameterized.TestCase):
         self.assertRegex(message.getvalue(), r"cannot requeue 7\b")
 
     @parameterized.parameters((True, 0, 75), (False, 0, 0))
+    @pytest.mark.slow
     def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
         """wandb's agent ends with 0 when it was stopped."""
         self.check_agent(signalled, code, exit_code)
@@ -317,6 +320,7 @@ class EndTest(parameterized.TestCase):
         self.assertEqual("requeue 6_2" in calls, exit_code == 75, calls)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
+    @pytest.mark.slow
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
         fakes = FakeSlurm()
         setup = fakes.folder / "it's a setup.sh"

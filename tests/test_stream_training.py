@@ -117,6 +117,7 @@ class ResumeTest(parameterized.TestCase):
             file = self.whole / f"checkpoint-{step}" / "stream-rank-0.json"
             self.assertEqual(json.loads(file.read_text())["num_given"], step * UPDATE)
 
+    @pytest.mark.slow
     def test_a_checkpoint_whose_position_is_broken_or_missing_is_passed_over(self):
         directory = without_steps_after(self.whole, 5)
         (directory / "checkpoint-5" / "stream-rank-0.json").write_text("{")
@@ -124,6 +125,7 @@ class ResumeTest(parameterized.TestCase):
         pre_train(directory)
         self.assert_equals_the_whole(directory)
 
+    @pytest.mark.slow
     def test_a_checkpoint_of_another_source_has_no_position(self):
         directory = folder() / "run"
         words = flags_of(directory, max_steps=1)

@@ -84,6 +84,7 @@ NAMES = ("a.txt", "a.jsonl", "a.json.gz", "a.txt.zst", "a.parquet")
 
 class ShareTest(parameterized.TestCase):
     @parameterized.product(names=[(name,) for name in NAMES] + [NAMES, ("a.txt", "b.jsonl")], count=(1, 2, 6, 15))
+    @pytest.mark.quick_cases(11)
     def test_every_document_belongs_to_one_reader_once_a_pass(self, names, count):
         directory, texts = folder(), number_documents(60)
         for i, name in enumerate(names):
@@ -150,6 +151,7 @@ class DealTest(parameterized.TestCase):
         (16, 8, "e0ae5dcba984721c", "ae4b93a2dcf079ea"),
         (1, 8, "1fa2fc5d51a3889a", "ecb58165b77cbb44"),
     )
+    @pytest.mark.quick_cases(1)
     def test_the_order_is_that_of_earlier_versions_where_the_counts_divide(
         self, file_count, reader_count, of_items, of_updates
     ):
@@ -236,6 +238,7 @@ class DealTest(parameterized.TestCase):
         files_used = -(-num_blocks // documents_a_file)
         self.assertLessEqual(len(opened), files_used + file_count, "a file is opened once a pass, some ahead of use")
 
+    @pytest.mark.slow
     def test_11_files_take_no_more_openings_of_16_streams_than_16(self):
         opened = {}
         for file_count in (11, 16):
@@ -245,7 +248,7 @@ class DealTest(parameterized.TestCase):
         self.assertLessEqual(len(opened[11]), 1.2 * len(opened[16]))
 
     @parameterized.product(shape=[(1, 2), (2, 0), (2, 2)], file_count=(3, 11))
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_rotated_parts_are_the_same_for_workers_ranks_and_restarts(self, shape, file_count):
         """Of 11 files, a pass is 28 updates."""
         source, whole = whole_run_over(file_count)
@@ -380,18 +383,19 @@ class SameDataTest(parameterized.TestCase):
         cls.whole = {name: updates(source, cls.NUM_UPDATES)[0] for name, source in cls.sources.items()}
 
     @parameterized.product(kind=("plain", "packed", "many"), shape=[(1, 2), (2, 0), (2, 2), (8, 0)])
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_workers_and_ranks_change_nothing(self, kind, shape):
         self.assertEqual(updates(self.sources[kind], self.NUM_UPDATES, *shape)[0], self.whole[kind])
 
     @parameterized.product(kind=("plain", "packed", "many"), cut=(1, 8, 23, 35))
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_going_on_from_any_update_changes_nothing(self, kind, cut):
         _, state = updates(self.sources[kind], cut)
         rest, _ = updates(self.sources[kind], self.NUM_UPDATES - cut, state=state)
         self.assertEqual(rest, self.whole[kind][cut:])
 
     @parameterized.parameters((1, 2, 1, 0), (2, 1, 1, 2), (2, 2, 8, 0))
+    @pytest.mark.quick_cases(1)
     def test_going_on_with_other_workers_and_ranks(self, ranks_before, workers_before, ranks_after, workers_after):
         source, cut = self.sources["plain"], 23
         _, state = updates(source, cut, ranks_before, workers_before)

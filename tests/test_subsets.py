@@ -71,12 +71,14 @@ class LimitsTest(parameterized.TestCase):
         (10, {"max_train_samples": 99}, 10),
         (1000, {"max_train_samples": 250}, 250),
     )
+    @pytest.mark.quick_cases(1)
     def test_as_many_rows_are_used_as_asked_for(self, count, flags, num_rows):
         numbers = trained_on(count, **flags)
         self.assertLen(numbers, num_rows)
         self.assertLen(set(numbers), num_rows)
         self.assertContainsSubset(numbers, range(count))
 
+    @pytest.mark.slow
     def test_the_rows_are_a_function_of_the_seed(self):
         first, again, another = (trained_on(max_train_samples=20, seed=seed) for seed in (1, 1, 2))
         self.assertEqual(first, again)
@@ -97,10 +99,11 @@ class SelectionTest(parameterized.TestCase):
         ("train[5%]", 76), ("train[0.5%]", 79), ("train[12.5%]", 70), ("train[97.5%]", 2),
         ("validation", 80),
     )  # fmt: skip
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_a_share_of_the_training_rows_is_held_out(self, selection_split, num_rows):
         self.assertLen(trained_on(selection_split=selection_split), num_rows)
 
+    @pytest.mark.slow
     def test_parts_of_parts_stay_parts(self):
         """Of 80 rows a tenth is kept aside, and of the others some are drawn: fewer are some of more."""
         all_of_them = not_kept_aside()
@@ -125,15 +128,18 @@ class SelectionTest(parameterized.TestCase):
         "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",
         "train[5%] ", "validation[5%]", "train[five%]", "Validation", "train[5%]x", "train[.5%]",
     )  # fmt: skip
+    @pytest.mark.quick_cases(2)
     def test_another_selection_split_is_refused_with_its_text(self, text):
         with exits_with(78, rf"--selection_split {re.escape(repr(text))}.*train\[5%\]"):
             trained_on(4, selection_split=text)
 
     @parameterized.parameters((1, "50%"), (2, "90%"))
+    @pytest.mark.quick_cases(1)
     def test_too_few_rows_to_split_are_refused(self, count, share):
         with exits_with(65, "--selection_split"):
             trained_on(count, selection_split=f"train[{share}]")
 
+    @pytest.mark.slow
     def test_a_part_of_a_published_split_is_named_as_one(self):
         columns = {"premise": "It rains.", "hypothesis": "It is wet."}
         file = write_rows(folder() / "train.jsonl", [{**columns, "label": n % 3, "idx": n} for n in range(6)])

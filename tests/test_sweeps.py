@@ -253,6 +253,7 @@ class SearchesTest(SweepTest):
         self.assertIn("best of sweep file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
+    @pytest.mark.slow
     def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self):
         """By hand over losses: 2 is the lowest of complete trials, `tied` has it first; null is no number."""
         self.check_best("maximize")
@@ -375,6 +376,7 @@ class FailuresTest(SweepTest):
         self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
         self.assertNotIn("left", last_line, "the others are not run")
 
+    @pytest.mark.slow
     def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
         curves = {"fine": ([1, 2], "exit 0"), "refused": ([1], "exit 78"), "again": ([3], "exit 0")}
         path = self.write_curves(curves, "maximize")
@@ -635,6 +637,7 @@ class GridTest(SweepTest):
         ("sentiment,entailment", [], []),
         ("rte,cola", ["--task_file", "mine.yaml"], ["--task_file", "mine.yaml"]),
     )
+    @pytest.mark.quick_cases(3)
     def test_tasks_bring_the_benchmark_that_has_them_all(self, tasks, flags, expected):
         command = ["python", "fine_tune_t5.py"]
         refusing = self.folder / "python"  # stands first on the path of a trial, beside the interpreter

@@ -196,7 +196,7 @@ class RunsTest(parameterized.TestCase):
         self.assertTrue(all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items()))
 
     @parameterized.parameters("generate", "score")
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_an_evaluation_is_that_of_a_run(self, method):
         rows, task = testing.tiny_rows("sentiment", count=9), t5suite.load_task("mini", "sentiment")
         trainer = testing.tiny_trainer(rows, task)
@@ -214,6 +214,7 @@ class RunsTest(parameterized.TestCase):
         loss = next(line["final/loss"] for line in run.history if "final/loss" in line)
         self.assertAlmostEqual(evaluation.loss, loss, places=5)
 
+    @pytest.mark.slow
     def test_a_run_is_what_its_directory_holds(self):
         run = testing.tiny_run(dataset_name="entailment", max_steps=3)
         self.assertEqual(run.results, json.loads((run.directory / "results.json").read_text()))

@@ -86,6 +86,7 @@ class CacheCase(parameterized.TestCase):
 
 
 class FewRowsTest(CacheCase):
+    @pytest.mark.slow
     def test_few_rows_are_not_kept(self):
         self.assertEqual(self.new_files(count=FEWEST_ROWS - 1), 0)
         self.assertEqual(self.new_files(count=FEWEST_ROWS), 1)
@@ -96,6 +97,7 @@ class CacheTest(CacheCase):
         super().setUp()
         self.enterContext(keeping_rows_from(ROWS))
 
+    @pytest.mark.slow
     def test_rows_are_tokenized_once_and_anew_where_something_has_changed(self):
         self.use_filled_cache()
         self.assertEqual(self.new_files("good", "--seed", "7", "--learning_rate", "1e-4"), 0)
@@ -109,6 +111,7 @@ class CacheTest(CacheCase):
         with mock.patch("importlib.metadata.version", version):
             self.assertEqual(self.new_files(), 1)
 
+    @pytest.mark.slow
     def test_kept_rows_give_the_run_of_rows_that_are_not_kept(self):
         self.use_filled_cache()
         file = filled_cache()[1]
@@ -122,6 +125,7 @@ class CacheTest(CacheCase):
         self.assertLen(self.files(), 1)
 
     @parameterized.parameters("torn", "zeroed", "emptied")
+    @pytest.mark.quick_cases(1)
     def test_a_damaged_file_is_rebuilt(self, damage):
         self.use_filled_cache()
         (place,) = self.files()

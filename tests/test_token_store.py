@@ -85,6 +85,7 @@ class TokensTest(parameterized.TestCase):
             self.assertEqual(counts["unk"], corpus.tokens(split).count(TOKENIZER.unk_token_id))
 
     @parameterized.parameters(True, False)
+    @pytest.mark.slow
     def test_nothing_is_held_out_of_the_text_where_validation_has_files_of_its_own(self, has_files):
         lines = [f"{word} at noon the king saw a boat {number}" for number, word in enumerate(WORDS[:12])]
         held_out = sum(is_held_out(line, 0.5) for line in lines)
@@ -118,6 +119,7 @@ class TokensTest(parameterized.TestCase):
         counts = corpus.manifest["splits"]
         self.assertEqual(counts["train"]["documents"] + counts["validation"]["documents"], 36)
 
+    @pytest.mark.slow
     def test_blocks_are_those_of_one_long_row_whatever_shards_they_stand_in(self):
         """`corpus show` of every block of 70 tokens, many of them across the border of two shards."""
         corpus = build(write_lines(texts(200)), unit_megabytes=0.0004)
@@ -259,6 +261,7 @@ class SplitTest(parameterized.TestCase):
     def sides(self, corpus):
         return [set(map(tuple, corpus.documents(split))) for split in ("train", "validation")]
 
+    @pytest.mark.slow
     def test_equal_documents_stand_on_one_side_and_order_changes_nothing(self):
         lines = texts() * 2
         corpus = build(write_lines(lines))
@@ -286,7 +289,7 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual(files_of(corpus.directory), self.expected)
 
     @parameterized.parameters([[0, 1, 2]], [[2, 0, 1]])
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_shares_of_several_jobs_in_any_order(self, order):
         directory = folder()
         corpora = [build(self.source, directory, shard=f"{index}/3") for index in order]
@@ -294,6 +297,7 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual(files_of(directory), self.expected)
         self.assertIsNotNone(build(self.source, directory, shard=f"{order[0]}/3"))
 
+    @pytest.mark.slow
     def test_a_build_that_stopped_anywhere_goes_on(self):
         whole, names = self.corpus.directory, [shard.name for shard in self.corpus.shards]
         directory = folder()
@@ -337,6 +341,7 @@ class AnotherBuildTest(parameterized.TestCase):
         ({"text_unit": "file"}, "--text_unit line there, file here"),
         ({"tokenizer": "bytes"}, "another tokenizer"),
     )
+    @pytest.mark.quick_cases(1)
     def test_other_settings_are_refused(self, changed, message):
         if "tokenizer" in changed:
             changed = {"tokenizer": byte_tokenizer()}
@@ -401,12 +406,14 @@ class DamageTest(parameterized.TestCase):
             self.show("--check_hashes")
 
     @parameterized.parameters(0, 10_000_000_000)
+    @pytest.mark.quick_cases(1)
     def test_a_file_whose_content_has_changed_is_refused_before_training(self, modified_at):
         self.path.write_bytes(bytes(self.path.stat().st_size))
         os.utime(self.path, ns=(0, modified_at))
         with exits_with(65, f"{self.path}: the file has changed"):
             pre_train(train_corpus=self.directory)
 
+    @pytest.mark.slow
     def test_a_corpus_is_read_through_once_and_again_where_it_has_changed(self):
         """The note of what was compared, by the files' times of change, is believed: those files are not read again."""
         pre_train(train_corpus=self.directory)

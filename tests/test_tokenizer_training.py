@@ -75,6 +75,7 @@ def command(*argv):
 
 class EveryKindTest(parameterized.TestCase):
     @KINDS
+    @pytest.mark.quick_cases(1)
     def test_the_vocabulary_is_as_large_as_asked_and_has_the_special_tokens(self, kind):
         tokenizer, _ = trained(kind)
         self.assertLen(tokenizer, SIZES[kind])
@@ -84,6 +85,7 @@ class EveryKindTest(parameterized.TestCase):
         self.assertEqual(named, {getattr(tokenizer, name) for name in SPECIAL[kind]})
 
     @KINDS
+    @pytest.mark.quick_cases(1)
     def test_text_comes_back(self, kind):
         tokenizer, _ = trained(kind)
         for text in TEXT[-5:]:
@@ -114,6 +116,7 @@ class EveryKindTest(parameterized.TestCase):
             self.assertEqual(hashes_of(here), hashes_of(where / kind), kind)
 
     @KINDS
+    @pytest.mark.quick_cases(1)
     def test_too_large_a_vocabulary_is_an_error_that_says_the_largest_and_that_one_works(self, kind):
         with exits_with(65, r"--vocab_size 50000: .* give --vocab_size (\d+) or more text") as caught:
             trained(kind, vocab_size=50_000)
@@ -142,6 +145,7 @@ class EveryKindTest(parameterized.TestCase):
 
 class UnigramTest(parameterized.TestCase):
     @parameterized.parameters(100, 7, 0)
+    @pytest.mark.quick_cases(1)
     def test_sentinels_count_down_from_the_last_id(self, num_sentinels):
         tokenizer, _ = trained("unigram", num_sentinels=num_sentinels)
         ids = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(num_sentinels)])
@@ -151,6 +155,7 @@ class UnigramTest(parameterized.TestCase):
             self.assertEqual(tokenizer("a<extra_id_1> b")["input_ids"].count(SIZES["unigram"] - 2), 1)
 
     @parameterized.parameters("nmt_nfkc", "identity", "nfkc_cf")
+    @pytest.mark.quick_cases(1)
     def test_sentencepiece_gives_the_same_ids(self, normalization):
         import sentencepiece
 

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from odd_tokenizers import byte_tokenizer, word_tokenizer
 from sentencepiece import SentencePieceProcessor
@@ -69,6 +70,7 @@ class SpelledTextTest(parameterized.TestCase):
     def test_t5s_ids_are_sentencepieces(self):
         self.check_as_sentencepiece(tiny_tokenizer(), bundled_model())
 
+    @pytest.mark.slow
     def test_the_published_t5s_ids_are_sentencepieces(self):
         if not has("tokenizer/t5/spiece.model"):
             self.skipTest(MISSING)
@@ -102,6 +104,7 @@ class SpelledTextTest(parameterized.TestCase):
             self.assertNotEqual(frames_of(tokenizer, tokenizer([f"it{names[0]}"])["input_ids"][0]), framing)
 
     @parameterized.parameters("t5", "byt5", "bytes", "words")
+    @pytest.mark.quick_cases(2)
     def test_other_texts_have_the_tokenizers_ids(self, name):
         """The two ways agree on texts without control tokens: alone, cut, in pairs, bare."""
         tokenizer = TOKENIZERS[name]()
@@ -169,6 +172,7 @@ class CutTest(parameterized.TestCase):
     """Where a text that is shown whole says that the model stops reading."""
 
     @parameterized.product(name=["t5", "byt5", "bytes"], room=[0, 1, 2, 5, 9, 500])
+    @pytest.mark.quick_cases(15)
     def test_the_mark_stands_where_the_tokens_end(self, name, room):
         tokenizer = TOKENIZERS[name]()
         num_tokens = lambda text: len(ids_of(tokenizer, text)[0]) - len(ids_of(tokenizer, "")[0])

@@ -65,6 +65,7 @@ class AtBegin(TrainerCallback):
 
 
 class TrackersTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_full_disk_costs_one_warning(self):
         limit = lambda process: resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (500, 500))
         lines = run_with("tensorboard", folder() / "run", AtBegin(limit))

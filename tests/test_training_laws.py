@@ -32,7 +32,7 @@ class LossLawTest(parameterized.TestCase):
                 self.assertLess(abs(a - b) / abs(b), relative, f"{key}: {course[key]} {expected[key]}")
 
     @parameterized.parameters(((4, 2), None), ((1, 8), "loss_chunks"))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, reference_code):
         self.check_cut(cut, reference_code)
 
@@ -56,6 +56,7 @@ class LossLawTest(parameterized.TestCase):
         self.assert_same_course(course, one_rank())
 
     @parameterized.parameters(({"label_smoothing": 0.1}, None), ({"z_loss": 0.5}, "loss_chunks"))
+    @pytest.mark.slow
     def test_smoothing_and_z_loss_obey_the_law_too(self, settings, reference_code):
         self.check_settings(settings, reference_code)
 
@@ -78,6 +79,7 @@ class LossLawTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, None), ({}, "loss_chunks"), ({"label_smoothing": 0.1}, None), ({"z_loss": 0.5}, "loss_chunks")
     )
+    @pytest.mark.quick_cases(1)
     def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self, settings, reference_code):
         self.check_first_loss(settings, reference_code)
 
@@ -105,6 +107,7 @@ class LossLawTest(parameterized.TestCase):
         first = one_rank(**settings, reference_code=reference_code)["loss"][0]
         self.assertAlmostEqual(first, float(total) / count, delta=2e-6 * first)
 
+    @pytest.mark.slow
     def test_a_schedule_steps_once_an_update(self):
         self.assertEqual(one_rank(2, 4, schedule="linear")["learning_rate"], LINEAR)
 

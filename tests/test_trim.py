@@ -134,7 +134,7 @@ class EveryVocabularyTest(TestCase):
         self.assertSameElements(VOCABULARIES, MODELS)
 
     @parameterized.parameters(*VOCABULARIES)
-    @pytest.mark.quick_cases(5)
+    @pytest.mark.quick_cases(2)
     def test_the_trimmed_model_is_the_untrimmed_one_on_its_pieces(self, name):
         record = read_json(trimmed(name) / "trim.json")
         self.assertLess(record["pieces"], record["rows_before"] - 100)
@@ -153,7 +153,7 @@ class EveryVocabularyTest(TestCase):
         self.assertEqual(len(tokenizer), len(kept))
 
     @parameterized.parameters(*VOCABULARIES)
-    @pytest.mark.quick_cases(5)
+    @pytest.mark.quick_cases(1)
     def test_characters_bytes_special_tokens_and_codes_stay_in_their_order(self, name):
         before = untrimmed_tokenizer(name).get_vocab()
         vocabulary = trimmed_tokenizer(name).get_vocab()
@@ -205,6 +205,7 @@ class EveryVocabularyTest(TestCase):
         self.assertEqual(after["suppress_tokens"], [new_ids[pieces["in_text"]]])
         self.assertEqual(after["bad_words_ids"], [[new_ids[pieces["in_text"]], 2]])
 
+    @pytest.mark.slow
     def test_bfloat16_stays_bfloat16(self):
         folder = Path(shutil.copytree(source("T5"), self.folder / "t5"))
         AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
@@ -224,7 +225,7 @@ class FiguresTest(TestCase):
             self.assertEqual(record[name], sum(weight.numel() for weight in weights.values()))
 
     @parameterized.parameters(*VOCABULARIES)
-    @pytest.mark.quick_cases(5)
+    @pytest.mark.quick_cases(3)
     def test_a_dry_run_has_the_same_figures_without_the_weights_and_writes_nothing(self, name):
         record = read_json(trimmed(name) / "trim.json") | {"source": None, "text": None}
         folder = Path(shutil.copytree(source(name), self.folder / "source"))
@@ -328,6 +329,7 @@ class CheckTest(TestCase):
 
 
 class UseTest(TestCase):
+    @pytest.mark.slow
     def test_a_run_is_trimmed_with_its_tasks_words_and_goes_on(self):
         words = ["sentiment: positive negative"]
         before, after = (AutoTokenizer.from_pretrained(place) for place in (tuned(), trimmed_run()))

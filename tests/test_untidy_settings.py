@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import parameterized
 from support import folder
 
@@ -126,6 +127,7 @@ class PredictTest(parameterized.TestCase):
             self.predict()
 
     @parameterized.parameters({"WORLD_SIZE": "1"}, {"RANK": "0"}, {"MASTER_PORT": ""})
+    @pytest.mark.quick_cases(1)
     def test_a_process_alone_is_accepted(self, **environment):
         output = folder() / "answers.jsonl"
         with mock.patch.dict(os.environ, environment):

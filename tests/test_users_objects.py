@@ -129,6 +129,7 @@ OTHER_FORMS = ("predict rows", "predict a raw text", "train on rows", "train on 
 
 class UsersObjectsTest(parameterized.TestCase):
     @parameterized.parameters(*(name for name in CALLS if name not in OTHER_FORMS))
+    @pytest.mark.quick_cases(1)
     def test_a_call_leaves_them_as_they_were(self, name):
         self.check(name)
 
@@ -148,6 +149,7 @@ class UsersObjectsTest(parameterized.TestCase):
         self.assertEqual((torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate()), surroundings)
         self.assertEqual((torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()), random_states)
 
+    @pytest.mark.slow
     def test_the_model_that_is_trained_is_the_user_s_and_is_otherwise_as_it_was(self):
         mine = Objects()
         before = describe(mine.model)

@@ -290,6 +290,7 @@ class CommandTest(PageClient):
 @unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
 class AnswerTest(parameterized.TestCase):
     @parameterized.parameters(([],), (["--labels"],))
+    @pytest.mark.quick_cases(1)
     def test_what_is_typed_has_predict_s_answer_and_the_probabilities_of_the_task_s_labels(self, flags):
         with mock.patch.object(running, "serve_page") as serve_page:
             run_cli(*predict_words("--web", *flags))

@@ -80,7 +80,7 @@ class LoadWeightsTest(parameterized.TestCase):
             self.assertTrue(torch.equal(tensors[name], tensor), name)
 
     @parameterized.parameters(*CONVERTED, "T5", "BART", "BERT")
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.slow
     def test_every_tensor_of_a_saved_model_is_loaded_into_another(self, model_type):
         source, target = new_model(model_type, 0), new_model(model_type, 1)
         parameters = [id(parameter) for parameter in target.parameters()]
@@ -101,6 +101,7 @@ class LoadWeightsTest(parameterized.TestCase):
         (lambda tensors: tensors.update(other=torch.ones(2)), "unknown (1): other"),
         (lambda tensors: halved(tensors, "embed_out.weight"), "lm_head.weight (320x32, not 640x32)"),
     )
+    @pytest.mark.quick_cases(1)
     def test_an_incomplete_file_stops_and_names_the_tensor(self, change, named):
         source = new_model("GPT-NeoX", 0)
         folder = changed(saved(source), change)
@@ -157,6 +158,7 @@ class LoadWeightsTest(parameterized.TestCase):
 
 class RefusalTest(parameterized.TestCase):
     @parameterized.parameters("T5", "BERT", "GPT-NeoX")
+    @pytest.mark.quick_cases(1)
     def test_a_folder_without_a_tokenizer_is_refused_with_the_flag_that_cures_it(self, model_type):
         folder = saved(new_model(model_type, 0))
         with exits_with(78, f"{folder}.*--tokenizer_name"):
@@ -166,6 +168,7 @@ class RefusalTest(parameterized.TestCase):
         ("qwen2_audio", "seq2seq", "audio"), ("voxtral", "seq2seq", "audio"), ("granite_speech", "seq2seq", "audio"),
         ("whisper", "causal", "audio"), ("trocr", "causal", "vision"), ("musicgen", "causal", "music"),
     )  # fmt: skip
+    @pytest.mark.quick_cases(4)
     def test_types_of_other_media_are_refused_by_name(self, model_type, family, medium):
         with exits_with(78, f"'{model_type}'.*{medium}"):
             folder = tempfile.mkdtemp()
@@ -178,6 +181,7 @@ class RefusalTest(parameterized.TestCase):
         ("BERT", {"num_hidden_layer": 2}, "did you mean num_hidden_layers"),
         ("T5Gemma", {"decoder": {**SETTINGS["T5Gemma"]["decoder"], "sparse": 1}}, "'sparse'"),
     )
+    @pytest.mark.quick_cases(1)
     def test_a_configuration_file_with_an_unknown_key_makes_no_weights(self, model_type, changes, named):
         folder = configured(model_type, **changes)
         other = Path(folder) / "weights_beside" / "other.json"
@@ -279,7 +283,7 @@ DOORS = (fine_tune, predict, export, tuner)
 
 class DoorsTest(parameterized.TestCase):
     @parameterized.parameters(*zip(itertools.cycle(DOORS), sorted(DAMAGES)), (predict, "one missing"))
-    @pytest.mark.quick_cases(3)
+    @pytest.mark.quick_cases(1)
     def test_a_model_that_is_not_whole_is_refused_at_every_door(self, door, damage):
         self.check(door, damage)
 

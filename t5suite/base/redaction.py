@@ -124,7 +124,7 @@ def is_secret_name(name: str) -> bool:
 
 def known_secrets() -> list[str]:
     """What the environment and netrc hold, longest first, so that none is replaced in part."""
-    secrets_of_environment = {value for name, value in os.environ.items() if is_secret_name(name)}
+    secrets_of_environment = {os.environ[name] for name in os.environ if is_secret_name(name)}
     values = [value for value in secrets_of_environment | _netrc_secrets() if len(value) >= SHORTEST_VALUE]
     return sorted(values, key=len, reverse=True)
 
