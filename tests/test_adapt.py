@@ -298,6 +298,7 @@ class TermsTest(TestCase):
     def card(self) -> str:
         return (self.output / "README.md").read_text()
 
+    @pytest.mark.slow
     def test_gemmas_terms_go_with_the_weights(self):
         source = self.copied(decoder_folder("gemma3_text"), "source")
         (source / "README.md").write_text("---\nlicense: gemma\n---\n# Gemma\n")

@@ -96,6 +96,7 @@ class DocumentsTest(parameterized.TestCase):
         num_shards = len(json.loads((place / "corpus.json").read_text())["shards"])
         (self.assertGreater if unit_megabytes < 1 else self.assertEqual)(num_shards, 2)
 
+    @pytest.mark.slow
     def test_no_token_is_copied(self):
         place = folder()
         path = write_datatrove(place, "a", ids_of(texts(3000)))
@@ -107,6 +108,7 @@ class DocumentsTest(parameterized.TestCase):
         self.assertEqual((path.stat().st_mtime_ns, path.stat().st_ino), (before.st_mtime_ns, before.st_ino))
         self.assertCountEqual([file.name for file in place.iterdir()], ["a.ds", "a.ds.index", "a.ds.metadata"])
 
+    @pytest.mark.slow
     def test_equal_documents_of_both_forms_and_widths_are_on_one_side(self):
         documents = ids_of(texts(50))
         held_out = []
@@ -322,6 +324,7 @@ class AgainTest(parameterized.TestCase):
         with exits_with(65, r"other files than when it was adopted .b\.ds differs"):
             adopt(self.place, "--validation_fraction", 0.2)
 
+    @pytest.mark.slow
     def test_tokens_are_hashed_once_and_again_where_they_have_changed(self):
         """Content that changed behind a file's times is not read again by a run; `--check_hashes` reads it."""
         note = self.place / ".checked.json"

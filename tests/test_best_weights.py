@@ -442,6 +442,7 @@ class EarlyStoppingTest(SelectionTest):
         lines = [line["step"] for line in tuner.history if "eval/a_score" in line]
         self.assertEqual(lines, list(range(1, last + 1)), "each is evaluated once")
 
+    @pytest.mark.slow
     def test_it_ends_after_so_many_evaluations_without_a_gain(self):
         self.check("nan before a tie", save_strategy="best")
 
@@ -455,7 +456,7 @@ class EarlyStoppingTest(SelectionTest):
         self.check("all nan")
 
     @parameterized.parameters(("at once", "trained", 2), ("two", "saved", 3))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_restart_neither_forgets_the_count_nor_goes_on(self, name, place, step):
         self.check(name, place, step)
 

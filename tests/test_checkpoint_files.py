@@ -229,6 +229,7 @@ class DamageTest(parameterized.TestCase):
         with exits_with(74, rf"rank-0.json.*({reason}|damaged)"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
+    @pytest.mark.slow
     def test_a_trainer_resumes_from_the_newest_of_its_checkpoints_that_verifies(self):
         directory = folder()
         make_trainer(directory, max_steps=3, save_steps=1, save_strategy="steps").train()

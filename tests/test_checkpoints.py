@@ -140,6 +140,7 @@ class FindingTest(parameterized.TestCase):
         self.assertRegex("\n".join(logs.output), r"of run another, not of \w+")
         self.assertEqual(checkpoints_in(run), ["checkpoint-1", "damaged-checkpoint-2", "damaged-checkpoint-3"])
 
+    @pytest.mark.slow
     def test_checkpoints_of_the_former_format_are_refused_untouched_with_the_version_that_reads_them(self):
         run = copy_run()
         for step in (1, 2, 3):
@@ -254,7 +255,7 @@ class RotationTest(parameterized.TestCase):
         self.assertEqual(names(directory), [f"checkpoint-{step}" for step in steps])
 
     @parameterized.parameters(({"save_total_limit": 1}, [1, 3]), ({"save_total_limit": 1, "keep_every": 2}, [1, 2, 3]))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_the_best_stays(self, flags, steps):
         """Of equal checkpoints the first is the best."""
         by_steps = {"eval_strategy": "steps", "eval_steps": 1, "max_eval_samples": 2, "learning_rate": 0.0}
@@ -293,6 +294,7 @@ class RotationTest(parameterized.TestCase):
             start(run)
         self.assertTrue((outside / "file").exists())
 
+    @pytest.mark.slow
     def test_damaged_ones_are_never_deleted(self):
         run = copy_run()
         break_file(run / "checkpoint-3")
@@ -400,7 +402,7 @@ class CommitTest(parameterized.TestCase):
         self.assertEqual(names(directory), [])
 
     @parameterized.parameters((200_000, r"\S+optimizer\.pt"), (0, r"\S+"), (1000, r"\S+"))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_full_disk_leaves_the_previous_one_and_says_what_was_missing(self, most_bytes, file):
         directory = folder()
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -432,7 +434,7 @@ class CommitTest(parameterized.TestCase):
             make_trainer(folder()).train()
 
     @parameterized.parameters(("another", ["checkpoint-1", "damaged-checkpoint-1"]), ("", ["checkpoint-1"]))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_another_run_s_checkpoint_of_the_same_step_is_set_aside_and_the_run_s_own_replaced(self, run_id, expected):
         directory = copy_checkpoint().parent
         write_manifest(directory / "checkpoint-1", run_id=run_id, details={"mark": 1})
@@ -443,6 +445,7 @@ class CommitTest(parameterized.TestCase):
 
 
 class RanksTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_two_ranks_commit_one_checkpoint_and_fail_together(self):
         directory = folder()
         sync = os.fsync

@@ -128,7 +128,7 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     @parameterized.parameters(["tasks", "--benchmark", "glue"], ["--help"], ["preview", "--help"])
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_pipe_that_closes_early_is_no_error(self, *argv):
         reader, writer = os.pipe()
         os.close(reader)
@@ -164,7 +164,7 @@ class BareTest(parameterized.TestCase):
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_with_other_flags_it_says_that_it_trains_a_toy(self, words, duration):
         toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
         self.assertStartsWith(first_line("fine_tune", *words), toy + duration)

@@ -111,6 +111,7 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(output.count("  odd_"), 10)
         self.assertIn("  ... 3 more (--json)\n", output)
 
+    @pytest.mark.slow
     def test_a_setting_without_a_value_or_with_several_and_a_tiny_p_are_shown_in_short(self):
         """Only the second run has any right answer: McNemar's p is 2 to the power of -39."""
         right = [row["label"] for row in tiny_rows("sentiment", count=40)]

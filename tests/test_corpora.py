@@ -73,7 +73,7 @@ class FormatTest(parameterized.TestCase):
         ],
         num_bytes=[1, 5, 7, 64],
     )
-    @pytest.mark.quick_cases(7)
+    @pytest.mark.quick_cases(1)
     def test_parts_of_a_plain_file_give_each_document_once(self, case, num_bytes):
         name, text_unit, content, expected = case
         corpus = build(write_packed(name, content), text_unit=text_unit, unit_megabytes=f"{num_bytes}e-6")

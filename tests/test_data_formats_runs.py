@@ -70,7 +70,7 @@ class ColumnsTest(parameterized.TestCase):
     """A mistyped column is found in the first row: nothing slow is imported, and no directory is made, before."""
 
     @parameterized.parameters(("csv", ["thesis.tex"]), ("jsonl", []))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_command_names_a_mistyped_column_before_torch_is_imported_and_a_directory_is_looked_at(self, form, files):
         rows, runs = folder(), folder()
         path = csv_reviews() if form == "csv" else str(jsonl(rows / "reviews.jsonl", reviews()))

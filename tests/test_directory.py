@@ -176,6 +176,7 @@ class SoftwareTest(parameterized.TestCase):
 
 
 class DamagedManifestTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_manifest_that_is_none_is_refused(self):
         directory = folder()
         for text in ("", "[1]", "{}", '{"run_id": 1, "settings": {}}', "[" * 100_000):

@@ -355,6 +355,7 @@ class EvaluatorTest(parameterized.TestCase):
             self.assertAlmostEqual(evaluation.loss, plain.loss, places=5)
             self.assertEqual(evaluation.truncated, plain.truncated)
 
+    @pytest.mark.slow
     def test_no_loss_is_computed_that_nobody_needs(self):
         self.enterContext(evaluating_without_loss())
         trainer, rows = tiny_trainer(), tiny_rows("entailment", count=9)
@@ -368,7 +369,7 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertIn(state["best_metric"], (loss, -loss))
 
     @parameterized.parameters(1, 300)
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_batches_by_tokens_have_every_example_once_the_longest_first(self, most):
         """Answers are so long that the decoder takes one batch of the encoder at a time."""
         self.check_batches(most)

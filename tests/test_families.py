@@ -55,6 +55,7 @@ def first_loss(name: str, task_name: str, rows: list[dict]) -> float:
 
 
 class LossTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_decoders_loss_is_that_of_the_answers_tokens_one_row_at_a_time(self):
         task, rows, tokenizer = load_task("mini", "entailment"), tiny_rows("entailment", count=3), tiny_tokenizer()
         model = family_worker.model_of("gpt2", task)

@@ -587,6 +587,7 @@ class ModelTest(EqualFiles):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
 
+    @pytest.mark.slow
     def test_bars_are_drawn_where_somebody_watches_or_asks_for_them(self):
         if datasets.are_progress_bars_disabled():  # by a test before this one
             datasets.enable_progress_bars()

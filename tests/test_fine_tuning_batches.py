@@ -129,6 +129,7 @@ class BatchTest(parameterized.TestCase):
 
 
 class LoaderTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_neither_workers_nor_pinned_memory_change_batches_or_what_is_drawn_later(self):
         courses = []
         for settings in ({}, {"dataloader_num_workers": 1}, {"dataloader_pin_memory": False}):

@@ -30,7 +30,7 @@ class TrimTest(parameterized.TestCase):
         tuner.train(valid=False, max_steps=max_steps)
 
     @parameterized.parameters(b'{"step": 5, "tr', b"\xff\xfe", b"\x00" * 5000, b'{"step": 7, "train/loss": 1.0}\n')
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_what_was_written_after_the_checkpoint_goes(self, rest):
         self.assertEqual(self.resumed_with(self.content + rest), self.course(self.content))
 

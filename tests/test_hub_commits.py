@@ -424,6 +424,7 @@ class RevisionsTest(OfflineTest):
         of_list = self.hub_of(self.run_script(f"--data_revision={ROWS}={A}, {OTHER_ROWS}=v1", base=base))["datasets"]
         self.assertEqual(of_list, {**expected, ROWS: {"revision": A, "commit": A}})
 
+    @pytest.mark.slow
     def test_local_rows_and_models_are_no_repositories(self):
         """Though folders bear the names of repositories in the cache."""
         place = folder()

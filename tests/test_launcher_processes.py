@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import parameterized
 from process_trees import started, wait_for, wait_until_gone, with_mark
 
@@ -147,6 +148,7 @@ def rank_of_task(**variables: str) -> dict[str, str]:
 
 
 class SlurmRanksTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_a_script_is_a_rank_before_it_imports_torch(self):
         environment = environment_of_script(**STEP, PMI_SIZE="7", PMI_RANK="3")
         self.assertEqual(rank_in(environment), RANK)

@@ -227,6 +227,7 @@ class FlagsTest(parameterized.TestCase):
         np.testing.assert_allclose(nll, self.nll_of_held_out(directory, mask_units="word"), rtol=1e-5)
         self.assertNotAlmostEqual(nll, self.nll_of_held_out(directory), places=4)
 
+    @pytest.mark.slow
     def test_tokens_are_hidden_one_by_one_where_the_flags_say_nothing(self):
         batches, _ = self.run_with()
         parts = {tuple(word) for labels in batches for word in labels[..., :3].reshape(-1, 3)}

@@ -175,7 +175,7 @@ class CutTest(parameterized.TestCase):
 
 class FailedPassTest(parameterized.TestCase):
     @parameterized.parameters(("backward", 0), ("loss", 1), ("backward", 2))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, where, number):
         """An update has three micro-batches."""
         self.check(where, number)

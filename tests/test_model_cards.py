@@ -128,6 +128,7 @@ class MetadataTest(parameterized.TestCase):
         expected = {("nyu-mll/glue", name, "validation") for name in GLUE_ROWS}
         self.assertEqual(sources, expected)
 
+    @pytest.mark.slow
     def test_the_base_of_a_model_in_a_folder_is_the_one_that_its_card_names(self):
         base, _, facts = run_from_a_folder()
         (base / "README.md").write_text("---\nbase_model: google/mt5-small\n---\n# mT5, trimmed\n")
@@ -403,6 +404,7 @@ class EvalResultsTest(parameterized.TestCase):
         run, _ = trained_on_scrolls(**flags)
         self.assertEmpty(entries_in(run.directory))
 
+    @pytest.mark.slow
     def test_a_file_of_ones_own_has_none(self):
         rows = [{"id": f"q{i}", "pid": f"q{i}", "input": f"Q{i}?", "output": f"it {i}"} for i in range(4)]
         path = str(write_rows(new_folder() / "mine.jsonl", rows))

@@ -324,6 +324,7 @@ class RevisionTest(parameterized.TestCase):
         tuner = tiny_tuner(str(exported))
         self.check(tuner.model, tuner.tokenizer, revision)
 
+    @pytest.mark.slow
     def test_that_revision_answers(self):
         texts = folder() / "texts.txt"
         texts.write_text("A fine stage.\nA bad bed of-v1.\n")

@@ -37,6 +37,7 @@ def output_of_run(*words) -> list[str]:
 
 
 class LastLinesTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_the_printed_commands_answer_the_rows_and_are_understood(self):
         folder = empty_folder() / "my runs"  # a name that a shell must not split
         folder.mkdir()

@@ -427,6 +427,7 @@ class AdaptersTest(OddModels):
         with exits_with(78, "adapter_config.json: r is 1000000000, but no tensor of .* than 64"):
             predict(model)
 
+    @pytest.mark.slow
     def test_tensors_of_another_base_or_half_an_adapter_are_named(self):
         def halve(tensors):
             for name in [name for name in tensors if "decoder" in name]:

@@ -136,6 +136,7 @@ class StepMonitorTest(parameterized.TestCase):
         self.state.global_step = 2
         self.assertEqual(monitor.rates(self.state)["data_wait"], 0, "each log tells of its own steps")
 
+    @pytest.mark.slow
     def test_peak_memory_is_the_process_s(self):
         monitor = self.monitored()
         self.state.global_step = 1
@@ -210,6 +211,7 @@ class StepFlopsTest(parameterized.TestCase):
                 model(**inputs).logits.sum().backward()
         return counter.get_total_flops()
 
+    @pytest.mark.slow
     def test_three_passes_where_everything_is_trained(self):
         model = t5(**self.SIZES)
         found = counting.StepFlops(model)(self.SHAPES)

@@ -602,6 +602,7 @@ class TaskCardTest(parameterized.TestCase):
         self.assertEqual(short, self.predict(self.saved("sentiment"), "--max_source_length", "6"))
         self.assertNotEqual(short, self.predict(self.saved("sentiment")))
 
+    @pytest.mark.slow
     def test_a_causal_models_separator_comes_back(self):
         separated = self.predict(self.saved("sentiment", model=self.causal, answer_separator=" = "))
         plain = self.saved("sentiment", model=self.causal)
@@ -643,6 +644,7 @@ class TaskCardTest(parameterized.TestCase):
         message, same_folder = "--max_source_length 6 differs from 64", self.saved("sentiment", source_length=6)
         self.check_that_it_warns_and_holds(self.saved("sentiment"), "--max_source_length 6", message, same_folder)
 
+    @pytest.mark.slow
     def test_a_task_that_differs_warns_and_holds(self):
         rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", tiny_rows("similarity", count=2))
         message = "mini --dataset_name similarity differs from mini/sentiment"
@@ -653,7 +655,7 @@ class TaskCardTest(parameterized.TestCase):
         ({"family": "seq2seq"}, {}, "--model_family causal", "--model_family causal differs from seq2seq"),
         ({"answer_separator": ":"}, {"answer_separator": "="}, "--answer_separator =", "--answer_separator = differs from :"),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_what_differs_for_a_causal_model_warns_and_holds(self, card, card_that_agrees, words, message):
         folders = [self.saved("sentiment", model=self.causal, **changes) for changes in (card, card_that_agrees)]
         self.check_that_it_warns_and_holds(folders[0], words, message, folders[1])

@@ -250,6 +250,7 @@ class HintsTest(parameterized.TestCase):
         }  # fmt: skip
         cls.warnings = warnings_of_a_run(cls.flags)
 
+    @pytest.mark.slow
     def test_a_hint_is_given_where_hardly_any_answer_is_a_label(self):
         (predictions,) = self.flags["output_dir"].glob("predictions/*.jsonl")
         (hint,) = [line for line in self.warnings if str(predictions) in line]

@@ -333,6 +333,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(rates(trainer), rates(self.whole))
         self.assertTrue(torch.equal(weights(trainer.model), weights(self.whole.model)))
 
+    @pytest.mark.slow
     def test_optimizer_drops_the_moments_alone(self):
         trainer = self.go_on("optimizer", save_steps=5)
         self.assertEqual(rates(trainer), rates(self.whole))
@@ -392,7 +393,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual((first_restart.reset, second_restart.reset), (frozenset(), frozenset()))
 
     @parameterized.parameters(3, 16)
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
         trainer = self.go_on(per_device_train_batch_size=batch_size, save_steps=12, max_steps=12)
         seen = trainer.train_dataset.seen
@@ -408,6 +409,7 @@ class ResetTest(parameterized.TestCase):
         with exits_with(78, "add data to --reset"):
             trainer.train(start=start)
 
+    @pytest.mark.slow
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
         trainer = self.go_on(learning_rate=0.004, weight_decay=0.5, schedule="constant")
         self.assertEqual(rates(trainer)[4:], [0.004] * 4)
@@ -568,6 +570,7 @@ class ScriptTest(parameterized.TestCase):
         progress.take_up_saved(SimpleNamespace(step=40), saved | {"seconds": 7.5, "seconds_from_step": 0}, [])
         self.assertEqual((progress.seconds_before, progress.seconds_from_step), (7.5, 0))
 
+    @pytest.mark.slow
     def test_other_settings_are_another_run_still(self):
         directory = folder() / "run"
         fine_tune_t5.main([*FINE_TUNE, "--no_eval", "--max_steps", "1", "--seed", "1", "--output_dir", str(directory)])

@@ -547,6 +547,7 @@ class OwnRowsTest(InFolderTest):
         run_it()
         self.assertEqual(json.loads(Path("runs/rows-tiny/manifest.json").read_text())["status"], "finished")
 
+    @pytest.mark.slow
     def test_another_seed_is_another_directory_before_and_in_the_run(self):
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")
         run_it(seed=7)
@@ -554,6 +555,7 @@ class OwnRowsTest(InFolderTest):
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")
         self.assertRegex(self.look_ahead(), r"output_dir runs/rows-tiny\n")
 
+    @pytest.mark.slow
     def test_a_new_run_that_was_stopped_says_how_it_goes_on(self):
         way_on = "--output_dir runs/rows-tiny-2 and without --resume none goes on from checkpoint-1"
         stopping = changed_trainer(stop_requested=lambda trainer: trainer.state.global_step == 0)

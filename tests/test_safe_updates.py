@@ -149,6 +149,7 @@ class NonFiniteTest(parameterized.TestCase):
             self.assertAlmostEqual(trainer.state.log_history[-1]["train_loss"], expected, places=5)
             self.assertEqual(trainer.state.log_history[0]["skipped_updates"], 1)
 
+    @pytest.mark.slow
     def test_a_run_without_incidents_is_the_same_to_the_bit(self):
         guarded, plain = make(max_steps=3), make(max_steps=3)
         guard = type(plain.updates)
@@ -180,6 +181,7 @@ class SpikePolicyTest(parameterized.TestCase):
     def trainer(self, policy, spikes, **settings):
         return make(loss_spikes=policy, guard={"spikes": ScriptedSpikes(spikes)}, **settings)
 
+    @pytest.mark.slow
     def test_spikes_that_are_logged_change_nothing_warn_of_nothing_and_are_one_line_at_the_end(self):
         trainer, off = self.trainer("log", {2, 3, 5, 6}), self.trainer("off", {3})
         off.train()

@@ -301,6 +301,7 @@ class TrainerTest(parameterized.TestCase):
         self.assertEqual(logged, [1e-6 * (step + 1) for step in range(8)])
         self.assertIn("--learning_rate has no effect", "".join(logs.output))
 
+    @pytest.mark.slow
     def test_each_evaluation_that_is_no_better_lowers_the_rate_of_a_plateau(self):
         directory = Path(tempfile.mkdtemp()) / "run"
         fine_tune_t5.main([*plateau_flags(directory), "--max_steps", "4", "--eval_steps", "1", "--save_strategy", "no"])

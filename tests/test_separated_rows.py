@@ -192,6 +192,7 @@ class LinesTest(parameterized.TestCase):
         lines = [json.dumps({"text": texts[rng.integers(3)], "label": str(i)}).encode() for i in range(size)]
         self.check(b"".join(line + ends[rng.integers(len(ends))] for line in lines), "rows.jsonl")
 
+    @pytest.mark.slow
     def test_blocks_do_not_change_numbers(self):
         first, long = b'{"text": "a", "label": "b"}\n', b'{"text": "%s", "label": "b"}\n' % (b"y" * (1 << 21))
         self.check(first + b"\n" * (1 << 20) + first + long + b"\n" + first, "rows.jsonl.gz")

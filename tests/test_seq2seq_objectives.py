@@ -243,6 +243,7 @@ class StatisticsTest(parameterized.TestCase):
         self.assertGreater(stats.chisquare(counts[shortest : longest + 1]).pvalue, 1e-4)
         self.assertAlmostEqual(targets.lengths.mean() / 20, density, delta=0.06)
 
+    @pytest.mark.slow
     def test_iid_noise_stops_where_sentinels_or_targets_run_out(self):
         """No text is lost, no row outgrows its room, and rows that fit are as they would be."""
         free = draw("iid_denoising", 200, 60, sentinel_ids=SENTINELS, eos_id=EOS, noise_density=0.3)

@@ -146,6 +146,7 @@ class AnswersTest(ServedTest):
         expected = answers(flags, rows=str(write_rows(rows_file(), rows)))
         self.assertEqual(posted(self.url, "/predict", {"rows": rows, **settings})["answers"], expected)
 
+    @pytest.mark.slow
     def test_a_server_of_finished_texts_adds_no_prefix_to_any(self):
         texts = [row["sentence"] for row in ROWS]
         expected = answers("--raw --max_new_tokens 3", rows=str(write_rows(rows_file(), texts)))
@@ -154,6 +155,7 @@ class AnswersTest(ServedTest):
                 body = {"rows": texts, "max_new_tokens": 3, **settings}
                 self.assertEqual(posted(url, "/predict", body)["answers"], expected, settings)
 
+    @pytest.mark.slow
     def test_clients_at_the_same_time_get_the_answers_to_their_own_rows(self):
         rows = mixed_rows()
         expected = answers("--labels", rows=str(write_rows(rows_file(), rows)))

@@ -375,6 +375,7 @@ class CardTest(ShownTest):
         self.assertEqual(self.figure.get_suptitle(), title)
         self.assertIn(title, self.text)
 
+    @pytest.mark.slow
     def test_every_task_of_the_card_has_its_note(self):
         run = tiny_run(dataset_name="sentiment,entailment", eval_method="score", max_steps=1, max_eval_samples=4)
         text = (run.directory / "README.md").read_text()

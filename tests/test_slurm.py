@@ -209,7 +209,7 @@ class SubmittingTest(parameterized.TestCase):
             cli_output(*self.SUBMIT)
 
     @parameterized.parameters((0, 0, "4711\n", ""), (1, 78, "", "Invalid account"))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, message):
         fakes = FakeSlurm()
         argv = "slurm submit fine_tune --account lab --log_dir logs/a -- python x.py".split()

@@ -151,6 +151,7 @@ class TokensTest(parameterized.TestCase):
         expected = [TOKENIZER.decode(row[70 * number : 70 * number + 70]) for number in range(num_blocks)]
         self.assertEqual([json.loads(line)["tokens"] for line in shown], expected)
 
+    @pytest.mark.slow
     def test_a_separator_ends_every_document(self):
         source = write_lines(texts())
         plain = build(source).documents("train")
@@ -186,6 +187,7 @@ class TokensTest(parameterized.TestCase):
             self.assertEqual(corpus.manifest["dtype"], dtype)
             self.assertEqual(corpus.documents("train")[3], [7, num_words + 3, 40004])
 
+    @pytest.mark.slow
     def test_row_groups_and_files_of_the_hub_are_units(self):
         lines, where = texts(), folder()
         plain = build(write_lines(lines)).documents("train")
