@@ -195,7 +195,6 @@ class FilesTest(parameterized.TestCase):
         self.assertTrue(torch.equal(logits_of(model), logits_of(loaded)))
 
     @parameterized.parameters("lora", "prompt_tuning", "ia3")
-    @pytest.mark.quick_cases(1)
     def test_peft_itself_loads_it(self, kind):
         from peft import PeftModel
 
@@ -508,7 +507,6 @@ class PromptTest(parameterized.TestCase):
         ("modules_to_save=(lm_head,final_layer_norm)",), ({"modules_to_save": ["lm_head", "final_layer_norm"]},),
         ({"modules_to_save": "lm_head,final_layer_norm"},),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_modules_are_trained_whole(self, adapter_args):
         config = new_adapter("lora", base_folder(tied=False), adapter_args=adapter_args).peft_config["default"]
         expected = {"lm_head", "final_layer_norm"} if "norm" in str(adapter_args) else {"lm_head"}

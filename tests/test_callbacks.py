@@ -150,7 +150,6 @@ class CallbackTest(parameterized.TestCase):
         self.assertEqual(restored.count, 8)
 
     @parameterized.parameters("RunProgress", "MetricsCallback", "BestPerTaskCallback", "StreamSource", "StepMonitor")
-    @pytest.mark.quick_cases(1)
     def test_a_plug_in_cannot_have_the_name_of_one_of_ours(self, name):
         trainer = tiny_trainer()
         before = list(trainer.callback_handler.callbacks)

@@ -111,7 +111,6 @@ class StatesTest(parameterized.TestCase):
         self.assertEmpty(list(directory.iterdir()))
 
     @parameterized.parameters("empty", "cut", "noise", "pickle")
-    @pytest.mark.quick_cases(1)
     def test_torn_files_and_pickles_are_checkpoint_errors(self, kind):
         checkpoint = copy_checkpoint()
         file = checkpoint / "optimizer.pt"
@@ -138,7 +137,6 @@ class StatesTest(parameterized.TestCase):
         ({"random_state": {}},), ({"python": 3},), ({"torch": []},), ({"numpy": None},),
         ({"numpy": ["MT19937", [0], 0, 0, 0.0]},),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_damaged_states_of_generators_are_checkpoint_errors(self, change):
         checkpoint = copy_checkpoint()
         file = checkpoint / "rank-0.json"
@@ -189,7 +187,6 @@ class DamageTest(parameterized.TestCase):
         self.assertIsNone(damage_of(copy_checkpoint()))
 
     @parameterized.parameters(*((kind, file) for kind in DAMAGES for file in FILES if (kind, file) not in NO_MANIFEST))
-    @pytest.mark.quick_cases(18)
     def test_every_damage_to_every_file_is_found_and_named(self, kind, file):
         inflict, reason = DAMAGES[kind]
         checkpoint = copy_checkpoint()
@@ -207,7 +204,6 @@ class DamageTest(parameterized.TestCase):
             tiny_run(**RUN | {"max_steps": 2}, extend=True, output_dir=str(directory))
 
     @parameterized.product(file=("optimizer.pt", "scheduler.pt"), has_manifest=(True, False))
-    @pytest.mark.quick_cases(1)
     def test_a_trainer_does_not_resume_from_a_checkpoint_that_lacks_a_state(self, file, has_manifest):
         """Not with a fresh state in its place, which would be another run without a word."""
         checkpoint = copy_checkpoint()
@@ -219,7 +215,6 @@ class DamageTest(parameterized.TestCase):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
     @parameterized.parameters(*DAMAGES)
-    @pytest.mark.quick_cases(1)
     def test_a_trainer_does_not_resume_from_damaged_random_numbers(self, kind):
         """It would draw other ones than the run that wrote the checkpoint, without a word."""
         checkpoint = copy_checkpoint()
@@ -298,7 +293,6 @@ class DamageTest(parameterized.TestCase):
         "../x", "/etc/passwd", "a/../../x", "", ".", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "\ud800",
         "checkpoint.json",
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_names_that_lead_elsewhere_are_refused(self, name):
         self.check_refused(name)
 

@@ -19,7 +19,6 @@ import typing
 from pathlib import Path
 from unittest import mock
 
-import pytest
 import torch
 import transformers
 import yaml
@@ -293,19 +292,16 @@ class ArrivalTest(parameterized.TestCase):
         os.environ.pop("T5SUITE_DATA_DIR", None)
 
     @parameterized.parameters(*COMMANDS)
-    @pytest.mark.quick_cases(1)
     def test_every_value_arrives(self, command):
         argv, values = command_line(command)
         self.check(argv, command, values)
 
     @parameterized.parameters(*COMMANDS)
-    @pytest.mark.quick_cases(1)
     def test_every_default_arrives(self, command):
         argv, values = needed_words(command)
         self.check(argv, command, values)
 
     @parameterized.parameters(*COMMANDS)
-    @pytest.mark.quick_cases(1)
     def test_dashes_and_equals_signs_mean_the_same(self, command):
         argv, values = command_line(command)
         single = {name for name, entry in COMMANDS[command].items() if not isinstance(values[name], (bool, list))}
@@ -373,7 +369,6 @@ class ExamplesTest(parameterized.TestCase):
         self.assertTrue(any(line.startswith(f"t5suite {command}") for line in lines), command)
 
     @parameterized.parameters(*(line for _, line in examples()))
-    @pytest.mark.quick_cases(1)
     def test_every_example_is_taken(self, line):
         _, command, *words = shlex.split(line.replace("$?", "0"))
         if command in SCRIPT_OF_COMMAND:
@@ -553,7 +548,6 @@ class WorkTest(parameterized.TestCase):
         cls.folder = working_folder()
 
     @parameterized.parameters((command, number) for command, lines in ARRIVALS.items() for number in range(len(lines)))
-    @pytest.mark.quick_cases(129)
     def test_a_command_line_arrives_where_the_work_is_done(self, command, number):
         line = ARRIVALS[command][number]
         words = shlex.split(line["words"])
@@ -669,7 +663,6 @@ class ScriptArrivalTest(parameterized.TestCase):
         return dict(self.settings_by_line[line])
 
     @parameterized.parameters((script, number) for script, lines in LINES.items() for number in range(len(lines)))
-    @pytest.mark.quick_cases(14)
     def test_every_value_of_a_line_arrives_and_every_other_default(self, script, number):
         line = dict(LINES[script][number])
         defaults = {name: entry.get("default") for name, entry in SCRIPT_FLAGS[script].items()}
@@ -683,7 +676,6 @@ class ScriptArrivalTest(parameterized.TestCase):
         *((script, words_of_line(script, line)) for script, lines in LINES.items() for line in lines),
         ("fine_tune_t5", ["--eval_strategy=steps", "--save_strategy=epoch"]),
     )
-    @pytest.mark.quick_cases(3)
     def test_what_is_refused_before_a_run_the_run_would_refuse(self, script, words):
         for then, now in ((words, PLAIN), (PLAIN, words), (words, words), (words, [*words, "--save_strategy=steps"])):
             if is_given_twice(now):

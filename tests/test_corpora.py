@@ -73,7 +73,6 @@ class FormatTest(parameterized.TestCase):
         ],
         num_bytes=[1, 5, 7, 64],
     )
-    @pytest.mark.quick_cases(1)
     def test_parts_of_a_plain_file_give_each_document_once(self, case, num_bytes):
         name, text_unit, content, expected = case
         corpus = build(write_packed(name, content), text_unit=text_unit, unit_megabytes=f"{num_bytes}e-6")
@@ -100,7 +99,6 @@ BAD = [
 
 class BadLinesTest(parameterized.TestCase):
     @parameterized.parameters(*BAD)
-    @pytest.mark.quick_cases(1)
     def test_a_bad_line_is_named_or_counted_and_named(self, name, content, message, kind):
         path = write_packed(name, content)
         with exits_with(65, message):
@@ -130,7 +128,7 @@ class BadLinesTest(parameterized.TestCase):
         self.assertIn("a.txt:2", corpus.manifest["sources"][0]["named"]["not UTF-8"][0])
 
     @parameterized.product(suffix=[".gz", ".zst"], kind=[".txt", ".jsonl", ".parquet"], missing=[4, 12])
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.quick_cases(4)
     def test_a_torn_file_is_named(self, suffix, kind, missing):
         contents = {".txt": b"one two three\n" * 4000, ".jsonl": json_lines(["ab"] * 4000), ".parquet": parquet(TEXTS)}
         path = write_packed(f"a{kind}{suffix}", contents[kind])

@@ -98,7 +98,6 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         self.assertSameElements(files, NAMES.values())
 
     @parameterized.parameters(*NAMES)
-    @pytest.mark.quick_cases(1)
     def test_a_packaged_file_is_found_from_anywhere(self, name):
         file, words = NAMES[name], needed_words(name)
         with contextlib.chdir(tempfile.mkdtemp()):
@@ -294,7 +293,6 @@ class RefusalsTest(parameterized.TestCase):
     @parameterized.parameters(
         {"optimizer": "adafactor"}, {"optimizer": "adamw_rms"}, {"optim": "adafactor"}, {"optim": "adamw_torch"}
     )
-    @pytest.mark.quick_cases(1)
     def test_without_sharding_it_is_not(self, **flags):
         self.assertIsNotNone(tiny_trainer(**flags).create_optimizer())
 

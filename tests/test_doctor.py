@@ -128,7 +128,6 @@ class MachineTest(DoctorTest):
         ('no-such-package>=1; extra == "sweeps"', WARN, "t5suite[sweeps]"),
         ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
     )
-    @pytest.mark.quick_cases(2)
     def test_packages_are_held_against_what_is_required(self, requirement, level, fix):
         package = requirement.partition(">")[0]
         with mock.patch("importlib.metadata.requires", return_value=[requirement]):
@@ -193,7 +192,6 @@ class LaunchersTest(DoctorTest):
         ({"WORLD_SIZE": "2", "RANK": "0"}, FAIL, "unset WORLD_SIZE RANK"),
         ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
     )
-    @pytest.mark.quick_cases(2)
     def test_left_over_ranks(self, variables, level, fix):
         finding = self.finding("ranks", **variables)
         self.assertEqual((finding.level, finding.fix), (level, fix))
@@ -282,7 +280,6 @@ class PlacesTest(DoctorTest):
         ("is gone", False, {}, WARN),
         ("is not asked", False, {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}, OK),
     )
-    @pytest.mark.quick_cases(1)
     def test_servers(self, is_there, variables, level):
         online = mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         with online, web_server() as address:

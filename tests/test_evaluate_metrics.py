@@ -234,7 +234,6 @@ class EvaluationTest(parameterized.TestCase):
         (lambda predictions, targets: {"loss": 1.0}, "'loss': 1.0 is not"),
         (lambda predictions, targets: {"accuracy": 1.0}, "two metrics 'accuracy'"),
     )
-    @pytest.mark.quick_cases(2)
     def test_what_is_no_metric_is_refused(self, function, message):
         with exits_with(78, message):
             evaluated(metrics=[function])

@@ -381,7 +381,6 @@ class BadInputTest(parameterized.TestCase):
         (["--config_overrides", "d_modle=3"], 78, r"'d_modle'; did you mean d_model"),
         (["--resume", "checkpoint-7"], 78, r"--resume 'checkpoint-7'"),
     )  # fmt: skip
-    @pytest.mark.quick_cases(5)
     def test_a_wrong_value_is_named_with_its_flag_and_what_would_be_right(self, argv, exit_code, message):
         data = tempfile.mkdtemp()
         if "wsc" in argv:

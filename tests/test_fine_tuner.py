@@ -156,6 +156,7 @@ class SameAsTheScriptTest(EqualFiles):
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
         self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
 
+    @pytest.mark.slow
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
         light = {"max_train_samples": 8, "max_eval_samples": 2, "eval_steps": 9, "output_dir": str(folder())}
         first = tuner(**light, max_steps=2)
@@ -374,7 +375,6 @@ class InputsTest(parameterized.TestCase):
             )
 
     @parameterized.parameters(list, tuple, np.array, pd.Series)
-    @pytest.mark.quick_cases(1)
     def test_labels_and_columns_in_a_list_may_hold_commas_and_quotes(self, make_list):
         labels = ["yes, sir", 'no "thanks"', "maybe"]
         rows = [{"a, b": f"text {i}", "label": labels[i % 3]} for i in range(24)]

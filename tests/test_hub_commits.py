@@ -461,7 +461,6 @@ class ReadsTest(OfflineTest):
         self.assertEqual(self.hub_of(output)["models"], {MODEL: {"revision": None, "commit": B}})
         self.assert_weights_of(B, output)
 
-    @pytest.mark.slow
     def test_a_run_that_resumes_reads_the_commits_of_its_first_start(self):
         output = self.run_script("--save_strategy=steps", "--save_steps=1")
         self.move("model", MODEL, B)

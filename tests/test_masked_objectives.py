@@ -93,7 +93,6 @@ class ChoiceTest(parameterized.TestCase):
         self.assertTrue(mask.any() and not mask.all())
 
     @parameterized.parameters(*MASK_UNITS)
-    @pytest.mark.quick_cases(2)
     def test_the_share_is_met_but_for_what_a_unit_is_too_long_for(self, mask_units):
         mask = unit_masks(example_text(200, 200), 0.15, np.random.default_rng(0), mask_units, **UNITS)
         counts = mask.sum(axis=1)
@@ -111,7 +110,6 @@ class MaskedLMTest(parameterized.TestCase):
         return tokens
 
     @parameterized.product(mask_units=tuple(MASK_UNITS), exact_count=(True, False))
-    @pytest.mark.quick_cases(2)
     def test_special_tokens_are_never_chosen_and_never_put_in(self, mask_units, exact_count):
         tokens, units = self.rows(400), {"collocations": TABLE, "mask_units": mask_units, "exact_count": exact_count}
         inputs, labels = (side.padded(50, 0) for side in masked_lm_batch(tokens, datum_rng(0, 0), VOCABULARY, **units))

@@ -118,7 +118,6 @@ class MistakesTest(parameterized.TestCase):
         self.check(entry)
 
     @parameterized.parameters(*BAD_INPUTS)
-    @pytest.mark.quick_cases(28)
     def test_bad_input_is_refused_and_leaves_nothing(self, command, code, message, files):
         contents = {name: content() if callable(content) else content for name, content in files.items()}
         self.check(Mistake("", command, re.compile(message), "", code, contents))

@@ -119,7 +119,6 @@ class OfflineTest(parameterized.TestCase):
 
 class PresetTest(OfflineTest):
     @parameterized.parameters(*TELLING_PRESETS)
-    @pytest.mark.quick_cases(1)
     def test_a_preset_is_the_published_model(self, name):
         self.check_settings(name)
 
@@ -154,7 +153,6 @@ class ConfigTest(OfflineTest):
         ("t5-small", "tie_word_embeddings=False", dict(tie_word_embeddings=False, scale_decoder_outputs=False)),
         ("t5-v1_1-small", "tie_word_embeddings=True", dict(tie_word_embeddings=True, scale_decoder_outputs=True)),
     )
-    @pytest.mark.quick_cases(1)
     def test_what_follows_from_a_setting_of_a_preset(self, name, overrides, expected):
         config = new_config(name, f"d_model=32,d_kv=8,d_ff=48,num_heads=2,{overrides}")
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
@@ -170,7 +168,6 @@ class ConfigTest(OfflineTest):
         ),
         ("gpt2", "n_layer=2,n_embd=64,n_head=2", dict(num_hidden_layers=2)),
     )
-    @pytest.mark.quick_cases(1)
     def test_what_follows_from_a_setting_follows_from_a_changed_one(self, name, overrides, expected):
         config = new_config(name, overrides)
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
@@ -340,7 +337,6 @@ class RevisionTest(parameterized.TestCase):
 
 class FamilyTest(parameterized.TestCase):
     @parameterized.parameters(*TELLING_TYPES)
-    @pytest.mark.quick_cases(1)
     def test_random_weights_of_any_model_type(self, model_type):
         self.check_random_weights(model_type)
 
@@ -443,7 +439,6 @@ class HeadTest(parameterized.TestCase):
         self.assertEqual((again / "model.safetensors").read_bytes(), (place / "model.safetensors").read_bytes())
 
     @parameterized.parameters(*T5_TYPES)
-    @pytest.mark.quick_cases(1)
     def test_an_untied_output_layer_sees_unscaled_states(self, model_type):
         model = tiny(TINY_UNTIED, model_type)
         batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}

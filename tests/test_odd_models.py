@@ -787,6 +787,7 @@ class FilesTest(OddModels):
             (model / name).write_bytes(LFS)
         predict(model)
 
+    @pytest.mark.slow
     def test_weights_of_another_model_or_in_a_wrapper_say_so(self):
         message = r"config.json \(model_type bert\) describes another model than these weights"
         with exits_with(65, message):

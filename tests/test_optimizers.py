@@ -163,7 +163,6 @@ def adamw_rms_reference(p, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_de
 
 class AdamWRMSTest(parameterized.TestCase):
     @parameterized.product(fused=(None, False), weight_decay=(0.0, 0.1), eps=(1e-6, 1e-3))
-    @pytest.mark.quick_cases(1)
     def test_it_equals_the_formula(self, fused, weight_decay, eps):
         rng = np.random.default_rng(0)
         shapes = [(4, 5), (7,), (3, 2, 2), ()]
@@ -237,7 +236,6 @@ class AdafactorTest(parameterized.TestCase):
     @parameterized.parameters(
         ("", 128), ("min_dim_size_to_factor=0", 0), ("min_dim_size_to_factor=33", 33),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_a_small_side_decides_whether_a_matrix_is_factored(self, optim_args, least_side):
         """Of a T5: position bias (32 x heads), a projection, one with a side of 127, an embedding, a layer norm."""
         shapes = [(32, 8), (128, 128), (127, 256), (256, 128), (130,)]

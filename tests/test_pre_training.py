@@ -101,6 +101,7 @@ class BareRunTest(parameterized.TestCase):
         settings = json.loads((self.directory / "manifest.json").read_text())["settings"]
         self.assertEqual(settings["inputs_length"], 64)
 
+    @pytest.mark.slow
     def test_a_finished_run_is_not_repeated_and_another_one_is_refused(self):
         results, _ = run(*self.flags, output_dir=self.directory)
         self.assertEqual(results, self.results)
@@ -213,7 +214,6 @@ class DocumentsTest(parameterized.TestCase):
         ("a.txt", b"one document", "no document is held out at --validation_fraction 0.4; raise it"),
         ("a.txt", b"too\nshort\nfor\na\nblock\n", "[0-9]+ tokens, less than one block of 568"),
     )
-    @pytest.mark.quick_cases(1)
     def test_bad_files_are_refused_by_line(self, name, content, message):
         with exits_with(65, message):
             run("--train_file", str(written(name, content)), "--validation_fraction", "0.4")

@@ -456,7 +456,6 @@ class RowsTest(parameterized.TestCase):
             ["mnli hypothesis: B. premise: A."],
         ),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_what_a_row_becomes(self, flags, rows, expected):
         path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
         self.assertEqual(models_texts(path, flags), expected)

@@ -181,7 +181,6 @@ class CheckWeightsTest(parameterized.TestCase):
         return weight.numel()
 
     @parameterized.parameters(math.nan, math.inf, -math.inf)
-    @pytest.mark.quick_cases(1)
     def test_a_weight_that_is_not_finite_is_named_and_not_saved(self, value):
         directory, trainer = folder(), tiny_trainer()
         trainer.save_model(str(directory / "whole"))

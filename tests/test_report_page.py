@@ -132,7 +132,6 @@ class NumbersTest(parameterized.TestCase):
 
     @parameterized.parameters(((1, 1), (None, None), False), ((1, 2), (None, None), False), ((1, 2), (40, 40), True),
                               ((1, 1), (40, 30), False))  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_a_mean_over_runs_that_were_scored_on_other_rows_says_so(self, seeds, limits, differ):
         """`--max_eval_samples` draws rows by the seed; the whole split is the same for every seed."""
         runs = []

@@ -106,7 +106,6 @@ class EveryScheduleTest(parameterized.TestCase):
             self.assertEqual(values, sorted(values))
 
     @parameterized.parameters(*WITH_FLOOR)
-    @pytest.mark.quick_cases(1)
     def test_the_floor_is_where_it_ends(self, name):
         trainer = tiny_trainer(
             some_rows(), model=some_model(), schedule=name, lr_scheduler_kwargs="min_lr=2e-3", learning_rate=1e-2,
@@ -118,7 +117,6 @@ class EveryScheduleTest(parameterized.TestCase):
         self.assertAlmostEqual(min(values), 2e-3, places=14)
 
     @parameterized.parameters(*END_VALUES)
-    @pytest.mark.quick_cases(1)
     def test_a_resumed_scheduler_goes_on_to_the_bit(self, name):
         whole = rates(make_scheduler(optimizer(0.3), name, STEPS, WARMUP), 200)
         first = make_scheduler(optimizer(0.3), name, STEPS, WARMUP)
@@ -151,7 +149,6 @@ class ExactValuesTest(parameterized.TestCase):
         ("constant_with_warmup", "constant_with_warmup", {}, {25: 0.25, 1000: 1}),
         ("relative", "relative_step", {"warmup_init": True}, {0: 1e-6, 999: 1e-3}),
     )
-    @pytest.mark.quick_cases(10)
     def test_values(self, name, settings, expected):
         multiplier = make_multiplier(name, STEPS, WARMUP, settings)
         for step, value in expected.items():
@@ -261,7 +258,6 @@ class SettingsTest(parameterized.TestCase):
         ({"warmup_steps": 100, "schedule": "constant"}, False),
         ({"warmup_steps": 100, "lr_scheduler_type": "constant"}, False),
     )  # fmt: skip
-    @pytest.mark.quick_cases(1)
     def test_a_run_that_ends_in_its_warm_up_says_so(self, flags, warns):
         trainer = tiny_trainer(some_rows(), model=some_model(), **flags)
         with self.assertLogs("t5suite") as logs:

@@ -128,7 +128,6 @@ class SelectionTest(parameterized.TestCase):
         "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",
         "train[5%] ", "validation[5%]", "train[five%]", "Validation", "train[5%]x", "train[.5%]",
     )  # fmt: skip
-    @pytest.mark.quick_cases(2)
     def test_another_selection_split_is_refused_with_its_text(self, text):
         with exits_with(78, rf"--selection_split {re.escape(repr(text))}.*train\[5%\]"):
             trained_on(4, selection_split=text)

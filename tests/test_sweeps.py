@@ -618,6 +618,7 @@ class GridTest(SweepTest):
         words = json.loads(self.starts(self.trials()[0])[0][2])
         self.assertEqual(words[3:], ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"])
 
+    @pytest.mark.slow
     def test_the_tasks_own_metrics_are_shown_as_they_were_where_the_average_was_best(self):
         words = ["--grid", "learning_rate=1e-3", "--seeds", "1,3"]
         command = ["--", sys.executable, TRIAL, "--steps=3", "--sleep=0", "--log=eval/average", "--falling=1"]
@@ -637,7 +638,6 @@ class GridTest(SweepTest):
         ("sentiment,entailment", [], []),
         ("rte,cola", ["--task_file", "mine.yaml"], ["--task_file", "mine.yaml"]),
     )
-    @pytest.mark.quick_cases(3)
     def test_tasks_bring_the_benchmark_that_has_them_all(self, tasks, flags, expected):
         command = ["python", "fine_tune_t5.py"]
         refusing = self.folder / "python"  # stands first on the path of a trial, beside the interpreter

@@ -315,6 +315,7 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual(files_of(directory), self.expected)
         self.assertEqual(finished_file.stat().st_mtime_ns, before)
 
+    @pytest.mark.slow
     def test_a_killed_worker_is_said(self):
         directory = folder()
         killer = threading.Thread(target=kill_a_worker_of, args=(directory,), daemon=True)
@@ -343,7 +344,6 @@ class AnotherBuildTest(parameterized.TestCase):
         ({"text_unit": "file"}, "--text_unit line there, file here"),
         ({"tokenizer": "bytes"}, "another tokenizer"),
     )
-    @pytest.mark.quick_cases(1)
     def test_other_settings_are_refused(self, changed, message):
         if "tokenizer" in changed:
             changed = {"tokenizer": byte_tokenizer()}

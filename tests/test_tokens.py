@@ -172,7 +172,6 @@ class CutTest(parameterized.TestCase):
     """Where a text that is shown whole says that the model stops reading."""
 
     @parameterized.product(name=["t5", "byt5", "bytes"], room=[0, 1, 2, 5, 9, 500])
-    @pytest.mark.quick_cases(15)
     def test_the_mark_stands_where_the_tokens_end(self, name, room):
         tokenizer = TOKENIZERS[name]()
         num_tokens = lambda text: len(ids_of(tokenizer, text)[0]) - len(ids_of(tokenizer, "")[0])

@@ -182,7 +182,6 @@ class TrackersTest(parameterized.TestCase):
         first_run()
 
     @parameterized.parameters(*filter(mirror.TRACKERS.get, mirror.TRACKERS))
-    @pytest.mark.quick_cases(11)
     def test_a_tracker_has_every_number_once_at_its_step(self, name):
         run, directory = first_run(), folder() / "run"
         shutil.copytree(run.directory, directory)

@@ -101,7 +101,6 @@ class LoadWeightsTest(parameterized.TestCase):
         (lambda tensors: tensors.update(other=torch.ones(2)), "unknown (1): other"),
         (lambda tensors: halved(tensors, "embed_out.weight"), "lm_head.weight (320x32, not 640x32)"),
     )
-    @pytest.mark.quick_cases(1)
     def test_an_incomplete_file_stops_and_names_the_tensor(self, change, named):
         source = new_model("GPT-NeoX", 0)
         folder = changed(saved(source), change)
@@ -158,7 +157,6 @@ class LoadWeightsTest(parameterized.TestCase):
 
 class RefusalTest(parameterized.TestCase):
     @parameterized.parameters("T5", "BERT", "GPT-NeoX")
-    @pytest.mark.quick_cases(1)
     def test_a_folder_without_a_tokenizer_is_refused_with_the_flag_that_cures_it(self, model_type):
         folder = saved(new_model(model_type, 0))
         with exits_with(78, f"{folder}.*--tokenizer_name"):
@@ -181,7 +179,6 @@ class RefusalTest(parameterized.TestCase):
         ("BERT", {"num_hidden_layer": 2}, "did you mean num_hidden_layers"),
         ("T5Gemma", {"decoder": {**SETTINGS["T5Gemma"]["decoder"], "sparse": 1}}, "'sparse'"),
     )
-    @pytest.mark.quick_cases(1)
     def test_a_configuration_file_with_an_unknown_key_makes_no_weights(self, model_type, changes, named):
         folder = configured(model_type, **changes)
         other = Path(folder) / "weights_beside" / "other.json"
