@@ -217,7 +217,8 @@ class FilesTest(parameterized.TestCase):
         expected = logits_of(tuner.model.eval())
         moved = folder() / "elsewhere"
         shutil.move(run, moved)
-        for path in (moved, moved / "checkpoint-2"):
+        best_of_task = shutil.copytree(moved / "checkpoint-2", moved / "best" / "sentiment")  # as --select per_task has it
+        for path in (moved, moved / "checkpoint-2", best_of_task):
             self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
 
     def test_a_base_that_is_gone_or_another_one_is_said_with_the_flag_that_names_it(self):

@@ -156,17 +156,18 @@ class SameAsTheScriptTest(EqualFiles):
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
         self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
 
+    @parameterized.parameters((True, {"eval_steps": 9}), (False, {"eval_strategy": "no"}))
     @pytest.mark.slow
-    def test_a_program_that_makes_its_run_longer_can_be_run_again(self):
-        light = {"max_train_samples": 8, "max_eval_samples": 2, "eval_steps": 9, "output_dir": str(folder())}
+    def test_a_program_that_makes_its_run_longer_can_be_run_again(self, valid, evaluations):
+        light = {"max_train_samples": 8, "max_eval_samples": 2, **evaluations, "output_dir": str(folder())}
         first = tuner(**light, max_steps=2)
-        first.train()
-        results = first.train(max_steps=3)
+        first.train(valid=valid)
+        results = first.train(valid=valid, max_steps=3)
         again = tuner(**light, max_steps=2)
         with self.assertLogs("t5suite", "WARNING") as logged:
-            self.assertEqual(again.train(), results)
+            self.assertEqual(again.train(valid=valid), results)
         self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
-        self.assertEqual(again.train(max_steps=3), results)
+        self.assertEqual(again.train(valid=valid, max_steps=3), results)
         self.assertIsNone(again.trainer)  # nothing was trained
         for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
             with exits_with(78, "holds another run"):

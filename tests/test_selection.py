@@ -113,6 +113,13 @@ class TakingUpTest(parameterized.TestCase):
         start(copy, self.SCORES)
         self.assertEqual(weights(copy), self.best)
 
+    def test_a_copied_directory_s_own_best_checkpoint_is_looked_at_before_training(self):
+        copy = Path(shutil.copytree(self.directory, folder() / "copy"))
+        (copy / "checkpoint-2" / "model.safetensors").write_bytes(b"")
+        with exits_with(74, "copy/checkpoint-2, is damaged"):
+            start(copy, self.SCORES)
+        self.assertFalse((copy / "checkpoint-4").exists())
+
     @pytest.mark.slow
     def test_it_is_in_the_run_that_this_one_began_with(self):
         for is_lost in (False, True):
