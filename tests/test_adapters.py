@@ -217,7 +217,9 @@ class FilesTest(parameterized.TestCase):
         expected = logits_of(tuner.model.eval())
         moved = folder() / "elsewhere"
         shutil.move(run, moved)
-        best_of_task = shutil.copytree(moved / "checkpoint-2", moved / "best" / "sentiment")  # as --select per_task has it
+        best_of_task = shutil.copytree(
+            moved / "checkpoint-2", moved / "best" / "sentiment"
+        )  # as --select per_task has it
         for path in (moved, moved / "checkpoint-2", best_of_task):
             self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
 

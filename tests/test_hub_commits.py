@@ -462,13 +462,16 @@ class ReadsTest(OfflineTest):
         self.assert_weights_of(B, output)
 
     def test_a_run_that_resumes_reads_the_commits_of_its_first_start(self):
-        output = self.run_script("--save_strategy=steps", "--save_steps=1")
+        """The model's main branch and a branch of the rows have moved since."""
+        self.move("dataset", ROWS, A, "v1")
+        flags = ["--save_strategy=steps", "--save_steps=1", "--data_revision=v1"]
+        output = self.run_script(*flags)
         self.move("model", MODEL, B)
-        self.move("dataset", ROWS, B)
-        self.run_script("--save_strategy=steps", "--save_steps=1", "--extend", output=output, steps=2)
+        self.move("dataset", ROWS, B, "v1")
+        self.run_script(*flags, "--extend", output=output, steps=2)
         self.assertEqual(json.loads((output / "manifest.json").read_text())["training"]["from_step"], 1)
         self.assertEqual(self.commits_read(output), (A, A))
-        self.assertEqual(self.commits_read(self.run_script()), (B, B))
+        self.assertEqual(self.commits_read(self.run_script("--data_revision=v1")), (B, B))
 
     def test_a_commit_is_read_whatever_the_branches_stand_for(self):
         output = self.run_script("--model_revision", B, "--data_revision", B)

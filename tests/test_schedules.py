@@ -303,6 +303,22 @@ class TrainerTest(parameterized.TestCase):
         fine_tune_t5.main([*plateau_flags(directory), "--max_steps", "4", "--eval_steps", "1", "--save_strategy", "no"])
         self.assertEqual(logged_rates(directory), [1e-3, 1e-3, 5e-4, 2.5e-4])
 
+    def test_bad_evaluations_before_a_run_was_made_longer_count_for_the_patience_of_its_plateau(self):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        flags = [
+            *plateau_flags(directory, patience=1),
+            "--eval_steps",
+            "1",
+            "--save_strategy",
+            "steps",
+            "--save_steps",
+            "2",
+        ]
+        fine_tune_t5.main([*flags, "--max_steps", "2"])
+        fine_tune_t5.main([*flags, "--max_steps", "4", "--extend"])
+        # The evaluation after step 1 is the first, those after steps 2 and 3 are bad.
+        self.assertEqual(logged_rates(directory), [1e-3, 1e-3, 1e-3, 5e-4])
+
     @pytest.mark.slow
     def test_a_plateau_is_seen_by_the_evaluations_of_a_run(self):
         directory = Path(tempfile.mkdtemp()) / "run"
@@ -321,13 +337,13 @@ class TrainerTest(parameterized.TestCase):
         self.assertEqual(logged_rates(directory), expected)
 
 
-def plateau_flags(directory) -> list[str]:
-    """A run whose rate is halved after each evaluation but the first: none is better by 1000 points."""
+def plateau_flags(directory, patience=0) -> list[str]:
+    """A run in which every evaluation but the first is bad: none is better by 1000 points."""
     tiny = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
     return ["--config_overrides", tiny, "--dataset_name", "sentiment", "--max_train_samples", "64", "--use_cpu",
             "--max_eval_samples", "8", "--eval_method", "score", "--eval_strategy", "steps",
             "--load_best_model_at_end", "False", "--schedule", "plateau", "--lr_scheduler_kwargs",
-            "patience=0,factor=0.5,threshold=1000", "--learning_rate", "1e-3", "--logging_steps", "1",
+            f"patience={patience},factor=0.5,threshold=1000", "--learning_rate", "1e-3", "--logging_steps", "1",
             "--disable_tqdm", "True", "--output_dir", str(directory)]  # fmt: skip
 
 
