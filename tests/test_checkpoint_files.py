@@ -100,6 +100,19 @@ class StatesTest(parameterized.TestCase):
         self.assertTrue(same(dict(resumed.model.state_dict()), dict(trainer.model.state_dict())))
         self.assertTrue(same(resumed.optimizer.state_dict(), trainer.optimizer.state_dict()))
 
+    def test_the_scale_of_losses_goes_on(self):
+        """fp16's, which doubles here with each sound update, from 4."""
+        directory = folder()
+        trainer, resumed = (
+            make_trainer(place, optim="adamw_torch", max_steps=3, save_steps=2) for place in (directory, folder())
+        )
+        for each in (trainer, resumed):
+            each.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+        trainer.train()
+        resumed.train(resume_from_checkpoint=str(directory / "checkpoint-2"))
+        self.assertEqual([each.accelerator.scaler.get_scale() for each in (trainer, resumed)], [32.0, 32.0])
+        self.assertTrue(same(dict(resumed.model.state_dict()), dict(trainer.model.state_dict())))
+
     @parameterized.parameters(Path("/"), np.float64(1), random.Random)
     @pytest.mark.quick_cases(1)
     def test_what_could_not_be_read_without_running_code_is_refused_when_it_is_saved(self, value):
