@@ -444,7 +444,6 @@ class RevisionsTest(OfflineTest):
 
 
 class ReadsTest(OfflineTest):
-    @pytest.mark.slow
     def test_a_branch_is_looked_up_once_in_a_run_and_anew_in_the_next(self):
         read_tokenizer = transformers.AutoTokenizer.from_pretrained
 
@@ -472,6 +471,14 @@ class ReadsTest(OfflineTest):
         self.assertEqual(json.loads((output / "manifest.json").read_text())["training"]["from_step"], 1)
         self.assertEqual(self.commits_read(output), (A, A))
         self.assertEqual(self.commits_read(self.run_script("--data_revision=v1")), (B, B))
+
+    def test_an_adapter_names_the_commit_of_its_base(self):
+        output = self.run_script("--adapter=lora")
+        self.move("model", MODEL, B)
+        self.assertEqual(json.loads((output / "adapter_config.json").read_text())["revision"], A)
+        base = tiny_tuner(str(output)).model.get_base_model()
+        expected = load_file(saved_files(A) / "model.safetensors")
+        self.assertTrue(base.get_input_embeddings().weight.equal(expected["shared.weight"]))
 
     def test_a_commit_is_read_whatever_the_branches_stand_for(self):
         output = self.run_script("--model_revision", B, "--data_revision", B)

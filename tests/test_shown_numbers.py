@@ -491,6 +491,13 @@ class CurvesTest(ShownTest):
             self.assertNotEqual(other[1], mean[1], picture)
             self.assertEqual({other[0], mean[0]}, score_colours, picture)
 
+    def test_a_mean_and_a_lone_seed_are_thicker_than_the_seeds_of_a_mean(self):
+        for picture, figure in two_runs().figures.items():
+            if picture.startswith("curve-"):
+                first, second, lone, mean = [line.get_linewidth() for line in figure.axes[0].lines]
+                self.assertEqual((first, lone), (second, mean), picture)
+                self.assertGreater(mean, 2 * first, picture)
+
     def test_a_report_s_data_have_every_logged_point(self):
         for run, data in zip(two_runs().made, two_runs().data["runs"], strict=True):
             shown = {(name, step): value for name, points in data["curves"].items() for step, value in points}

@@ -262,11 +262,15 @@ class EndTest(parameterized.TestCase):
             run_cli("slurm", "settle", 75)
         return ending.exception.code, [call.args[0] for call in run.call_args_list]
 
-    def test_a_task_of_an_array_is_requeued_by_its_own_id(self):
+    @parameterized.parameters(
+        ({"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}, "6_2"),
+        ({"SLURM_ARRAY_JOB_ID": "6"}, "7"),
+        ({"SLURM_ARRAY_TASK_ID": "2"}, "7"),
+    )
+    def test_a_task_of_an_array_is_requeued_by_its_own_id(self, array, requeued_id):
         answer = subprocess.CompletedProcess([], 0, "JobState=RUNNING Restarts=0", "")
-        array = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
-        code, calls = self.settled({"return_value": answer}, **array)
-        self.assertEqual((code, calls[-1]), (75, ["scontrol", "requeue", "6_2"]))
+        code, calls = self.settled({"return_value": answer}, SLURM_JOB_ID="7", **array)
+        self.assertEqual((code, calls[-1]), (75, ["scontrol", "requeue", requeued_id]))
 
     def test_a_slurm_that_does_not_answer_counts_as_running(self):
         for outcome in (
