@@ -131,6 +131,14 @@ class EstimateTest(parameterized.TestCase):
         estimated = memory_of(optimizer=name, batch_size=1, source_length=4, target_length=4)["optimizer"]
         self.assertAlmostEqual(estimated, made_bytes, delta=0.001 * made_bytes)
 
+    def test_moments_in_8_bits_are_in_32_for_embeddings(self):
+        """Of each table of an embedding and of its positions, as bitsandbytes' authors advise."""
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5, vocab_size=ROWS))
+        tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+        expected = sum(each.numel() * (4 if id(each) in tables else 1) for each in model.parameters())
+        overrides = {**T5, "num_decoder_layers": 1, "feed_forward_proj": "relu", "tie_word_embeddings": True}
+        self.assertEqual(memory_of(overrides=overrides, optimizer="lion_8bit")["optimizer"], expected)
+
     @pytest.mark.slow
     def test_every_optimizer_s_states_are_known(self):
         weights = memory_of()["weights"]

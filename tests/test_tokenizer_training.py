@@ -241,6 +241,14 @@ class CommandTest(parameterized.TestCase):
         self.assertAlmostEqual(report["tokens_per_word"], report["tokens"] / report["words"], delta=1e-4)
 
     @parameterized.parameters(
+        (4, "<pad> 0, </s> 1, <unk> 2, <extra_id_0> 329, <extra_id_1> 328, <extra_id_2> 327, <extra_id_3> 326"),
+        (5, "<pad> 0, </s> 1, <unk> 2, <extra_id_0> 329, <extra_id_4> 325"),
+    )
+    def test_of_more_than_seven_special_tokens_the_first_and_the_last_are_shown(self, num_sentinels, expected):
+        words = ["--type", "unigram", "--vocab_size", 330, "--num_sentinels", num_sentinels, *self.flags]
+        self.assertIn(f" {expected}\n", cli_output("tokenizer", "train", *words))
+
+    @parameterized.parameters(
         ("bpe", "lowercase", ["--lowercase"], "wordpiece"),
         ("wordpiece", "num_sentinels", ["--num_sentinels", 5], "unigram"),
         ("bpe", "character_coverage", ["--character_coverage", 0.9], "unigram and wordpiece"),

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import types
 from pathlib import Path
@@ -244,6 +245,25 @@ class RowsTest(parameterized.TestCase):
     )
     def test_rows_that_are_sent(self, words, expected):
         self.assertEqual(self.sent([2, 2, 4, 4, 6, 6], words), expected)
+
+    def test_rows_are_sent_while_the_training_still_runs(self):
+        """Which says nothing in between."""
+        directory, log = described_run([2]), mock.Mock()
+        source, commands = os.pipe()
+        self.addCleanup(os.close, source)
+        os.write(commands, b"go\n")
+        lines = mirror.MetricLines(directory / "metrics.jsonl")
+        sending = threading.Thread(target=mirror.send_rows, args=(log, lines, Commands(source), 0))
+        sending.start()
+        time.sleep(0.1)  # its first look at the file is over
+        write_line(directory, 4)
+        deadline = time.monotonic() + 5
+        while not log.called and time.monotonic() < deadline:
+            time.sleep(0.05)
+        sent_in_between = [call.args[1] for call in log.call_args_list]
+        os.close(commands)
+        sending.join(30)
+        self.assertEqual(sent_in_between, [2])
 
     def test_steps_that_are_there_are_not_sent_again(self):
         self.assertEqual(self.sent([2, 4, 6, 8], b"go\nend 0\n", first=5), [6, 8])
