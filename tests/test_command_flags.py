@@ -107,6 +107,12 @@ class DescriptionTest(parameterized.TestCase):
     def test_a_sub_command_has_these_flags(self, command):
         self.assertEqual(described(sub_parsers(whole_parser())[command]), COMMANDS[command])
 
+    def test_every_flag_stands_under_a_heading_of_its_command_s_help(self):
+        for command, parser in all_sub_parsers(whole_parser()):
+            for group in parser._action_groups:
+                flags = [action.option_strings for action in group._group_actions]
+                self.assertTrue(group.title or not flags, f"{command}: {flags}")
+
     @parameterized.parameters(*SCRIPT_FLAGS)
     def test_a_script_has_these_flags_of_ours(self, script):
         self.assertEqual(described_script(script), SCRIPT_FLAGS[script])

@@ -348,7 +348,6 @@ class OwnRowsTest(parameterized.TestCase):
         with exits_with(65, "drawn with seeds 1 and 2"):
             run_cli("compare", *runs)
 
-    @pytest.mark.slow
     def test_runs_keep_texts_that_nothing_could_read_again(self):
         for run, has_texts in ((subset_run(1), False), (run_over_file(1), False), (own_run(reviews()), True)):
             (path,) = run.glob("predictions/*.jsonl")

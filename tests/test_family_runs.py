@@ -90,7 +90,6 @@ class EncoderRunTest(parameterized.TestCase):
         self.assertAlmostEqual(self.results["tasks"]["sentiment"]["accuracy"], 100 * right / 24)
         self.assertEqual(self.results["tasks"]["sentiment"]["invalid_rate"], 0.0)
 
-    @pytest.mark.slow
     def test_a_flag_that_a_head_does_not_heed_is_named(self):
         self.assertIn("--eval_method has no effect: an encoder's head gives the answer", self.log)
 

@@ -286,7 +286,6 @@ talking_run = functools.cache(TalkingRun)
 
 
 class QuietTest(parameterized.TestCase):
-    @pytest.mark.slow
     def test_only_what_the_user_s_own_code_prints_is_shown(self):
         self.assertEqual(set(talking_run().lines), {"trained, says the user", "scored, says the user"})
 

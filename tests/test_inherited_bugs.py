@@ -62,7 +62,6 @@ class RunTest(parameterized.TestCase):
         indices = [json.loads(line)["idx"] for line in given]
         self.assertEqual([json.loads(line)["idx"] for line in lines], indices)
 
-    @pytest.mark.slow
     def test_inputs_and_targets_have_lengths_of_their_own(self):
         """The length of inputs was once written over that of targets."""
         card = json.loads((self.directory / "task.json").read_text())

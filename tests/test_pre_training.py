@@ -224,7 +224,6 @@ class DocumentsTest(parameterized.TestCase):
             with exits_with(65, "less than one block"):
                 start("--validation_fraction", fraction)
 
-    @pytest.mark.slow
     def test_a_refused_run_does_not_stand_in_the_way_of_more_text(self):
         _, directory = run_after_a_refusal()
         self.assertTrue((directory / "metrics.jsonl").is_file())
@@ -286,7 +285,6 @@ class FlagsTest(parameterized.TestCase):
             run(*flags, "--train_file", str(written("a.txt", TEXT.encode())), "--dry_run")
         self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), ["text_column_name", "pack"])
 
-    @pytest.mark.slow
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
         settings = settings_of_a_run_without_accelerator()
         names = ("inputs_length", "noise_density", "learning_rate")

@@ -483,7 +483,7 @@ class KilledTest(SweepTest):
         self.wait_for_steps(0, 2)
         self.wait_for_steps(1, 2)
         driver.send_signal(signal.SIGTERM)
-        self.assertIn("--resume", self.ends(driver, 75))
+        self.assertRegex(self.ends(driver, 75), "2 trials were stopped.*--resume")
         records = self.summary()["trials"]
         self.assertEqual([record["state"] for record in records], ["preempted", "preempted"])
         self.assertEqual([record["exit_code"] for record in records], [75, 75])
