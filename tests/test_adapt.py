@@ -205,6 +205,7 @@ class CheckTest(TestCase):
             self.assertEqual(comparison in failure.message, comparison in names_of_failures, (name, failure.message))
 
     @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(1)
     def test_a_wrong_tensor_fails_each_comparison_that_it_takes_part_in(self, kind):
         for name in one_of_each_group(kind):
             self.fails_if_perturbed(kind, name, expected_failures(kind, name))

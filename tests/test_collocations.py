@@ -7,6 +7,7 @@ import math
 import random
 
 import numpy as np
+import pytest
 import transformers
 from absl.testing import parameterized
 from corpus_files import build_corpus, write_lines
@@ -141,6 +142,7 @@ class RunTest(parameterized.TestCase):
         words += ["--disable_tqdm", "True", "--output_dir", folder() / "run"]
         return pre_training_batches(*words)
 
+    @pytest.mark.slow
     def test_collocations_and_words_are_hidden_whole(self):
         table = NgramTable([row["ids"] for row in self.lines[1:]])
         begins_word_V = np.array([not token.startswith("##") for token in SPECIAL + WORDS])

@@ -155,6 +155,7 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(Comparison(*runs).notes, [note] * is_noted)
         self.assertEqual(note in cli_output("compare", *runs), is_noted)
 
+    @pytest.mark.slow
     def test_a_text_of_several_lines_is_shown_in_one(self):
         first, second = two_runs()
         for run in (first, second):

@@ -265,7 +265,7 @@ class AverageTest(parameterized.TestCase):
         self.check(results, "average", statistics.fmean(self.own_numbers(results, *others)))
 
     @parameterized.parameters(("mnli_mismatched", "mnli"), ("rte", "rte"))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_an_average_that_lacks_a_task_or_a_half_does_not_bear_the_published_name(self, split, task):
         self.check_without(split, task)
 

@@ -233,6 +233,7 @@ class SourceTest(TestCase):
             with exits_with(78, message):
                 self.export(source, *words)
 
+    @pytest.mark.slow
     def test_a_run_that_has_not_ended_gives_its_newest_checkpoint(self):
         run = self.run_that_has_not_ended()
         self.export(run)

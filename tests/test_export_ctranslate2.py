@@ -76,6 +76,7 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual((figures["greedy_equal"], figures["beams_equal"]), (figures["prompts"], figures["prompts"]))
         self.assertLess(figures["score_difference"], 1e-3)
 
+    @pytest.mark.slow
     def test_the_converter_s_own_reading_of_an_untied_t5_is_found_and_nothing_is_written(self):
         folder = model_folder("untied T5")
         stock = ctranslate2.converters.TransformersConverter(str(folder))

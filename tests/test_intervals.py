@@ -128,6 +128,7 @@ class MetricSumsTest(parameterized.TestCase):
         np.testing.assert_allclose(statistic.resampled(np.array([[1, 2, 1, 0]])), [(scores * [1, 2, 1, 0]).sum() / 4])
 
     @parameterized.parameters("micro", "macro", "subset")
+    @pytest.mark.quick_cases(1)
     def test_a_resample_of_sets_of_labels_is_scikit_learn_s_score_of_the_rows_drawn(self, name):
         judged = sets_of_labels(9)
         metric = {"micro": "micro_f1", "macro": "macro_f1", "subset": "subset_accuracy"}[name]

@@ -60,6 +60,7 @@ class AddedTokensTest(parameterized.TestCase):
         self.assertGreaterEqual(len(many.shared.weight), len(tiny_tokenizer()) + 60)
         self.assertEqual(len(many.shared.weight) % 128, 0)
 
+    @pytest.mark.slow
     def test_a_run_with_them_saves_what_loads_again(self):
         out, words = tempfile.mkdtemp(), Path(tempfile.mkdtemp()) / "words.txt"
         words.write_text("<turn>\n<speaker>\n")

@@ -155,7 +155,7 @@ class EstimateTest(parameterized.TestCase):
         self.assertLess(checkpointed, 0.5 * efficient)
 
     @parameterized.parameters(*SHARDINGS)
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_more_ranks_take_less_of_what_is_sharded(self, name):
         self.check_sharding(name)
 
@@ -204,6 +204,7 @@ class EstimateTest(parameterized.TestCase):
 
 
 class SummaryTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_parameters_are_counted_without_weights_and_add_up(self):
         """T5 v1.1 small with one layer a stack: 2,360,320 in the encoder's, 3,147,264 in the decoder's, two matrices of
         32,128 words of 512, two of 32 buckets of 6 heads, two norms of 512.

@@ -76,6 +76,7 @@ class MiniTest(parameterized.TestCase):
                 for split, number in grammar.NUM_ROWS.items():
                     self.assertEqual([row["idx"] for row in splits[split]], list(range(number)))
 
+    @pytest.mark.slow
     def test_no_template_is_in_two_splits(self):
         for task, splits in self.rows.items():
             with self.subTest(task):
@@ -92,6 +93,7 @@ class MiniTest(parameterized.TestCase):
                 lower = {word.lower() for word in words["train"]}
                 self.assertEmpty({word.lower() for word in words["validation"] | words["test"]} - lower)
 
+    @pytest.mark.slow
     def test_every_word_is_one_piece(self):
         texts = {message for splits in self.rows.values() for rows in splits.values() for message in messages_of(rows)}
         with gzip.open(FOLDER / "text" / "train.txt.gz", "rt") as documents:

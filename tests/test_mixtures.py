@@ -158,6 +158,7 @@ class MissingTasksTest(parameterized.TestCase):
         results = fine_tune_t5.main([*words, *flags])
         return results, json.loads((place / "run" / "manifest.json").read_text())
 
+    @pytest.mark.slow
     def test_members_without_rows_are_refused_or_left_out_and_listed(self):
         with exits_with(65, "entailment.*--allow_missing_tasks"):
             self.run_of_incomplete_copy()

@@ -56,6 +56,7 @@ class LastLinesTest(parameterized.TestCase):
         os.remove(folder / "run" / "model.safetensors")  # the model is gone, the results are shown
         self.assertNotIn(HEADLINE, output_of_run(*words))
 
+    @pytest.mark.slow
     def test_a_model_that_was_scored_by_labels_answers_with_labels_unless_it_is_to_write(self):
         rows = empty_folder() / "reviews.tsv"
         rows.write_text("text\tlabel\n" + "".join(f"film {i}\t{'bad good'.split()[i % 2]}\n" for i in range(12)))

@@ -118,6 +118,7 @@ class ResumeTest(parameterized.TestCase):
         self.assertEqual(untimed(folder), untimed(reference))
         self.assertEqual(*[(path / "model.safetensors").read_bytes() for path in (folder, reference)])
 
+    @pytest.mark.slow
     def test_callbacks_and_metrics_are_seen_in_the_files(self):
         results, folder = whole()
         self.assertIn("first_letter", results["tasks"]["sentiment"])

@@ -540,6 +540,7 @@ class OwnRowsTest(InFolderTest):
             self.assertIn("output_dir of_a_trial\n", self.look_ahead())
             self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
 
+    @pytest.mark.slow
     def test_a_damaged_manifest_is_left_to_the_run_which_rebuilds_it(self):
         Path("runs/rows-tiny/manifest.json").write_text("{")
         for flags in ({}, {"output_dir": "runs/rows-tiny"}):
@@ -615,6 +616,7 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(evaluated, predicted)
         self.assertGreater(max(map(len, evaluated)), len("the"))
 
+    @pytest.mark.slow
     def test_a_model_of_sets_is_not_scored_as_one_of_text_without_a_warning(self):
         rows = "".join(f"film {n}\tdrama, horror\n" for n in range(8))
         Path("films.tsv").write_text("text\tgenres\n" + rows)

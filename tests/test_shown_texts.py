@@ -170,6 +170,7 @@ class CutTest(parameterized.TestCase):
         self.assertEqual(CUT_MARK.findall(shown), [str(len(whole) - ROOM)])
         self.assertEqual(encode_rows(before, task, source_length=ROOM)[0]["input_ids"], read)
 
+    @pytest.mark.slow
     def test_predictions_of_rows_in_memory_say_where_a_long_row_is_cut(self):
         (path,) = (run_with_long_rows().directory / "predictions").iterdir()
         whole, cut, cut_late = (line["inputs"] for line in read_rows(path))

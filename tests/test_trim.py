@@ -153,7 +153,7 @@ class EveryVocabularyTest(TestCase):
         self.assertEqual(len(tokenizer), len(kept))
 
     @parameterized.parameters(*VOCABULARIES)
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_characters_bytes_special_tokens_and_codes_stay_in_their_order(self, name):
         before = untrimmed_tokenizer(name).get_vocab()
         vocabulary = trimmed_tokenizer(name).get_vocab()
@@ -168,7 +168,7 @@ class EveryVocabularyTest(TestCase):
             self.assertEqual(ordered[-100:], [f"<extra_id_{number}>" for number in range(99, -1, -1)])
 
     @parameterized.parameters("T5", "mT5", "mBART", "NLLB", "umT5")
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(1)
     def test_sentencepieces_file_segments_as_before(self, name):
         (file,) = [file for file in SPIECE_FILES if (source(name) / file).is_file()]
         places = (source(name), trimmed(name))
@@ -342,6 +342,7 @@ class UseTest(TestCase):
         tuner.train(valid=False)
         self.assertTrue((Path(tuner.args.output_dir) / "model.safetensors").is_file())
 
+    @pytest.mark.slow
     def test_the_words_of_a_runs_templates_are_kept(self):
         run = Path(shutil.copytree(tuned(), self.folder / "run"))
         before, after = (AutoTokenizer.from_pretrained(place) for place in (run, trimmed_run()))

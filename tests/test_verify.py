@@ -1152,6 +1152,7 @@ class ModelTest(parameterized.TestCase):
         self.assertEqual(then_and_now["gpus"][0], "NVIDIA H100")
         self.assertEqual(then_and_now["torch"][0], "2.11.0")
 
+    @pytest.mark.slow
     def test_in_float32_only_what_is_almost_equally_likely_is_a_near_tie(self):
         folder = copy_of_small_run()
         give_both_labels_the_weights_of_one(folder, share=1.00005)
