@@ -442,7 +442,6 @@ class EarlyStoppingTest(SelectionTest):
         lines = [line["step"] for line in tuner.history if "eval/a_score" in line]
         self.assertEqual(lines, list(range(1, last + 1)), "each is evaluated once")
 
-    @pytest.mark.slow
     def test_it_ends_after_so_many_evaluations_without_a_gain(self):
         self.check("nan before a tie", save_strategy="best")
 

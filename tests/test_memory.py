@@ -250,6 +250,17 @@ class SummaryTest(parameterized.TestCase):
         self.assertLess(table["trainable"], 0.05 * table["parameters"])
         self.assertEqual(table["memory"]["optimizer"], 8 * table["trainable"])
 
+    def test_modules_and_a_step_of_the_flags_are_shown(self):
+        words = ["summary", "--config_name=mini", "--config_overrides=num_layers=1,vocab_size=512", "--use_cpu"]
+        words += ["--batch_size=3", "--source_length=5", "--target_length=7", "--freeze=encoder", "--bf16"]
+        shown = cli_output(*words)
+        self.assertIn(": 459,904 parameters, 295,552 trained, 164,352 frozen\n", shown)
+        for row in ("shared +65,536   trained", "encoder +164,352   frozen", "lm_head +0   is shared"):
+            self.assertRegex(shown, rf"(?m)^{row}$")
+        self.assertIn("\nmemory of one CPU in a step of 3 x (5 -> 7 tokens), bf16 autocast, adamw\n", shown)
+        self.assertRegex(shown, r"(?m)^weights +0\.002 GiB$")
+
+    @pytest.mark.slow
     def test_a_step_is_that_of_the_flags(self):
         lengths = {"batch_size": 3, "source_length": 5, "target_length": 7}
         sizes = {"config_name": "mini", "config_overrides": "num_layers=1,vocab_size=512", "use_cpu": True}

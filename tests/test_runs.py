@@ -203,7 +203,6 @@ class RedactionTest(parameterized.TestCase):
         text = shown(" ; ".join([*texts, *INNOCENT]), SSH_KEY="rte")  # short values are not searched for
         self.assertIn(" ; ".join([*hidden, *INNOCENT]), text)
 
-    @pytest.mark.slow
     def test_what_environment_and_netrc_keep_secret_is_known_by_its_value(self):
         path = folder() / "netrc"
         path.write_text(f"machine api.wandb.ai login user password {HEX}\n")

@@ -181,7 +181,6 @@ class SpikePolicyTest(parameterized.TestCase):
     def trainer(self, policy, spikes, **settings):
         return make(loss_spikes=policy, guard={"spikes": ScriptedSpikes(spikes)}, **settings)
 
-    @pytest.mark.slow
     def test_spikes_that_are_logged_change_nothing_warn_of_nothing_and_are_one_line_at_the_end(self):
         trainer, off = self.trainer("log", {2, 3, 5, 6}), self.trainer("off", {3})
         off.train()
