@@ -109,6 +109,7 @@ class ClassificationTest(parameterized.TestCase):
             scores = task.score([row], ["false"])
             self.assertEqual((scores["accuracy"], scores["f1"], scores["invalid_rate"]), (0.0, 0.0, 0.0))
 
+    @pytest.mark.slow
     def test_discoeval_reads_labels_as_ids_digits_and_names(self):
         tasks = yaml.safe_load(Path(TASK_FILES["discoeval"]).read_text())["discoeval"]
         sizes = {name: len(entry["labels"]) for name, entry in tasks.items()}

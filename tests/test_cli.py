@@ -154,7 +154,7 @@ class BareTest(parameterized.TestCase):
     @parameterized.parameters(
         (["mini.yaml"],), (["--dataset_name", "entailment"],), (["--model_name_or_path", "tiny"],), (["--eval_only"],)
     )
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_with_a_model_or_data_it_says_what_it_runs(self, words):
         self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
 

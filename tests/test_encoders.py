@@ -39,7 +39,7 @@ def encoder_of(folder):
 
 class EncoderTest(parameterized.TestCase):
     @parameterized.parameters("t5", "longt5", "t5gemma")
-    @pytest.mark.quick_cases(2)
+    @pytest.mark.quick_cases(1)
     def test_a_row_s_class_is_told_by_the_mean_of_its_states_and_what_is_left_out_is_named(self, name):
         folder, whole = saved(name)
         file = Path(folder) / "model.safetensors"

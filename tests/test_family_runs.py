@@ -63,6 +63,7 @@ class CausalRunTest(parameterized.TestCase):
         best = max(checkpoints.values(), key=lambda of_step: of_step["tasks"]["sentiment"]["accuracy"])
         self.assertEqual(best["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
 
+    @pytest.mark.slow
     def test_prompts_that_do_not_fit_the_model_are_told_by_flag(self):
         with exits_with(78, "--max_source_length .*positions for 8 tokens"):
             run(**{**GPT2, "config_overrides": "n_embd=32,n_layer=1,n_head=2,n_positions=8"})

@@ -238,6 +238,7 @@ class TaskTest(parameterized.TestCase):
         self.assert_task(mirror_run(), "text-generation", ["en"])
         self.assert_task(file_run(), "text-generation", None)
 
+    @pytest.mark.slow
     def test_the_language_of_a_benchmark_is_not_that_of_a_file_in_its_place(self):
         rows = [{"sentence": f"Es regnet {i}.", "label": i % 2} for i in range(8)]
         path = str(write_rows(new_folder() / "rows.jsonl", rows))

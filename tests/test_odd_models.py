@@ -703,6 +703,7 @@ class FilesTest(OddModels):
         (model / file).write_bytes(content)
         self.assert_refused(model, message, [door])
 
+    @pytest.mark.slow
     def test_links_and_folders_in_a_files_place(self):
         for file in (WEIGHTS, "config.json"):
             model = self.copy()
@@ -764,6 +765,7 @@ class FilesTest(OddModels):
         (model / WEIGHTS).unlink()
         return model, sorted(model.glob("model-*.safetensors"))
 
+    @pytest.mark.slow
     def test_shards(self):
         model, shards = self.sharded()
         predict(model)

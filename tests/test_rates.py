@@ -230,6 +230,7 @@ class StepFlopsTest(parameterized.TestCase):
         whole = counting.StepFlops(t5(**self.SIZES))(self.SHAPES)
         self.assertEqual(found < whole, part != "shared")
 
+    @pytest.mark.slow
     def test_below_an_adapter_gradients_pass_through_and_none_is_made(self):
         import peft
 

@@ -35,6 +35,7 @@ class EvaluationsTest(parameterized.TestCase):
             self.assertEqual(shown, [texts[at], line["target"], line["prediction"]])
         self.assertContainsSubset({"accuracy"}, data["runs"][0]["intervals"]["sentiment"])
 
+    @pytest.mark.slow
     def test_a_file_in_place_of_several_splits_is_joined(self):
         """MNLI has two validation splits; a file replaces both."""
         rows = [{"premise": f"It rains {i}.", "hypothesis": "It is wet.", "label": i % 3} for i in range(12)]

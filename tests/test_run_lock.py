@@ -654,6 +654,7 @@ class OwnRowsTest(InFolderTest):
         with contextlib.redirect_stderr(io.StringIO()), refused:
             look_ahead("pre_train_t5", flags.split())
 
+    @pytest.mark.slow
     def test_a_named_directory_is_made_longer_only_with_extend(self):
         longer = {"max_steps": 2, "output_dir": "runs/rows-tiny"}
         with exits_with(78, "max_steps 1 there, 2 here.*--extend"):

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from absl.testing import absltest
 
 ROOT = Path(__file__).parent.parent
@@ -81,6 +82,7 @@ class SourceGateTest(absltest.TestCase):
             if any(name in source for name in (*ARGUMENTS, "torch.load")):
                 self.assertEmpty(offences(source), path)
 
+    @pytest.mark.slow
     def test_names_that_are_imported_from_the_suite_are_there(self):
         beside = (path for path in SOURCES if not path.is_relative_to(ROOT / "t5suite"))
         nodes = (node for path in beside for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -183,6 +183,7 @@ class EveryVocabularyTest(TestCase):
             tokenizer = trimmed_tokenizer(name)
             self.assertEqual(after.encode("Straße bada"), tokenizer("Straße bada")["input_ids"][:-1])
 
+    @pytest.mark.slow
     def test_every_id_of_the_settings_keeps_its_piece(self):
         folder = Path(shutil.copytree(source("NLLB"), self.folder / "nllb"))
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -249,6 +250,7 @@ class FiguresTest(TestCase):
         self.assertEqual(figures["tokens"], sum(map(len, after)) - 60)
         self.assertGreater(figures["tokens"], figures["tokens_before"])
 
+    @pytest.mark.slow
     def test_rare_pieces_go_and_named_ones_stay(self):
         texts = [*own_text(), *lines()[4:10]]
         self.text.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -263,6 +265,7 @@ class FiguresTest(TestCase):
         self.assertContainsSubset(dropped, self.kept_ids())
         self.assertLess(record["check"]["segmentation"]["equal"], len(texts))  # a figure, no error
 
+    @pytest.mark.slow
     def test_several_columns_of_a_table_are_read_and_the_others_named(self):
         rows = [{"id": str(number), "source": text, "target": text[::-1]} for number, text in enumerate(own_text())]
         tables = [write_rows(self.folder / "rows.jsonl", rows), self.folder / "rows.parquet"]

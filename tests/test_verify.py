@@ -1202,6 +1202,7 @@ class ModelTest(parameterized.TestCase):
         shown = re.fullmatch(r"reviews: loss is (\d+\.\d{6}) by the model, and 0.200000 in results.json", problem)
         self.assertAlmostEqual(float(shown[1]), loss, 4)
 
+    @pytest.mark.slow
     def test_rows_that_are_others_or_fewer_are_not_measured(self):
         folder = copy_of_small_run()
         change_row_text(folder)

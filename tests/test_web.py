@@ -131,6 +131,7 @@ class PageTest(parameterized.TestCase):
         self.assertEqual(page_title(f"{directory}/"), directory.name)
         self.assertEqual(page_title("google/t5-v1_1-small"), "google/t5-v1_1-small")
 
+    @pytest.mark.slow
     def test_a_model_is_named_by_its_task_where_its_folder_does_not(self):
         place = folder()
         for name, title in (("0002", "sentiment-0002"), ("my-sentiment", "my-sentiment")):
