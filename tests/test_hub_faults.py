@@ -41,8 +41,6 @@ CASES = {
 }  # fmt: skip
 
 
-# Without a run of training, and quick.
-QUICK_COMMAND = "preview"
 SLOW_CASES = ("everything cached, wrong token", "everything cached, server error")
 
 
@@ -100,7 +98,7 @@ class HubTest(parameterized.TestCase):
 class CasesTest(HubTest):
     """By forks of this process."""
 
-    names = (*(name for name in CASES if name not in SLOW_CASES), QUICK_COMMAND)
+    names = tuple(name for name in CASES if name not in SLOW_CASES)
 
     @classmethod
     def lines(cls):
@@ -108,23 +106,16 @@ class CasesTest(HubTest):
             fill(hub)
             return [row for name in cls.names for row in rows_of(name, hub)]
 
-    @parameterized.parameters(*(name for name in CASES if name not in SLOW_CASES))
+    @parameterized.parameters(*names)
     def test_a_model_is_read_or_the_cause_is_named(self, name):
         self.check_case(name)
-
-    def test_a_command_reads_the_hub_from_a_clean_cache(self):
-        self.check_clean(QUICK_COMMAND)
-
-    @parameterized.parameters(*CAUSES)
-    def test_a_fault_is_named_and_the_results_are_the_same_without_it(self, fault):
-        self.check_fault(QUICK_COMMAND, fault)
 
 
 @pytest.mark.slow
 class CommandsTest(HubTest):
     """By forks of a process that has trained nothing."""
 
-    names = (*(command for command in COMMANDS if command != QUICK_COMMAND), *SLOW_CASES)
+    names = (*COMMANDS, *SLOW_CASES)
 
     @classmethod
     def lines(cls):
@@ -134,11 +125,11 @@ class CommandsTest(HubTest):
         cls.errors = done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
-    @parameterized.parameters(*(command for command in COMMANDS if command != QUICK_COMMAND))
+    @parameterized.parameters(*COMMANDS)
     def test_a_command_reads_the_hub_from_a_clean_cache(self, command):
         self.check_clean(command)
 
-    @parameterized.product(command=[name for name in COMMANDS if name != QUICK_COMMAND], fault=list(CAUSES))
+    @parameterized.product(command=list(COMMANDS), fault=list(CAUSES))
     def test_a_fault_is_named_and_the_results_are_the_same_without_it(self, command, fault):
         self.check_fault(command, fault)
 
