@@ -84,7 +84,7 @@ class TestCase(parameterized.TestCase):
 
 class OriginsTest(TestCase):
     @parameterized.parameters(*KINDS)
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_dry_run_lists_every_tensor_and_writes_nothing(self, kind):
         source = decoder_folder(kind)
         before = sorted(source.iterdir())

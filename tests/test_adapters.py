@@ -241,6 +241,7 @@ class FilesTest(parameterized.TestCase):
         with exits_with(78, "is not the model that this adapter was trained over"):
             tiny_tuner(path, adapter_base=str(nearly))
 
+    @pytest.mark.slow
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
         path = Path(shutil.copytree(untrained_folder("lora"), folder() / "torn"))
         whole = (path / "adapter_model.safetensors").read_bytes()
@@ -525,6 +526,7 @@ class PromptTest(parameterized.TestCase):
 
 
 class DescribingTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_manifests_name_the_model_and_the_adapter(self):
         directory = Path(trained_tuner("lora", False).args.output_dir)
         model = json.loads((directory / "manifest.json").read_text())["model"]

@@ -228,6 +228,7 @@ class DamageTest(parameterized.TestCase):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
     @parameterized.parameters(*DAMAGES)
+    @pytest.mark.quick_cases(1)
     def test_a_trainer_does_not_resume_from_damaged_random_numbers(self, kind):
         """It would draw other ones than the run that wrote the checkpoint, without a word."""
         checkpoint = copy_checkpoint()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from absl.testing import parameterized
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,7 @@ class EntriesTest(parameterized.TestCase):
         modules = {path.stem for path in (ROOT / "t5suite" / "contrib").glob("[!_]*.py")}
         self.assertEqual({module.rpartition(".")[2] for module, _ in entries}, modules)
 
+    @pytest.mark.slow
     def test_the_command_loads_none_of_it_for_what_does_not_need_it(self):
         preview = ["preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--split", "validation", "--json"]
         command = [sys.executable, "-X", "importtime", "-m", "t5suite", *preview]

@@ -84,6 +84,7 @@ class SettingsTest(parameterized.TestCase):
             fine_tune(directory, label_smoothing_factor=0.25)
         fine_tune(directory)  # its default changes nothing
 
+    @pytest.mark.slow
     def test_a_run_in_the_way_is_moved_aside_under_a_new_name(self):
         directory = copied_run()
         aside = directory.with_name("run.old-1")

@@ -576,6 +576,7 @@ class ModelTest(EqualFiles):
         self.assertEqual(names[1], names[0])
         self.assertNotEqual(names[2], names[0])
 
+    @pytest.mark.slow
     def test_a_model_without_data_is_asked_and_not_trained(self):
         folder_of_nothing = self.base.parent / "bare"
         tuner().model.save_pretrained(folder_of_nothing)

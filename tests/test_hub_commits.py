@@ -409,6 +409,7 @@ class RevisionsTest(OfflineTest):
         with exits_with(78, message):
             self.run_script(flag, "x/z=v1", base=base)
 
+    @pytest.mark.slow
     def test_a_mixture_takes_a_branch_for_all_or_a_list_and_no_single_commit(self):
         self.cache_rows(OTHER_ROWS, C)
         for name, commit in ((ROWS, B), (OTHER_ROWS, C)):

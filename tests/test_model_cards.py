@@ -118,6 +118,7 @@ def file_run():
 
 
 class MetadataTest(parameterized.TestCase):
+    @pytest.mark.slow
     def test_the_index_has_data_and_numbers_as_they_are(self):
         run = mirror_run()
         data = card_of(run.directory).data
@@ -160,6 +161,7 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual(shown, {key: "nan" if value is None else f"{value:.2f}" for key, value in values.items()})
         self.assertIn(("stsb", "pearson"), shown)
 
+    @pytest.mark.slow
     def test_rows_of_a_file_and_a_model_in_a_folder_are_not_the_hubs(self):
         data = card_of(file_run().directory).data
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-rte", None))

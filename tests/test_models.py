@@ -337,6 +337,7 @@ class RevisionTest(parameterized.TestCase):
 
 class FamilyTest(parameterized.TestCase):
     @parameterized.parameters(*TELLING_TYPES)
+    @pytest.mark.quick_cases(1)
     def test_random_weights_of_any_model_type(self, model_type):
         self.check_random_weights(model_type)
 

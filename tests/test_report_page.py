@@ -170,6 +170,7 @@ class NumbersTest(parameterized.TestCase):
             mean = [(step, (y + points["s2"][i][1]) / 2) for i, (step, y) in enumerate(points["s1"])]
             self.assertEqual(drawn, [points["s1"], points["s2"], mean])
 
+    @pytest.mark.slow
     def test_a_mean_is_of_the_finished_runs_of_a_setting(self):
         first, second, _ = three_runs()
         unfinished = make_run(folder() / "s3", "sentiment", seed=3, finished=False)
@@ -335,6 +336,7 @@ class FilesTest(parameterized.TestCase):
         super().setUp()
         self.out = Path(tempfile.mkdtemp()) / "out"
 
+    @pytest.mark.slow
     def test_a_later_report_takes_the_place_of_an_earlier_one(self):
         command(*three_runs()[1:], "--output", self.out, "--format", "html,md")
         first = bytes_in(self.out)

@@ -102,7 +102,8 @@ class CheckpointsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("short", stop_in_evaluation, 2), ("short", stop_in_step, 2), ("part_of_an_epoch", stop_in_step, 3)
     )
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, name, stop, step):
         directory = Path(tempfile.mkdtemp()) / "run"
         with exits_with(75, f"checkpoint-{step}"):

@@ -107,6 +107,8 @@ class ResumeTest(parameterized.TestCase):
             pre_train(directory, *callback, "--dataloader_num_workers", str(workers_after))
         self.assert_equals_the_whole(directory)
 
+    @pytest.mark.slow
+    @pytest.mark.resume
     def test_a_run_that_goes_on_equals_the_whole_one_bitwise(self):
         directory = without_steps_after(self.whole, 5)
         pre_train(directory)

@@ -340,6 +340,7 @@ class FailuresTest(SweepTest):
         starts = [[int(step) for step, *_ in self.starts(folder)] for folder in self.trials()]
         self.assertEqual(starts, [[0]] * 5 + [[0, 2]])
 
+    @pytest.mark.slow
     def test_a_configuration_that_the_first_trial_refuses_ends_the_sweep(self):
         parameters = {"exit_code": {"values": [78, 1]}, "fail_at": {"value": 1}}
         text = self.sweep(self.write(method="grid", parameters=parameters), code=78)

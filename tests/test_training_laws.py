@@ -168,6 +168,7 @@ class RowsLawTest(parameterized.TestCase):
         self.assertAlmostEqual(here["loss"], there["loss"], delta=RELATIVE * here["loss"])
 
     @parameterized.named_parameters(*CASES)
+    @pytest.mark.slow
     def test_the_batch_size_changes_no_prediction(self, key, n):
         here, other = evaluations(), evaluations(batch_size=3)
         self.assertEqual((here[key]["num_rows"], len(here[key]["predictions"])), (n, n))

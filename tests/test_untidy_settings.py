@@ -215,6 +215,7 @@ class ShellTest(parameterized.TestCase):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(["bash", "-c", command], env=environment, stderr=subprocess.PIPE, text=True)
 
+    @pytest.mark.slow
     def test_a_command_runs_with_closed_streams(self):
         """Standard input and output that are closed are an empty input and a discarded output."""
         ended = self.run_in_shell(f"{sys.executable} -m t5suite tasks --benchmark mini <&- >&-")

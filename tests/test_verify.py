@@ -1119,6 +1119,7 @@ class ModelTest(parameterized.TestCase):
         )
         self.assertNotIn("different: ", output)
 
+    @pytest.mark.slow
     def test_a_label_lies_as_far_away_as_the_models_probabilities_say(self):
         """The two labels have almost the same weights, so that in bfloat16 rounding may turn each answer.
 
@@ -1272,6 +1273,7 @@ class ModelTest(parameterized.TestCase):
         with exits_with(65, "the model that answered, trained, is missing"):
             run_cli("verify", folder)
 
+    @pytest.mark.slow
     def test_an_export_chooses_labels_in_place_of_the_model(self):
         pytest.importorskip("ctranslate2")
         exported = Path(tempfile.mkdtemp()) / "exported"
