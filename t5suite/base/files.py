@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON files, errors that name the file, and the files that are shipped with the suite.
+"""Atomic file writes, JSON files, hashes of files, errors that name the file, and the files shipped with the suite.
 
 >>> with whole_file("runs/x/README.md") as temporary:
 ...     temporary.write_text(card, encoding="utf-8")
@@ -8,6 +8,7 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -66,6 +67,12 @@ def write_json(path, value, indent: int | None = 2) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def file_sha256(path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from t5suite.base.errors import DataError
+from t5suite.base.files import file_sha256
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entry_metrics import task_figure
 

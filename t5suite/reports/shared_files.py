@@ -11,9 +11,9 @@ False
 from collections.abc import Sequence
 from pathlib import Path
 
+from t5suite.base.files import file_sha256
 from t5suite.base.hub_statements import CARD
 from t5suite.constants import DATASET_VALS
-from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import MANIFEST, RESULTS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TASK_CARD

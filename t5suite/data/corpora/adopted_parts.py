@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import whole_file, write_json
+from t5suite.base.files import file_sha256, whole_file, write_json
 from t5suite.data.corpora.held_out import are_held_out
 from t5suite.data.corpora.store import SPLITS
 from t5suite.data.corpora.token_files import TokenFile
 from t5suite.data.corpora.units import FACTS
-from t5suite.data.rows.jsonl import file_sha256
 
 TOKENS_AT_ONCE = 2**22
 DTYPES = {2: np.dtype("<u2"), 4: np.dtype("<u4")}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
-from t5suite.base.files import read_json, write_json
+from t5suite.base.files import file_sha256, read_json, write_json
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan, plan_of_streams
 from t5suite.data.corpora.documents import refuse_no_documents
@@ -34,7 +34,6 @@ from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenS
 from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
 from t5suite.data.corpora.units import build_unit, build_unit_of, finished_unit
-from t5suite.data.rows.jsonl import file_sha256
 
 BUILD = "build.json"
 LOCK = ".lock"

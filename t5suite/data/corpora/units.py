@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import read_json, whole_file, write_json
+from t5suite.base.files import file_sha256, read_json, whole_file, write_json
 from t5suite.data.corpora.corpus_plan import UnitJob
 from t5suite.data.corpora.documents import documents_with_text, place_of
 from t5suite.data.corpora.encoding import TextEncoder
@@ -26,7 +26,6 @@ from t5suite.data.corpora.readers import Document
 from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.store import SPLITS, token_dtype
 from t5suite.data.corpora.tally import EMPTY, Tally
-from t5suite.data.rows.jsonl import file_sha256
 
 FACTS = "shard.json"
 DOCUMENTS_AT_ONCE = 1000

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import file_sha256
 from t5suite.base.lookup import suggestion
-from t5suite.data.rows.jsonl import file_sha256
 from t5suite.data.rows.own_rows import Rows
 
 OFFICIAL_TEST_INSTANCES = 100

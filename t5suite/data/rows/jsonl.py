@@ -6,7 +6,6 @@
 
 import contextlib
 import gzip
-import hashlib
 import json
 import math
 import re
@@ -123,15 +122,6 @@ def without_nan(value):
     if isinstance(value, (list, tuple)):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def file_sha256(path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _refuse_constant(name: str):

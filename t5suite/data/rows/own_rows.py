@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from t5suite.base.errors import DataError
+from t5suite.base.files import file_sha256
 from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
-from t5suite.data.rows.jsonl import file_sha256
 from t5suite.tasks.cells import value_at
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.files import file_sha256
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import revision_of
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
@@ -24,7 +25,7 @@ from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_archives import load_hub_archive
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.instruction_files import read_instances
-from t5suite.data.rows.jsonl import file_sha256, numbered_lines
+from t5suite.data.rows.jsonl import numbered_lines
 from t5suite.data.rows.own_rows import Rows, RowSource, places_without_folders
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
 from t5suite.tasks.registry import Task
