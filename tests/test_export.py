@@ -285,6 +285,7 @@ class SourceTest(TestCase):
         with exits_with(78, "prompt_tuning cannot be merged"):
             self.export(folder)
 
+    @pytest.mark.slow
     def test_bare_weights_become_a_model_of_their_configuration(self):
         # As nanoT5's compact T5 saves them: the shared embedding spelled out, an output layer of its own.
         weights = {f"module.{name}": tensor for name, tensor in make("untied T5").state_dict().items()}

@@ -293,6 +293,7 @@ class ModesTest(parameterized.TestCase):
         warnings = warnings_of("--dry_run", "--dataset_name", tasks, *flags)
         self.assertCountEqual([warning.partition(" has no effect: ")[0] for warning in warnings], expected)
 
+    @pytest.mark.slow
     def test_weights_stay_float32_under_bf16(self):
         _, directory = run("--bf16", "--max_steps", "1", "--eval_strategy", "no", "--load_best_model_at_end", "False")
         self.assertEqual({str(t.dtype) for t in load_file(directory / "model.safetensors").values()}, {"torch.float32"})

@@ -129,6 +129,7 @@ class TablesTest(parameterized.TestCase):
         plain.write_text("".join(json.dumps({"idx": str(i), "sentence": t}) + "\n" for i, t in enumerate(texts)))
         self.assertEqual(lines, printed("--include_inputs", rows=str(plain)))
 
+    @pytest.mark.slow
     def test_columns_of_other_names_are_named_and_standard_input_holds_tables_too(self):
         rows = table_file("rows.csv", ["review", "input"], [["good", "x"], ["bad", "y"]])
         lines = printed("--include_inputs --text_column review", rows=rows)

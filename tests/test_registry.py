@@ -609,6 +609,7 @@ class TaskCardTest(parameterized.TestCase):
         self.assertEqual(separated, self.predict(plain, "--answer_separator", " = "))
         self.assertNotEqual(separated, self.predict(plain))
 
+    @pytest.mark.slow
     def test_of_several_tasks_one_must_be_named(self):
         folder = self.saved("sentiment", "similarity")
         with exits_with(78, "sentiment, similarity"):

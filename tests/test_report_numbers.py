@@ -197,6 +197,7 @@ class RunTablesTest(parameterized.TestCase):
         (row,) = json_rows(bare_run("mini", {"reviews": {"accuracy": 70.0}}, trained_on=["own", "reviews"]))
         self.assertEqual((row["benchmark"], row["task"]), ("own", "reviews"))
 
+    @pytest.mark.slow
     def test_labels_that_were_scored_are_marked_in_every_table(self):
         run = make_run(folder() / "s1", "sentiment")
         manifest = json.loads((run / "manifest.json").read_text())

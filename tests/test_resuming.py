@@ -402,6 +402,7 @@ class ResetTest(parameterized.TestCase):
         position = json.loads((Path(trainer.args.output_dir) / "checkpoint-12" / "position.json").read_text())
         self.assertEqual(position["examples"], self.seen + len(seen))
 
+    @pytest.mark.slow
     def test_a_mixture_that_ends_cannot_go_on_at_another_place(self):
         trainer = make_trainer(folder(), per_device_train_batch_size=16, max_steps=12)
         order = trainer.data.order

@@ -834,6 +834,7 @@ class ProgressTest(ShownTest):
         lines = printed(self.trainer.log, dict(logs)).splitlines()
         return [line for line in lines if line.startswith("step ")]
 
+    @pytest.mark.slow
     def test_an_evaluation_s_line_has_every_task_s_own_scores(self):
         run = two_runs().made[1]
         for step in STEPS_SCORED:

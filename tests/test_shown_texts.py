@@ -100,6 +100,7 @@ class DemonstrationsTest(parameterized.TestCase):
         shown = dry_run(self.rows, entry, max_source_length=self.longest, **SEQ2SEQ)
         self.assertEqual([text.split() for text in shown], [text.split() for text in self.texts])
 
+    @pytest.mark.slow
     def test_samples_and_card_show_those_that_were_read(self):
         path = write_rows(folder() / "rows.jsonl", self.rows[1:])
         files = {"train_file": str(path), "test_file": str(path)}
