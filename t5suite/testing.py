@@ -30,6 +30,7 @@ from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.tasks.tokenization import Lengths
+from t5suite.training.processes.signals import stop_requests
 
 # One layer of 32 units for the bundled vocabulary: a step takes milliseconds.
 TINY_T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0"
@@ -80,9 +81,17 @@ def exits_with(exit_code: int, pattern: str = ""):
 def run_cli(*words) -> None:
     """Runs a `t5suite` sub-command in this process; its errors are raised (see `exits_with`).
 
+    Signal handlers that the command installs are restored afterwards.
+
     >>> testing.run_cli("export", "--model_name_or_path", folder, "--output_dir", exported)
     """
-    main([str(word) for word in words])
+    stop = stop_requests()
+    installed_before = stop.installed
+    try:
+        main([str(word) for word in words])
+    finally:
+        if stop.installed is not installed_before:
+            stop.restore()
 
 
 def cli_output(*words) -> str:

@@ -119,9 +119,6 @@ def pytest_runtest_teardown(item, nextitem):
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
-        signals = sys.modules.get("t5suite.training.processes.signals")
-        if signals is not None:  # a file may leave a command's signal handlers, under which Ctrl-C ends a run otherwise
-            signals.stop_requests().restore()
 
 
 @pytest.hookimpl(wrapper=True)

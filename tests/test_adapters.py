@@ -217,9 +217,8 @@ class FilesTest(parameterized.TestCase):
         expected = logits_of(tuner.model.eval())
         moved = folder() / "elsewhere"
         shutil.move(run, moved)
-        best_of_task = shutil.copytree(
-            moved / "checkpoint-2", moved / "best" / "sentiment"
-        )  # as --select per_task has it
+        best_of_task = moved / "best" / "sentiment"  # where --select per_task keeps it
+        shutil.copytree(moved / "checkpoint-2", best_of_task)
         for path in (moved, moved / "checkpoint-2", best_of_task):
             self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
 
@@ -289,7 +288,7 @@ class MergingTest(parameterized.TestCase):
         with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
-    def test_what_overflows_once_merged_refusal(self):
+    def test_what_overflows_once_merged_is_refused(self):
         tuner = new_tuner("lora")
         with torch.no_grad():
             for parameter in trained_parameters(tuner.model):
@@ -443,7 +442,7 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter": "lora", "adapter_args": "r=4"}, "give it as --lora_r"),
         ({"adapter": "lora", "adapter_args": "init_lora_weights=pissa"}, "would change the base model"),
     )
-    def test_a_flag_or_setting_that_is_not_heeded_refusal_by_name(self, flags, message):
+    def test_a_flag_or_setting_that_is_not_heeded_is_refused_by_name(self, flags, message):
         with exits_with(78, message):
             tiny_tuner(base_folder(), **flags)
 

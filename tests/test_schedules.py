@@ -305,15 +305,7 @@ class TrainerTest(parameterized.TestCase):
 
     def test_bad_evaluations_before_a_run_was_made_longer_count_for_the_patience_of_its_plateau(self):
         directory = Path(tempfile.mkdtemp()) / "run"
-        flags = [
-            *plateau_flags(directory, patience=1),
-            "--eval_steps",
-            "1",
-            "--save_strategy",
-            "steps",
-            "--save_steps",
-            "2",
-        ]
+        flags = [*plateau_flags(directory, patience=1), "--eval_steps=1", "--save_strategy=steps", "--save_steps=2"]
         fine_tune_t5.main([*flags, "--max_steps", "2"])
         fine_tune_t5.main([*flags, "--max_steps", "4", "--extend"])
         # The evaluation after step 1 is the first, those after steps 2 and 3 are bad.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -185,6 +186,18 @@ class ModelsTest(parameterized.TestCase):
         )
         predictions = [line["prediction"] for line in testing.read_rows(folder / "out.jsonl")]
         self.assertEqual([text.strip() for text in predictions], [text.strip() for text in expected])
+
+
+class CommandsTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_a_command_leaves_the_signal_handlers_as_they_were(self):
+        def handlers():
+            return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+
+        before = handlers()
+        with self.assertRaises(SystemExit) as ending:
+            testing.run_cli("fine_tune", "--use_cpu", "--dry_run", "--disable_tqdm=True")
+        self.assertEqual((ending.exception.code, handlers()), (0, before))
 
 
 class RunsTest(parameterized.TestCase):

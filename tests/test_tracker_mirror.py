@@ -255,7 +255,7 @@ class RowsTest(parameterized.TestCase):
         lines = mirror.MetricLines(directory / "metrics.jsonl")
         sending = threading.Thread(target=mirror.send_rows, args=(log, lines, Commands(source), 0))
         sending.start()
-        time.sleep(0.1)  # its first look at the file is over
+        time.sleep(0.1)  # for its first look at the file
         write_line(directory, 4)
         deadline = time.monotonic() + 5
         while not log.called and time.monotonic() < deadline:
