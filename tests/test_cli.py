@@ -176,12 +176,14 @@ class BareTest(parameterized.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
-    @parameterized.parameters((15, True), (200, False))
-    @pytest.mark.slow
-    def test_a_dry_run_says_how_coarse_a_score_of_few_rows_is(self, rows, is_few):
-        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
-            fine_tune_t5.main(["--use_cpu", "--max_eval_samples", str(rows), "--dry_run"])
-        self.assertEqual("15 rows are few: one row is 6.7 points" in shown.getvalue(), is_few)
+    @parameterized.parameters((49, "49 rows are few: one row is 2.0 points"), (50, None))
+    def test_it_says_how_coarse_a_score_of_few_rows_is(self, rows, expected_line):
+        argv = ["--use_cpu", "--max_eval_samples", str(rows), "--max_train_samples", "8", "--dry_run"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
+            fine_tune_t5.main(argv)
+        warnings = [line for line in shown.getvalue().splitlines() if "are few" in line]
+        expected = [] if expected_line is None else [f"sentiment validation: {expected_line}"]
+        self.assertEqual([line.partition("eval_sets: ")[2] for line in warnings], expected)
 
 
 def first_line(*argv) -> str:

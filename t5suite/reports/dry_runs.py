@@ -27,8 +27,6 @@ from t5suite.training.run_directory import update_size
 SHOWN_EXAMPLES = 3
 SAMPLED_ROWS = 2000
 PERCENTILES = (50, 90, 99)
-# Scored rows below which a score is coarse.
-FEW_ROWS = 50
 # [CLS] first [SEP] second [SEP]
 NUM_PAIR_MARKS = 3
 
@@ -59,12 +57,6 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
     splits = _sampled_splits(data, encoding)
     _print_examples(console, splits)
     figures = {"lengths": _print_lengths(console, splits, encoding, lengths), "steps": None}
-    for eval_set in data.scored:
-        if eval_set.labelled and 0 < len(eval_set.rows) < FEW_ROWS:
-            share = 100 / len(eval_set.rows)
-            console.print(
-                f"{eval_set.name} {eval_set.split}: {len(eval_set.rows)} rows are few: one row is {share:.1f} points"
-            )
     if data.features:
         figures |= _figures_of_training(data, args)
         console.print(

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # How long answers may be where a split has neither targets nor candidates.
 UNKNOWN_TARGET_TOKENS = 64
+# Scored rows below which a score is coarse.
+FEW_ROWS = 50
 
 
 @dataclass
@@ -320,6 +322,20 @@ def warn_of_other_method(eval_sets: list[EvalSet], card: TaskCard | None) -> Non
             logger.warning(
                 "%s: the model was trained and scored with --eval_method score; here it writes its answers",
                 eval_set.name,
+            )
+
+
+def warn_of_few_rows(eval_sets: list[EvalSet]) -> None:
+    """Warns of scores that one row more or less would move by points."""
+    for eval_set in eval_sets:
+        num_rows = len(eval_set.rows)
+        if eval_set.labelled and 0 < num_rows < FEW_ROWS:
+            logger.warning(
+                "%s %s: %d rows are few: one row is %.1f points",
+                eval_set.name,
+                eval_set.split,
+                num_rows,
+                100 / num_rows,
             )
 
 

@@ -32,6 +32,7 @@ from t5suite.training.eval_sets import (
     SplitOptions,
     load_eval_sets,
     selection_eval_sets,
+    warn_of_few_rows,
     warn_of_other_method,
     widen_for_trained_answers,
     widen_for_training_targets,
@@ -144,6 +145,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
+    warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         card = read_task_card(arguments.model.model_name_or_path or "")
