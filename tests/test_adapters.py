@@ -230,8 +230,11 @@ class FilesTest(parameterized.TestCase):
         shutil.rmtree(base)
         with exits_with(78, "base-model'?, is not there; name it with --adapter_base"):
             tiny_tuner(path)
-        loaded = tiny_tuner(path, adapter_base=base_folder()).model.eval()
+        with contextlib.chdir(Path(base_folder()).parent):
+            loaded = tiny_tuner(path, adapter_base=Path(base_folder()).name).model.eval()
         self.assertTrue(torch.equal(logits_of(loaded), logits_of(tuner.model)))
+        recorded = Path(loaded.peft_config["default"].base_model_name_or_path)
+        self.assertEqual(recorded.resolve(), Path(base_folder()).resolve(), "what is saved is loaded from anywhere")
         nearly = folder() / "nearly"
         shutil.copytree(base_folder(), nearly)
         tensors = load_file(nearly / "model.safetensors")

@@ -28,6 +28,7 @@ from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
 from t5suite.training.fine_tuning_evaluation import invalid_answers
+from t5suite.training.fine_tuning_trainer import selection_metric
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
@@ -188,6 +189,13 @@ class ChoiceTest(parameterized.TestCase):
         trainer = SimpleNamespace(state=SimpleNamespace(log_history=lines))
         self.assertEqual(invalid_answers(trainer, "eval/invalid_rate", 1), expected)
 
+    @parameterized.parameters(([["accuracy"], []], None), ([[], ["accuracy"]], None), ([[], []], "loss"))
+    def test_metrics_choose_where_any_data_set_has_some(self, names_of_sets, expected):
+        """Running text beside a task has none."""
+        sets = [SimpleNamespace(task=SimpleNamespace(entry={"metric_names": names})) for names in names_of_sets]
+        args = SimpleNamespace(metric_for_best_model=None)
+        self.assertEqual(selection_metric(args, sets, SimpleNamespace(metrics=None)), expected)
+
 
 class SamplesTest(parameterized.TestCase):
     @parameterized.parameters((100, 4, [0, 25, 50, 75]), (3, 8, [0, 1, 2]), (10, 0, []), (0, 4, []), (7, 3, [0, 2, 4]))
@@ -283,8 +291,9 @@ class HistoryTest(parameterized.TestCase):
         (directory / "metrics.jsonl").unlink()
         if content is not None:
             (directory / "metrics.jsonl").write_bytes(content)
+        of_run_before = {"step": 1, "epoch": 0.25, "loss": 9.0}  # this one began with its checkpoint
         with self.assertLogs("t5suite", "WARNING") as output:
-            lines = self.resumed(directory, saved, logs)
+            lines = self.resumed(directory, saved, [of_run_before, *logs])
         self.assertIn("2 lines, of steps 2 to 4, are written again", output.output[-1])
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
         self.assertEqual(without_seconds(lines), without_seconds(expected))

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
+from t5suite.training.distillation import DistilledLoss
 from t5suite.training.evaluation import AnswerWithLoss, mean_loss
 from t5suite.training.losses import TokenLoss, WatchedLoss, give_batch, move_loss_into_model, reason_for_logits
 
@@ -71,6 +72,28 @@ class WatchedLossTest(parameterized.TestCase):
         give_batch(loss, {"labels": self.labels})
         expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
         torch.testing.assert_close(loss(ModelOutput(logits=self.logits), self.labels), expected)
+
+
+class DistilledLossTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 4)
+    def test_targets_and_teacher_weigh_alike_however_the_update_is_cut(self, num_batches):
+        """Every one of ten targets counts once, whether its batch has one of them or four."""
+        torch.manual_seed(0)
+        ours, theirs = torch.randn(2, 4, 4, 7)
+        labels = torch.randint(0, 7, (4, 4))
+        for row, count in enumerate((1, 2, 3, 4)):
+            labels[row, count:] = -100
+        is_target = labels.ne(-100)
+        p, q = ((logits[is_target] / 3.0).softmax(-1) for logits in (theirs, ours))
+        distance = (p * (p / q).log()).sum() / 10
+        expected = 0.3 * F.cross_entropy(ours[is_target], labels[is_target]) + 0.7 * 3.0**2 * distance
+        teacher = lambda rows: ModelOutput(logits=theirs[rows])
+        loss = DistilledLoss(TokenLoss(), teacher, alpha=0.7, temperature=3.0, pieces=7)
+        total = 0.0
+        for rows in torch.arange(4).chunk(num_batches):
+            loss.batch = {"rows": rows}
+            total += loss(ModelOutput(logits=ours[rows]), labels[rows], num_items_in_batch=torch.tensor(10))
+        torch.testing.assert_close(total, expected)
 
 
 class MeanLossTest(parameterized.TestCase):

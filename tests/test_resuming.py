@@ -114,6 +114,14 @@ class CheckpointsTest(parameterized.TestCase):
         self.assertEqual(states, states_of_checkpoints(whole(name)[1]))
         self.assertLen(states[f"checkpoint-{step}"]["evaluations"], 1)
 
+    @parameterized.parameters((0.75, True, True), (1.0, False, True), (0.75, False, False))
+    def test_the_end_of_an_epoch_that_a_stop_has_cut_off_is_made_up_for(self, epoch, is_last_step, is_pending):
+        """An epoch ends after all its rows, and with the last step of the run."""
+        progress = RunProgress(lambda control: None)
+        control = SimpleNamespace(should_evaluate=False, should_save=True, should_training_stop=is_last_step)
+        progress.note_pending(SimpleNamespace(epoch=epoch), control, grad_norm=None, learning_rate=0.1)
+        self.assertEqual(progress.pending.get("epoch_end", False), is_pending)
+
 
 @pytest.mark.slow
 @pytest.mark.resume
@@ -474,6 +482,15 @@ class StartTest(parameterized.TestCase):
         with mock.patch.object(trainer, "save_model"), save as saved:
             trainer.write_checkpoint(folder())
         saved.assert_not_called()
+
+    def test_a_checkpoint_after_a_resume_still_says_what_was_reset_when_the_run_began(self):
+        trainer, place = training_that_saved_weights_alone(), folder()
+        position = Position(examples=8, schedule_start=3, reset="optimizer,schedule")
+        start = Start(Path("run/checkpoint-5"), position=position, of_this_run=True)
+        with mock.patch.object(trainer, "start", start), mock.patch.object(trainer, "save_model"):
+            trainer.write_checkpoint(place)
+        written = json.loads((place / "position.json").read_text())
+        self.assertEqual((written["reset"], written["schedule_start"]), ("optimizer,schedule", 3))
 
     def test_a_checkpoint_of_another_kind_or_number_of_ranks_is_refused_with_what_to_do(self):
         checkpoint = folder() / "checkpoint-4"

@@ -417,6 +417,15 @@ class DirectoryTest(InFolderTest):
         begun_run("runs/rte")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, **changes}), "runs/rte")
 
+    def test_minus_one_is_no_number_of_steps_neither_a_smaller_nor_a_larger_one(self):
+        begun_run("runs/epochs", max_steps=-1, num_train_epochs=3.0)
+        with exits_with(78, "max_steps -1 there, 20 here"):
+            opening.open_run("runs/epochs", {**CHOSEN_BY, "max_steps": 20, "num_train_epochs": 3.0}, is_default=True)
+        begun_run("runs/steps", num_train_epochs=3.0)
+        of_epochs = {**CHOSEN_BY, "max_steps": -1, "num_train_epochs": 5.0}
+        longer = opening.open_run("runs/steps", of_epochs, extend=True)
+        self.assertEqual(longer.changed, {"max_steps": (10, -1), "num_train_epochs": (3.0, 5.0)})
+
     def test_a_change_that_is_allowed_stays_where_the_run_is(self):
         begun_run("runs/rte")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, "seed": 2}, allowed=["seed"]), "runs/rte")

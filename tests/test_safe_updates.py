@@ -102,6 +102,9 @@ class NonFiniteTest(parameterized.TestCase):
         (line,) = incidents(trainer)
         self.assertIsNone(line["grad_norm"])
         self.assertGreater(line["loss"], 0)
+        sound = [loss for loss, _ in losses(trainer)[:2]]
+        mean = trainer.state.log_history[-1]["train_loss"]
+        self.assertAlmostEqual(mean, sum(sound) / 2, places=5, msg="the mean is that of the updates that were made")
 
     def test_the_run_ends_after_so_many_in_a_row(self):
         trainer = make(max_skipped_updates=2)

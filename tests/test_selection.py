@@ -115,7 +115,8 @@ class TakingUpTest(parameterized.TestCase):
 
     def test_a_copied_directory_s_own_best_checkpoint_is_looked_at_before_training(self):
         copy = Path(shutil.copytree(self.directory, folder() / "copy"))
-        (copy / "checkpoint-2" / "model.safetensors").write_bytes(b"")
+        content = weights(copy / "checkpoint-2")
+        (copy / "checkpoint-2" / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with exits_with(74, "copy/checkpoint-2, is damaged"):
             start(copy, self.SCORES)
         self.assertFalse((copy / "checkpoint-4").exists())

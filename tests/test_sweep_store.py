@@ -133,6 +133,14 @@ class TrialStoreTest(parameterized.TestCase):
         self.assertEqual((statuses[1]["last_step"], statuses[1]["owner"]), (9, second.name))
         self.assertEqual([trial.value for trial in first.study.get_trials()], [1.0, 2.0])
 
+    def test_the_search_counts_a_trial_that_diverged_as_bad_and_one_that_failed_not_at_all(self):
+        """A pruned trial without a value is Optuna's worst; one that failed is none of its trials."""
+        store = self.store()
+        ends = (("failed", {"diverged": True}), ("failed", {}), ("complete", {"value": math.nan}))
+        for state, entries in ends:
+            store.end(store.claim(limit=3), state, **entries)
+        self.assertEqual([trial.state.name for trial in store.study.get_trials()], ["PRUNED", "FAIL", "PRUNED"])
+
     def test_a_trial_that_another_process_continues_is_compared_once_at_each_rung(self):
         """By hand: of two values at a rung the higher one is behind where less is better."""
         first, second = self.store(), self.store()
