@@ -17,6 +17,7 @@ from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
 from t5suite.data.corpora.sharded_array import OPEN_FILES, FilePart, RunsPart, ShardedArray, TokenSequence
+from t5suite.data.corpora.store import token_dtype
 from t5suite.testing import exits_with
 
 
@@ -142,6 +143,9 @@ class LayoutTest(parameterized.TestCase):
         with exits_with(exit_code, message):
             BlockLayout(num_tokens, lengths, weights)
 
+    def test_ids_have_16_bits_where_the_vocabulary_fits(self):
+        self.assertEqual([token_dtype(size).name for size in (2**16, 2**16 + 1)], ["uint16", "uint32"])
+
 
 class BlockDatasetTest(parameterized.TestCase):
     @parameterized.parameters(([7], ()), ([7, 3], ()), ([7, 3, 12], (5, 1, 2)))
@@ -173,6 +177,13 @@ class BlockDatasetTest(parameterized.TestCase):
             counts = np.bincount(cuts[:end, 1], minlength=3)
             np.testing.assert_array_less(np.abs(counts - shares), 1)
 
+    def test_indices_that_it_does_not_have_are_refused(self):
+        blocks = dataset(100, [7], num_examples=30)
+        self.assertEqual(blocks[29]["index"], 29)
+        for index in (-1, 30):
+            with self.assertRaisesRegex(IndexError, f"example {index} of a dataset of 30"):
+                blocks[index]
+
 
 class HeldOutTest(parameterized.TestCase):
     TEXTS = np.arange(50), np.arange(100, 121), np.arange(200, 290)
@@ -183,6 +194,8 @@ class HeldOutTest(parameterized.TestCase):
         self.assertLen(blocks, len(expected))
         self.assertEqual([block["index"] for block in blocks], list(range(len(expected))))
         np.testing.assert_array_equal([block["input_ids"] for block in blocks], expected)
+        self.assertEqual([block["index"] for block in blocks[2:20:7]], [2, 9, 16])
+        self.assertEqual([block["index"] for block in blocks[-2:]], [len(expected) - 2, len(expected) - 1])
 
     def test_some_of_them_are_spread_evenly_and_keep_their_numbers(self):
         every, some = (BlocksInOrder(self.TEXTS, (4, 3), (1, 2), limit) for limit in (None, 5))
@@ -204,12 +217,32 @@ class MixedBlocksTest(parameterized.TestCase):
         of_second = [e["input_ids"][0] for e in examples if e["input_ids"][0] >= 10_000]
         share = (weights or (0.8, 0.2))[1] / sum(weights or (0.8, 0.2))
         self.assertAlmostEqual(len(of_second), share * 8192, delta=1)
+        orders = set()
         for epoch in range(len(of_second) // 10):
             blocks_seen = of_second[10 * epoch : 10 * (epoch + 1)]
             self.assertCountEqual(blocks_seen, range(10_000, 10_100, 10))
+            orders.add(tuple(blocks_seen))
+        self.assertGreater(len(orders), 50)
+
+    def test_corpora_of_equal_size_have_orders_of_their_own(self):
+        corpora = [np.arange(300), np.arange(10_000, 10_300)]
+        mixture = MixedBlocks(corpora, [BlockLayout(300, [10])] * 2, seed=1)
+        firsts = [int(mixture[j]["input_ids"][0]) for j in range(100)]
+        first_epochs = [
+            [first % 10_000 for first in firsts if (first >= 10_000) == is_second][:30] for is_second in (0, 1)
+        ]
+        self.assertNotEqual(*first_epochs)
+        self.assertEqual(*map(sorted, first_epochs))
+        with self.assertRaises(ValueError):
+            MixedBlocks(corpora, [BlockLayout(300, [10])])
 
 
 class MixtureTest(parameterized.TestCase):
+    @parameterized.parameters(((),), ((1, 0),), ((1, -2),), ((1, float("inf")),), ((float("nan"),),))
+    def test_weights_that_are_not_positive_are_refused(self, weights):
+        with exits_with(78, "give one positive number for each corpus"):
+            CorpusMixture(weights)
+
     @parameterized.parameters(((1,),), ((3, 1),), ((2, 1),), ((0.7, 0.2, 0.1),), ((1, 1e-4, 5e-4),), ((1 / 3, 0.1, 7),))
     def test_counts_are_within_one_of_the_weights_at_every_border(self, weights):
         mixture = CorpusMixture(weights, seed=1, chunk_size=100)
@@ -250,6 +283,17 @@ class PermutationTest(parameterized.TestCase):
         self.assertEqual(order[np.array(places)].tolist(), one_by_one)
         self.assertEqual(order[near].tolist(), [Permutation(size, 7)[int(place)] for place in near])
         self.assertEqual([order[place] for place in reversed(places)], one_by_one[::-1])
+
+    def test_what_it_does_not_have_is_refused(self):
+        order = Permutation(5, 7)
+        for place in (-1, 5, np.array([0, 5]), np.array([4, -1])):
+            with self.assertRaisesRegex(IndexError, "of 5"):
+                order[place]
+        self.assertEqual(order[np.array([], dtype=int)].tolist(), [])
+        for size in (0, 2**62 + 1):
+            with exits_with(78, f"a permutation of {size} numbers"):
+                Permutation(size, 0)
+        self.assertBetween(Permutation(2**62, 0)[2**62 - 1], 0, 2**62 - 1)
 
     def test_seeds_have_orders_of_their_own(self):
         places = np.arange(1000)

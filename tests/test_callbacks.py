@@ -23,7 +23,7 @@ from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
 from t5suite import Callback, FineTuner, load_task
-from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
+from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
@@ -346,13 +346,34 @@ class VerdictTest(parameterized.TestCase):
     def test_a_sample_is_right_as_its_task_says(self, benchmark, name, row, prediction, expected):
         task = load_task(benchmark, name)
         row = example_row(task) | row
+        self.assertIs(self.verdict(task, row, prediction), expected)
+
+    @parameterized.parameters(
+        ({"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}, -50.0,
+         {"-51": True, "-49.0": True, "-51.01": False, "-48.9": False, "50": False, "x": False}),
+        ({"labels": None, "metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1", "output_format": "<__output__>"},
+         "late, broken", {"<late,broken>": True, "<broken, late, late>": True, "late, broken": True, "<late>": False}),
+        ({"labels": None, "metric_names": ["rouge1"], "metric_to_optimize": "rouge1"}, ["Tom", "the man"],
+         {"man!": True, "TOM": True, "men": False}),
+    )  # fmt: skip
+    def test_a_number_within_two_percent_the_same_set_and_any_answer_are_right(self, fields, label, verdicts):
+        task, row = make_task(**fields), {"text": "x", "label": label}
+        for prediction, expected in verdicts.items():
+            self.assertIs(self.verdict(task, row, prediction), expected, prediction)
+
+    def test_a_step_of_half_the_grid_is_right_and_more_is_not(self):
+        task, row = load_task("glue", "stsb"), {**PAIR, "label": 3.2}
+        verdicts = {text: self.verdict(task, row, text) for text in ("3.1", "3.3", "3.09", "3.31")}
+        self.assertEqual(verdicts, {"3.1": True, "3.3": True, "3.09": False, "3.31": False})
+
+    def verdict(self, task, row, prediction) -> bool | None:
         [example, *_] = task.examples(row)
         eval_set = SimpleNamespace(
             task=task, rows=[row], examples=[example], row_of_example=[0], labelled=task.is_labelled(row),
             shown_inputs=lambda place: example.inputs,
         )  # fmt: skip
         (line,) = sampled_answers(eval_set, SimpleNamespace(predictions=[prediction], samples=[]), 1)
-        self.assertIs(line["right"], expected)
+        return line["right"]
 
 
 class LongTextTest(parameterized.TestCase):

@@ -111,6 +111,17 @@ class TablesTest(parameterized.TestCase):
         path = write(folder() / "a.csv", "text,label\nx,1\ny,bad\nz,\n")
         rows = load({"test": path}, "test", labels=["bad", "good"], metrics="none", **COLUMNS)
         self.assertEqual([row["label"] for row in rows], ["good", "bad", None])
+        path = write(folder() / "hidden.csv", "text,label\nx,-1\ny, -1 \n")
+        rows = load({"test": path}, "test", labels=["bad", "good"], metrics="none", **COLUMNS)
+        self.assertEqual([row["label"] for row in rows], [None, None])
+
+    def test_numbers_that_are_label_words_are_no_class_ids_and_minus_one_is_none_that_is_hidden(self):
+        path = write(folder() / "a.csv", "text,label\nx,1\ny,0\nz,-1\n")
+        task, rows = load_own_rows(path, labels="1,-1,0", no_eval=True, **COLUMNS)
+        self.assertEqual([row["label"] for row in rows], ["1", "0", "-1"])
+        self.assertEqual(task.score(rows, ["1", "0", "-1"]), {"accuracy": 100.0, "invalid_rate": 0.0})
+        with exits_with(65, "a.csv:3: label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
+            load(path, labels="1,2,3", **COLUMNS)
 
     @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
@@ -125,6 +136,11 @@ class TablesTest(parameterized.TestCase):
 
 
 class FilesTest(parameterized.TestCase):
+    def test_a_row_s_own_idx_is_kept_beside_the_columns_that_are_read(self):
+        rows = [{"idx": 7, "text": "x", "label": "a", "other": 1}]
+        for data in (rows, jsonl(folder() / "a.jsonl", rows)):
+            self.assertEqual(load(data, **COLUMNS), [{"text": "x", "label": "a", "idx": 7}])
+
     def test_all_files_of_a_split_follow_each_other_in_the_order_of_their_names(self):
         root = folder()
         for name in ("b", "a", "c"):
@@ -334,6 +350,18 @@ class HeldOutTest(parameterized.TestCase):
             read = load_own_rows(data_format="jsonl", **paths, validation_split=0.5, no_eval=no_eval).rows
         self.assertLen(read, 9)
         self.assertRegex("\n".join(logs.output), f"--validation_split 0.5 has no effect: {why}")
+
+    def test_inputs_that_all_have_many_rows_give_the_one_with_the_fewest(self):
+        rows = [{"input": text, "output": f"{text}{i}"} for text, count in zip("abc", (5, 4, 6)) for i in range(count)]
+        train, validation = (load_own_rows(rows, role, validation_split=0.1).rows for role in ("train", "validation"))
+        self.assertEqual([row["output"] for row in validation], ["b0", "b1", "b2", "b3"])
+        self.assertLen(train, 11)
+
+    def test_test_rows_are_all_read_and_none_is_held_out(self):
+        rows = {role: [{"input": f"{role} {i}", "output": "x"} for i in range(30)] for role in ("train", "test")}
+        parts = {role: load_own_rows(rows, role, validation_split=0.2).rows for role in ROLES}
+        self.assertEqual({role: len(part) for role, part in parts.items()}, {"train": 24, "validation": 6, "test": 30})
+        self.assertEqual(parts["test"], rows["test"])
 
     def test_too_few_rows_say_so(self):
         with exits_with(65, "too few rows .1. .* --no_eval"):

@@ -3,10 +3,12 @@
 import math
 from unittest import mock
 
+import datasets
 import numpy as np
 from absl.testing import parameterized
 from family_worker import VOWELS
 from odd_tokenizers import byte_tokenizer, word_tokenizer
+from support import folder
 from transformers import ByT5Tokenizer
 
 from t5suite import Task, load_task
@@ -20,6 +22,7 @@ from t5suite.data.batches.encodings import (
     leading_ids,
     segments,
 )
+from t5suite.tasks.formatters import FORMATTERS, Example
 from t5suite.tasks.tokenization import Lengths, tokenize_rows
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
 
@@ -176,6 +179,14 @@ class SegmentsTest(parameterized.TestCase):
         self.assertEqual(columns["token_type_ids"], [[0] * 5 + [1] * 5])
         self.assertEqual(columns["labels"], [[1]])
 
+    def test_segments_may_be_fields_of_a_column(self):
+        columns = {"prefix": ["a: ", "b: "], "text_column_name": ["pair.first", "second"]}
+        task = make_task(**columns, labels=["no", "yes"])
+        rows = {"pair": [{"first": "it rains ."}], "second": ["it is wet ."], "label": [1]}
+        ids = self.encoding("no", "yes").rows(rows, task, "train")["input_ids"][0]
+        tokens = word_tokenizer().convert_ids_to_tokens(ids)
+        self.assertEqual(tokens, "[CLS] it rains . [SEP] it is wet . [SEP]".split())
+
     def test_other_rows_are_read_as_t5_reads_them(self):
         task = load_task("super_glue", "wic")
         row = {"sentence1": "a cup", "sentence2": "my cup", "word": "cup", "label": 1}
@@ -220,6 +231,62 @@ class LabelsTest(parameterized.TestCase):
         self.assertEqual(len(columns["input_ids"][0]), 8)
         self.assertEqual([label for label in columns["labels"][1] if label != -100], [1, 0])
         self.assertEqual(WORDS.score([{"tokens": ["a"] * 4, "tags": [0] * 4}], ["no no"])["token_accuracy"], 50.0)
+
+
+class TokenFilesTest(parameterized.TestCase):
+    """Tokens of a split that a file keeps for the next run."""
+
+    ROWS = [{"text": "it rains .", "label": 1}, {"text": "it is wet .", "label": 0}]
+
+    def setUp(self):
+        super().setUp()
+        self.cache = folder()
+        self.enterContext(mock.patch.object(datasets.config, "HF_DATASETS_CACHE", str(self.cache)))
+        self.enterContext(mock.patch.object(training_data, "FEWEST_ROWS", 2))
+
+    def tokens(self, rows=None, task=None, encoding=None, split="train"):
+        rows = datasets.Dataset.from_list(rows or self.ROWS)
+        encoding = encoding or TextEncoding(tiny_tokenizer(), LONG)
+        return training_data.tokenize_split(rows, task or make_task(), encoding, split, cache=True)
+
+    def num_files(self) -> int:
+        return len(list(self.cache.rglob("*.npz")))
+
+    def test_rows_task_split_lengths_and_encoding_have_each_a_file_of_their_own(self):
+        places = []
+        self.enterContext(mock.patch.object(training_data, "_read_or_make", lambda place, make: places.append(place)))
+        for changes in (
+            {},
+            {"rows": self.ROWS[::-1]},
+            {"task": make_task(prefix="text: ")},
+            {"task": make_task(labels=["poor", "good"])},
+            {"split": "validation"},
+            {"encoding": TextEncoding(tiny_tokenizer(), Lengths(399, 400))},
+            {"encoding": TextEncoding(tiny_tokenizer(), Lengths(400, 399))},
+            {"encoding": PromptEncoding(tiny_tokenizer(), LONG, "\nA: ")},
+            {"encoding": PromptEncoding(tiny_tokenizer(), LONG, "\nB: ")},
+            {"encoding": TextEncoding(word_tokenizer(), LONG)},
+        ):
+            self.tokens(**changes)
+            self.assertLen(set(places), len(places), changes)
+        self.tokens()
+        self.assertEqual(places[-1], places[0])
+
+    def test_few_rows_those_of_a_formatter_of_one_s_own_and_those_of_a_full_disk_are_made_each_time(self):
+        expected = self.tokens().input_ids.values.tolist()
+        (kept_file,) = self.cache.rglob("*.npz")
+        kept_file.unlink()
+        with mock.patch.object(training_data, "FEWEST_ROWS", 3):
+            self.assertEqual(self.tokens().input_ids.values.tolist(), expected)
+        own = lambda row, entry, split: [Example(f"reviews text: {row['text']}", "good")]
+        with mock.patch.dict(FORMATTERS, own=own):
+            self.assertEqual(self.tokens(task=make_task(formatter="own")).input_ids.values.tolist(), expected)
+        self.assertEqual(self.num_files(), 0)
+        full = mock.patch.object(np, "savez", side_effect=OSError("No space left on device"))
+        with full, self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertEqual(self.tokens().input_ids.values.tolist(), expected)
+        self.assertRegex(logs.output[0], "tokenized rows are not cached in .*: No space left")
+        self.assertEqual(self.num_files(), 0)
 
 
 class PiecesTest(parameterized.TestCase):

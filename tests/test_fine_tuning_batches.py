@@ -104,6 +104,7 @@ class BatchTest(parameterized.TestCase):
             for indices in [*rng.integers(0, len(rows), (3, size)).tolist(), list(range(len(rows)))[-size:]]:
                 expected = PLAIN[family]([rows[i] for i in indices], multiple)
                 self.assert_equal_batches(collate(arrays.__getitems__(indices)), expected)
+                self.assert_equal_batches(collate(arrays.__getitems__([0, *indices, 1])[1:-1]), expected)
                 self.assert_equal_batches(collate([rows[i] for i in indices]), expected)
                 self.assert_equal_batches(collate([arrays[i] for i in indices]), expected)
 
@@ -119,6 +120,21 @@ class BatchTest(parameterized.TestCase):
         rows = [{**row, "token_type_ids": [i % 2 for i in range(len(row["input_ids"]))]} for row in rows_of(family)]
         collate = dataclasses.replace(trainer_of(family).data_collator, pad_token_id=PAD, pad_to_multiple_of=8)
         self.assert_equal_batches(collate(rows[:9]), PLAIN[family](rows[:9], 8))
+
+    def test_labels_of_words_are_padded_and_a_word_without_one_counts_for_nothing(self):
+        labels = [[IGNORED, 1, IGNORED], [-101, 0, 1, IGNORED]]
+        rows = [{"input_ids": list(range(5, 5 + len(row))), "labels": row} for row in labels]
+        collate = dataclasses.replace(trainer_of("masked").data_collator, pad_token_id=PAD, pad_to_multiple_of=3)
+        batch = collate(rows)
+        self.assertEqual(batch["labels"].dtype, torch.int64)
+        self.assertEqual(batch["labels"].tolist(), [[IGNORED, 1] + [IGNORED] * 4, [IGNORED, 0, 1] + [IGNORED] * 3])
+        self.assertEqual(batch["input_ids"].tolist(), [[5, 6, 7, PAD, PAD, PAD], [5, 6, 7, 8, PAD, PAD]])
+
+    def test_a_number_to_learn_stays_one(self):
+        rows = [{"input_ids": [5], "labels": [2.5]}, {"input_ids": [5, 6], "labels": [-100.0]}]
+        labels = trainer_of("encoder").data_collator(rows)["labels"]
+        self.assertTrue(labels.is_floating_point())
+        self.assertEqual(labels.tolist(), [2.5, -100.0])
 
     @parameterized.parameters(*PLAIN)
     def test_no_rows_are_a_row_that_counts_for_nothing(self, family):

@@ -73,6 +73,24 @@ class ClassMetricsTest(parameterized.TestCase):
                     for metric in (name, f"{name}_macro") if number > 2 else (f"{name}_macro",):
                         self.assertAlmostEqual(METRICS[metric](predictions, references, num_classes=number), expected)
 
+    @parameterized.parameters(("f1", 400 / 7), ("precision", 50), ("recall", 200 / 3))
+    def test_an_answer_that_is_no_label_is_the_wrong_class_of_two(self, metric, of_two):
+        # read as 1 1 1 0 1 0: two right, two that are none, one missed
+        answers, labels = [1, 1, 1, 0, -1, -1], [1, 1, 0, 0, 0, 1]
+        for num_classes in (2, None):
+            self.assertAlmostEqual(METRICS[metric](answers, labels, num_classes=num_classes), of_two)
+
+    @parameterized.parameters(("f1", 1 / 2, 2 / 3), ("precision", 1, 2 / 3), ("recall", 1 / 3, 2 / 3))
+    def test_a_macro_score_is_the_mean_of_all_classes(self, metric, of_zero, of_one):
+        answers, labels = [1, 1, 1, 0, -1, -1], [1, 1, 0, 0, 0, 1]
+        for num_classes in (2, 3, 4):
+            expected = 100 * (of_zero + of_one) / num_classes
+            self.assertAlmostEqual(METRICS[f"{metric}_macro"](answers, labels, num_classes=num_classes), expected)
+        words = [["no", "yes"][label] for label in labels]
+        answers_in_words = ["yes", "yes", "yes", "no", "maybe", ""]
+        self.assertAlmostEqual(METRICS[f"{metric}_macro"](answers_in_words, words), 50 * (of_zero + of_one))
+        self.assertAlmostEqual(METRICS[metric](answers, labels, num_classes=3), 100 * (of_zero + of_one) / 3)
+
     @parameterized.parameters(
         ([1, 0, 1, 0], [1, 0, 0, 0], 57.735026918962575), ([0, 1], [0, 1], 100.0), ([1, 0], [0, 1], -100.0),
         ([1, 1, 1], [1, 0, 1], 0.0), ([1], [1], 0.0), ([-1, -1, -1], [0, 1, 1], 0.0),

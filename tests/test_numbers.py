@@ -175,6 +175,14 @@ class OwnNumbersTest(parameterized.TestCase):
             self.assertLen(load_rows(rounding(task, 2), "train", train_file=str(path)), 4)
         self.assertEqual(targets_of(rounding(task, 2), rows), ["0.00", "0.00", "0.04", "0.50"])
 
+    def test_numbers_that_no_rounding_keeps_apart_are_best_as_they_are(self):
+        for digits, cure in ((20, "target_decimals 20 keeps all 2 numbers apart"), (21, "without target_decimals")):
+            with tempfile.TemporaryDirectory() as folder:
+                task, _ = loaded_numbers(folder, "csv", ["1", "2"])
+                path = write_rows(Path(folder), "jsonl", "again", [f"0.{'0' * (digits - 1)}{n}" for n in (1, 2)])
+                with exits_with(65, f"target_decimals 1 makes one target.*{cure}"):
+                    load_rows(rounding(task, 1), "train", train_file=str(path))
+
     def test_rounding_is_refused_where_targets_are_no_numbers(self):
         self.assertEqual(target_of("1", target_decimals=0), "1")
         texts = {"labels": None, "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}

@@ -158,6 +158,7 @@ class EveryObjectiveTest(parameterized.TestCase):
             ({"objective": "prefix_lm", "targets_length": 100}, "127 targets, more than --targets_length 100"),
             ({"noise_density": 0.5, "inputs_length": 512}, "128 spans, but the tokenizer has 100 sentinels"),
             ({"pack": True, "row_targets_length": 8}, "row_targets_length 8: examples have up to 29 targets"),
+            ({"row_inputs_length": 256}, "row_inputs_length 256 has no effect without pack"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 T5DataCollator(**{"sentinel_ids": SENTINELS, "inputs_length": 128, **settings})
@@ -196,6 +197,12 @@ class PackingTest(parameterized.TestCase):
         used_R2 = np.stack([np.bincount(rows_B, weights=side) for side in lengths_B2.T], axis=1)
         self.assertTrue((used_R2 <= row_lengths).all())
         np.testing.assert_array_equal(rows_B, pack_examples(lengths_B2, row_lengths))
+
+    def test_an_example_that_is_longer_than_a_row_is_named(self):
+        self.assertEqual(pack_examples([[8, 5]], (8, 5)).tolist(), [0])
+        for lengths in ([9, 1], [1, 6]):
+            with self.assertRaisesRegex(ValueError, rf"example 1 has \[{lengths[0]}, {lengths[1]}\] .* row's \[8, 5\]"):
+                pack_examples([[8, 5], lengths], (8, 5))
 
     def test_rows_that_can_be_filled_are(self):
         self.assertEqual(pack_examples([[5, 1], [3, 1], [6, 1], [2, 1]], (8, 4)).tolist(), [0, 0, 1, 1])
@@ -293,6 +300,11 @@ class CausalTest(parameterized.TestCase):
         theirs = model(**batch, labels=batch["input_ids"])
         ours = torch.nn.functional.cross_entropy(theirs.logits.flatten(0, 1), labels.flatten())
         torch.testing.assert_close(ours, theirs.loss)
+
+    def test_a_row_has_two_tokens_or_more(self):
+        self.assertEqual(CausalLMCollator(2).tokens_length, 2)
+        with exits_with(78, "--inputs_length 1: .* 2 tokens or more"):
+            CausalLMCollator(1)
 
     def test_an_empty_batch_counts_for_nothing(self):
         self.assertTrue(CausalLMCollator(8)([])["labels"].eq(-100).all())

@@ -20,12 +20,14 @@ from task_facts import example_row, task_facts
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
+from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
 from t5suite.tasks.tokenization import decode_ids
 from t5suite.testing import (
     encode_rows,
     exits_with,
+    load_rows,
     read_rows,
     run_cli,
     save_model,
@@ -369,6 +371,7 @@ def entry(**changes):
     return {key: value for key, value in {**good, **changes}.items() if value != "(gone)"}
 
 
+INSTRUCTION = DATASET_VALS["super_ni"]["english"]["instruction"]
 # (changes, what the message must hold: the key, and the reason)
 BAD_ENTRIES = [
     *[({field: "(gone)"}, f"{field} missing") for field in REQUIRED_FIELDS], ({"prefx": "t: "}, "unknown key 'prefx'.*prefix"),
@@ -402,6 +405,24 @@ BAD_ENTRIES = [
     ({"splits": {}}, "splits must be a table"), ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
     ({"splits": {"train": 1}}, "splits: train must be"), ({"splits": {"train": []}}, "splits: train must be"),
     ({"splits": {"validation": ["a", None]}}, "splits: validation must be"),
+    *[({"max_input_tokens": length}, "max_input_tokens must be a whole number of tokens above 0") for length in (0, True, "5", 2.0)],
+    ({"max_output_tokens": -1}, "max_output_tokens must be a whole number of tokens above 0"),
+    ({"labels": None, "metric_names": [], "metric_to_optimize": "pearson", "target": "nearest_fifth", "target_decimals": 2},
+     "target_decimals 2 and target 'nearest_fifth': give one"),
+    ({"references_by": "a"}, "references_by is for free text"), ({"report_by": ["a", 1]}, "report_by must be a list of columns"),
+    ({"instruction": INSTRUCTION}, "needs the field instruction"), ({"formatter": "super_ni"}, "needs the field instruction"),
+    *[({"formatter": "super_ni", "instruction": INSTRUCTION | changes}, f"instruction: {message}") for changes, message in (
+        ({"seed": -1}, "seed must be at least 0, not -1"), ({"tk_instruct": 1}, "tk_instruct must be true or false, not 1"),
+        ({"num_pos_examples": True}, "num_pos_examples must be a whole number, not True"),
+        ({"max_num_instances_per_task": "5"}, "max_num_instances_per_task must be a whole number or null, not '5'"),
+    )],
+    ({"formatter": "token_labels", "metric_names": ["token_accuracy"], "metric_to_optimize": "token_accuracy"},
+     "token_labels needs one text_column_name"),
+]  # fmt: skip
+GOOD_FIELDS = [
+    {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
+    *[{"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson", "target_decimals": n} for n in (0, 20)],
 ]  # fmt: skip
 
 
@@ -421,13 +442,24 @@ class BadEntriesTest(parameterized.TestCase):
 
     def test_a_slip_is_told_by_its_entry_key_and_reason(self):
         load = lambda value: load_task("mine", "task", registry={"mine": {"task": value}})
-        load(entry())  # what is changed below is good
+        for fields in ({}, *GOOD_FIELDS):  # what is changed below is good
+            load(entry(**fields))
         for changes, message in BAD_ENTRIES:
             with self.subTest(changes), exits_with(78, f"^mine/task: .*{message}"):
                 load(entry(**changes))
         for value in (None, 3, "sst2", ["prefix"]):
             with exits_with(78, "mine/task: an entry is a table"):
                 load(value)
+
+    def test_a_row_on_which_a_formatter_fails_is_named_with_its_line(self):
+        path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"a": "x", "b": "y", "label": n} for n in (0, 1)])
+        for error in (KeyError("gone"), TypeError("no text"), ZeroDivisionError("no word")):
+            fails = mock.Mock(side_effect=[[], error])
+            with (
+                mock.patch.dict(FORMATTERS, fails=fails),
+                exits_with(65, rf"rows.jsonl:2: not a row of mine/task \({type(error).__name__}"),
+            ):
+                load_rows(Task("mine", "task", entry(formatter="fails")), "train", train_file=str(path))
 
 
 class LookupTest(parameterized.TestCase):
@@ -627,6 +659,8 @@ class TaskCardTest(parameterized.TestCase):
         '{"format": 1, "benchmark": "b", "tasks": {"t": {}}}',
         '{"format": 1, "benchmark": "b", "tasks": {}, "max_source_length": 0, "max_target_length": 1, '
         '"max_answer_tokens": {}, "family": null}',
+        '{"format": 1, "benchmark": "b", "tasks": {}, "max_source_length": 1, "max_target_length": 1, '
+        '"max_answer_tokens": {}, "family": null, "scored_by_labels": ["t"]}',
     )
     def test_damage_is_told_with_the_file(self, content):
         folder = self.saved("sentiment")

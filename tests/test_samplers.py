@@ -4,9 +4,21 @@ import itertools
 import math
 
 import numpy as np
+import torch
 from absl.testing import parameterized
 
-from t5suite.data.batches.samplers import GlobalBatchSampler, length_grouped_order, rank_share, shuffled_order
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.samplers import (
+    EpochDataLoader,
+    GlobalBatchSampler,
+    length_grouped_order,
+    rank_share,
+    shifted_order,
+    shuffled_order,
+)
+from t5suite.data.batches.training_data import Mixing, Schedule, make_epoch_order
+from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, proportional_order
+from t5suite.testing import exits_with
 
 
 class RankShareTest(parameterized.TestCase):
@@ -51,6 +63,123 @@ class OrderTest(parameterized.TestCase):
             # updates of any length come at any time
             means = np.array([update.mean() for update in updates])
             self.assertLess(abs(np.corrcoef(means, np.arange(100))[0, 1]), 0.4)
+
+    def test_every_epoch_forms_its_updates_of_other_neighbours_within_four_percent(self):
+        lengths = np.arange(1000, 1805)
+        orders = [length_grouped_order(lengths, 8, seed=0)(epoch) for epoch in range(2)]
+        formed = [{tuple(sorted(order[i : i + 8])) for i in range(0, 800, 8)} for order in orders]
+        self.assertLess(len(formed[0] & formed[1]), 10)
+        for order in orders:
+            for update in order[:800].reshape(-1, 8):
+                row = lengths[update]
+                self.assertTrue(np.all(row[1:] * 0.98 < row[:-1] * 1.02))
+                self.assertLess(row.max() - row.min(), 90)
+            last = order[800:]
+            self.assertEqual(last.tolist(), sorted(last, reverse=True), "the longest first")
+        self.assertNotEqual(*(set(order[800:]) for order in orders))
+
+    def test_a_shifted_order_goes_on_where_another_run_stopped(self):
+        epochs = [np.random.default_rng(epoch).permutation(7) + 10 * epoch for epoch in range(9)]
+        run = np.concatenate(epochs)
+        for offset in (0, 1, 6, 7, 8, 20, -1, -7, -9):
+            shifted = shifted_order(epochs.__getitem__, 7, offset)
+            positions = np.arange(28) + offset
+            examples = np.concatenate([shifted(epoch) for epoch in range(4)])
+            self.assertLen(examples, 28)
+            np.testing.assert_array_equal(examples[positions >= 0], run[positions[positions >= 0]])
+
+    def test_a_shifted_order_of_consecutive_examples_takes_no_memory(self):
+        length = 10**12
+        shifted = shifted_order(lambda epoch: range(epoch * length, (epoch + 1) * length), length, offset=3)
+        self.assertEqual(shifted(2), range(2 * length + 3, 3 * length + 3))
+
+    def test_an_order_that_ends_cannot_be_shifted_beyond_its_end(self):
+        shifted = shifted_order([np.arange(4), np.arange(4), np.arange(0)].__getitem__, 4, 1)
+        self.assertEqual(shifted(0).tolist(), [1, 2, 3, 0])
+        with exits_with(78, "--reset"):
+            shifted(1)
+
+
+def features_of(lengths) -> TokenArrays:
+    """Examples of these numbers of tokens."""
+    return TokenArrays.from_columns({"input_ids": [[7] * n for n in lengths], "labels": [[1]] * len(lengths)})
+
+
+class RunOrderTest(parameterized.TestCase):
+    """The order of a run, by its flags."""
+
+    LENGTHS = [[3, 9, 4, 1, 8, 2], [5, 2, 7, 7, 1, 6, 3, 2, 9, 4]]
+
+    def order(self, mixing=None, num_sets=2, seed=5, **schedule):
+        features = [features_of(lengths) for lengths in self.LENGTHS[:num_sets]]
+        settings = {"num_epochs": 2, "update_size": 4, "sampling": "random", **schedule}
+        return make_epoch_order(features, ["a", "b"][:num_sets], mixing or Mixing(), Schedule(**settings), seed)
+
+    def assert_orders(self, order, expected, epochs=(0, 1)):
+        for epoch in epochs:
+            self.assertEqual(order(epoch).tolist(), list(expected(epoch)))
+
+    def test_one_task_takes_each_example_once_as_sampling_says(self):
+        for sampling, expected in (
+            ("sequential", lambda epoch: range(6)),
+            ("random", lambda epoch: shuffled_order(6, 5)(epoch).tolist()),
+            ("group_by_length", lambda epoch: length_grouped_order(self.LENGTHS[0], 4, 5)(epoch).tolist()),
+        ):
+            order, rates = self.order(num_sets=1, sampling=sampling)
+            self.assert_orders(order, expected)
+            self.assertEqual(rates, {"a": 1.0})
+
+    @parameterized.parameters(
+        (Mixing(), {"a": 6.0, "b": 10.0}, 16),
+        (Mixing(limit=8), {"a": 6.0, "b": 8.0}, 14),
+        (Mixing(limit=8, temperature=3.0), {"a": 6 ** (1 / 3), "b": 2.0}, 14),
+        (Mixing("equal", limit=8), {"a": 1.0, "b": 1.0}, 14),
+    )
+    def test_an_epoch_of_several_has_as_many_draws_as_examples_up_to_the_limit(self, mixing, rates, epoch_length):
+        draws = MixtureDraws([6, 10], list(rates.values()), 2 * epoch_length, seed=5)[:]
+        halves = draws[:epoch_length].tolist(), draws[epoch_length:].tolist()
+        order, rates_of_tasks = self.order(mixing)
+        self.assertEqual(rates_of_tasks, rates)
+        self.assert_orders(order, halves.__getitem__)
+        self.assertLen(order(2), 0)
+        grouped, _ = self.order(mixing, sampling="group_by_length")
+        lengths = [*self.LENGTHS[0], *self.LENGTHS[1]]
+        self.assert_orders(grouped, grouped_in_updates(lambda epoch: np.array(halves[epoch]), lengths, 4))
+
+    @parameterized.parameters((2.5, -1, 3), (0.2, -1, 1), (9, 4, 1), (9, 5, 2), (1, 9, 3))
+    def test_there_are_draws_for_all_epochs_or_steps_of_a_run(self, num_epochs, max_steps, whole_epochs):
+        order, _ = self.order(num_epochs=num_epochs, max_steps=max_steps)  # an epoch has four updates
+        self.assertEqual([len(order(epoch)) for epoch in range(4)], [16] * whole_epochs + [0] * (4 - whole_epochs))
+
+    def test_proportions_come_before_rates(self):
+        mixing = Mixing("equal", limit=3, proportions=(1.0, 7.0))
+        order, rates = self.order(mixing, num_epochs=1)
+        self.assertEqual(rates, {"a": 1.0, "b": 7.0})
+        self.assert_orders(order, proportional_order([6, 10], [1, 7], 5), epochs=(0, 1, 4))
+        self.assertEqual([int((order(epoch) < 6).sum()) for epoch in range(3)], [2, 2, 2])
+
+
+class LoaderTest(parameterized.TestCase):
+    def loader(self, **settings) -> EpochDataLoader:
+        order = {0: np.array([2, 0, 1]), 4: np.array([1, 2, 0])}
+        sampler = GlobalBatchSampler(order.__getitem__, 2, 1)
+        collate = lambda rows: {"ids": torch.tensor(rows), "names": [f"row {row}" for row in rows]}
+        return EpochDataLoader([5, 6, 7], batch_sampler=sampler, collate_fn=collate, **settings)
+
+    def test_batches_are_those_of_the_epoch_that_was_set(self):
+        loader = self.loader()
+        self.assertEqual([batch["ids"].tolist() for batch in loader], [[7, 5], [6]])
+        loader.set_epoch(4)
+        self.assertEqual([batch["ids"].tolist() for batch in loader], [[6, 7], [5]])
+
+    def test_tensors_move_to_the_device_and_what_is_none_stays(self):
+        for name in (None, "cpu", "meta"):
+            device = None if name is None else torch.device(name)
+            loader = self.loader(device=device, pin_memory=True)
+            self.assertFalse(loader.pin_memory)  # only for a GPU
+            batches = list(loader)
+            self.assertEqual([batch["ids"].device.type for batch in batches], [name or "cpu"] * 2)
+            self.assertEqual([batch["names"] for batch in batches], [["row 7", "row 5"], ["row 6"]])
 
 
 def updates(batch_size, accumulation, world_size, n, epoch=0, order=None):

@@ -21,6 +21,7 @@ from corpus_files import is_held_out, json_lines, parquet, write_packed
 from number_encoder import NumberEncoder
 from support import folder
 
+from t5suite.data.streams.documents import StreamDocuments
 from t5suite.data.streams.loader import StreamLoader, check_shares, held_out_documents
 from t5suite.data.streams.positions import merge_states
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
@@ -315,6 +316,46 @@ class SharedFilesTest(parameterized.TestCase):
                 list(reader)
 
 
+class DocumentsTest(parameterized.TestCase):
+    """About 65,536 characters are tokenized at once, of 130,000."""
+
+    TEXTS = [" ".join(map(str, range(10_000 + 400 * i, 10_300 + 401 * i))) for i in range(60)]
+
+    def test_every_document_has_the_pass_and_the_counts_before_it_and_is_read_on_from_there(self):
+        source = FileSource(written(self.TEXTS, "a.txt"))
+        arguments = (source, NumberEncoder(), settings(validation_fraction=0.2, separator_id=9), Share(0, 1))
+        counts = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0}
+        expected = []
+        for epoch, text in itertools.product(range(2), self.TEXTS):
+            if is_held_out(text, 0.2):
+                counts["held_out"] += 1
+                continue
+            ids = [*map(int, text.split()), 9]
+            expected.append((epoch, dict(counts), ids))
+            counts["documents"] += 1
+            counts["tokens"] += len(ids)
+        documents = StreamDocuments(*arguments)
+        read = [next(documents) for _ in expected]
+        self.assertEqual([(place["epoch"], place["counts"], ids.tolist()) for place, ids in read], expected)
+        for number in (0, 40, len(expected) // 2, len(expected) - 3):
+            rest = StreamDocuments(*arguments, position=read[number][0])
+            for place, ids in read[number : number + 3]:
+                place_again, ids_again = next(rest)
+                self.assertEqual((place_again, ids_again.tolist()), (place, ids.tolist()))
+
+    def test_text_is_tokenized_in_batches_of_that_size(self):
+        encoder = mock.Mock(encode=mock.Mock(side_effect=NumberEncoder().encode))
+        documents = StreamDocuments(FileSource(written(self.TEXTS, "a.txt")), encoder, settings(), Share(0, 1))
+        for _ in self.TEXTS:
+            next(documents)
+        batches = [call.args[0] for call in encoder.encode.call_args_list]
+        self.assertEqual(list(itertools.chain(*batches)), self.TEXTS)
+        self.assertGreater(len(batches), 1)
+        for batch in batches[:-1]:
+            self.assertGreaterEqual(sum(map(len, batch)), 65536)
+            self.assertLess(sum(map(len, batch[:-1])), 65536)
+
+
 class BlockTest(parameterized.TestCase):
     def test_a_window_holds_the_next_blocks_of_the_text_in_another_order(self):
         texts = number_documents(30)
@@ -350,6 +391,17 @@ class BlockTest(parameterized.TestCase):
         for corpus, texts in enumerate((few, many)):
             seen = {token for tokens, which in data if which == corpus for token in tokens}
             self.assertEqual(seen, {int(word) for text in texts for word in text.split()})
+
+    def test_corpora_share_the_shuffled_blocks_by_weight_and_first_windows_grow_from_stream_to_stream(self):
+        source = FileSource(written(number_documents(200), "a.txt"))
+        corpora = [StreamCorpus(source, weight) for weight in (1, 3)]
+        for index, first_sizes in enumerate([(1, 1), (1, 3), (2, 6), (3, 9)]):
+            stream = VirtualStream(corpora, NumberEncoder(), settings(num_virtual_streams=4, buffer_size=64), index)
+            blocks = [next(stream) for _ in range(40)]
+            for corpus, (first_size, size) in enumerate(zip(first_sizes, (4, 12), strict=True)):
+                numbers = [block.given for block in blocks if block.corpus == corpus]
+                two_windows = [*range(1, first_size + 1), *range(1, size + 1), 1]
+                self.assertEqual(numbers[: len(two_windows)], two_windows)
 
     def test_a_separator_follows_every_document(self):
         source = FileSource(written(["1 2 3", "4 5"], "a.txt"))
@@ -435,8 +487,46 @@ class SameDataTest(parameterized.TestCase):
         with exits_with(78, "version"):
             loader(source).load_state_dict({"version": 0})
 
+    @parameterized.parameters(0, 199_990)
+    def test_text_that_differs_at_an_end_of_a_file_of_one_size_is_refused(self, place):
+        text = "1234 5678\n" * 20_000
+        changed_text = text[:place] + "9" + text[place + 1 :]
+        state, changed = (loader(FileSource(write_packed("a.txt", t.encode()))) for t in (text, changed_text))
+        with exits_with(65, "text has changed"):
+            changed.load_state_dict(state.state_dict())
+
+    def test_counts_are_those_of_the_streams_that_were_read(self):
+        source = self.sources["plain"]
+        stream = loader(source, num_virtual_streams=32)
+        nothing = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0, "epochs": 0}
+        self.assertEqual(stream.counts(), nothing)
+        next(iter(stream))  # a block of half of the streams
+        shares = [list(source.read(Share(index, 32), seed=3)) for index in range(16)]
+        texts = [item.text for share in shares for item in share]
+        counts = stream.counts()
+        self.assertBetween(counts.pop("tokens"), 16, sum(len(text.split()) for text in texts))
+        del nothing["tokens"]
+        self.assertEqual(counts, {**nothing, "documents": len(texts), "epochs": 1})
+
+    def test_a_block_that_takes_a_whole_pass_counts_one(self):
+        one_stream = {"num_virtual_streams": 1, "buffer_size": 1, "lengths": (5,)}
+        stream = loader(FileSource(written(["1 2 3", "4 5"], "a.txt")), **one_stream)
+        for passes, _ in zip((16, 32), stream, strict=False):
+            counts = stream.counts()
+            self.assertEqual((counts["epochs"], counts["documents"]), (passes, 2 * passes))
+
 
 class HeldOutTest(parameterized.TestCase):
+    def test_what_cannot_be_held_out_is_refused(self):
+        path = folder() / "a.jsonl"
+        path.write_text(json.dumps({"text": "1 2"}) + "\n{oh\n")
+        with exits_with(65, "a.jsonl:2: not JSON"):
+            list(held_out_documents(file_source(path), 1.0))
+        skipping = file_source(path, bad_lines="skip")
+        self.assertEqual(list(held_out_documents(skipping, 1.0)), ["1 2"])
+        with exits_with(65, "none of 1 documents is held out: raise --validation_fraction .1e-09"):
+            list(held_out_documents(skipping, 1e-9))
+
     def test_no_held_out_document_is_trained_on(self):
         texts = number_documents(300)
         source = FileSource(written(texts, "a.txt"))
@@ -491,6 +581,21 @@ class TroubleTest(parameterized.TestCase):
         stream.close()
         self.assertEqual(stream.counts()["bad"], 1)
         self.assertEqual("\n".join(logs.output).count(f"{path}:2:"), 1)
+
+    def test_ten_bad_lines_are_named_and_all_are_counted(self):
+        lines = [*self.LINES, *["{oh"] * 12]
+        path, stream = self.stream_of(lines, "skip", num_virtual_streams=1)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            next(iter(stream))
+        self.assertEqual(stream.counts()["bad"] % 12, 0)
+        messages = [record.getMessage() for record in logs.records]
+        places = [message.rpartition(": not JSON")[0] for message in messages[:-1]]
+        self.assertEqual(places, [f"skipped: {path}:{number}" for number in range(51, 61)])
+        self.assertEqual(messages[-1], "no more skipped lines are shown")
+
+    def test_an_empty_file_is_refused(self):
+        with exits_with(65, "b.txt: the file is empty"):
+            FileSource([written(["1 2"], "a.txt"), write_packed("b.txt", b"")])
 
     def test_fewer_documents_than_streams(self):
         _, stream = self.stream_of(self.LINES[:3])

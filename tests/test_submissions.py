@@ -164,6 +164,21 @@ class BytesTest(parameterized.TestCase):
         self.assertEqual(content, b'{"idx": 7, "label": "Zo\\u00eb"}\n{"idx": 3, "label": "Ben"}\n')
         self.assertEqual(submission.reports["ReCoRD.jsonl"]["rows"], 2)
 
+    def test_an_index_that_is_no_number_or_comes_twice_is_refused_with_its_line(self):
+        answer = {"paragraph": 0, "question": 0, "answer": 4}
+        for benchmark, task, indices, message in (
+            ("glue", "rte", [5, 5], "rte.test.jsonl:2: idx 5 is already in .*rte.test.jsonl:1"),
+            ("glue", "rte", [0, "1"], "rte.test.jsonl:2: idx must be a whole number, not '1'"),
+            ("super_glue", "cb", [True], "cb.test.jsonl:1: idx must be a whole number, not True"),
+            ("super_glue", "copa", [3, 4, 3], "copa.test.jsonl:3: idx 3 is already in .*copa.test.jsonl:1"),
+            ("super_glue", "multirc", [answer, answer | {"question": 1}], "multirc.test.jsonl:2: idx 4 is already"),
+            ("super_glue", "multirc", [{"paragraph": 0, "question": 0}], "multirc.test.jsonl:1: .* has no 'answer'"),
+            ("super_glue", "record", [{"passage": 0, "query": 1.0}], "record.test.jsonl:1: idx.query must be a whole"),
+        ):
+            lines = [{"row": row, "prediction": "x", "idx": idx} for row, idx in enumerate(indices)]
+            with exits_with(65, message):
+                submit_lines(benchmark, {task: lines})
+
     def test_multirc_is_nested_by_paragraph_and_question_also_where_rows_are_scattered(self):
         triples = [(0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 2, 3)]
         idx = [dict(zip(("paragraph", "question", "answer"), triple)) for triple in triples]

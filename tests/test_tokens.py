@@ -8,11 +8,12 @@ from absl.testing import parameterized
 from odd_tokenizers import byte_tokenizer, word_tokenizer
 from sentencepiece import SentencePieceProcessor
 from shared_data import MISSING, SHARED_DATA, has
+from tokenizers import AddedToken
 from transformers import ByT5Tokenizer
 
 from t5suite import load_task
 from t5suite.tasks.cut_marks import CUT_MARK, with_cut, without_cut
-from t5suite.tasks.tokens import Spelling, control_names, encoded, framed, holds
+from t5suite.tasks.tokens import Frame, Spelling, control_names, encoded, framed, holds, parts_of
 from t5suite.testing import bundled_model, encode_rows, make_task, tiny_tokenizer
 
 TEXTS = (
@@ -128,6 +129,32 @@ class SpelledTextTest(parameterized.TestCase):
                 spelled = framed([spelling.ids(first), spelling.ids(second)], spelling.frame(2), **settings)
                 for column, row in spelled.items():
                     self.assertEqual([row], expected[column], (first, second, length))
+
+    def test_a_pair_of_texts_is_cut_as_tokenizers_cuts_it(self):
+        backend = word_tokenizer().backend_tokenizer
+        backend = type(backend).from_str(backend.to_str())
+        no_frame = Frame([[], [], []], None, None)
+        for room in range(1, 8):
+            backend.enable_truncation(room, strategy="longest_first")
+            for first, second in itertools.product(range(6), repeat=2):
+                whole = backend.encode("it " * first, "wet " * second, add_special_tokens=False)
+                counts = [whole.tokens.count("it"), whole.tokens.count("wet")]
+                ids = framed([[7] * first, [8] * second], no_frame, max_length=room, truncation=True)["input_ids"]
+                self.assertEqual([ids.count(7), ids.count(8)], counts, (room, first, second))
+
+    def test_tokens_in_a_text_take_the_spaces_that_they_absorb(self):
+        plain, left, right = AddedToken("<x>"), AddedToken("<l>", lstrip=True), AddedToken("<r>", rstrip=True)
+        tokens = {token.content: token for token in (plain, left, right, AddedToken("<x>y"))}
+        for text, parts in (
+            ("a <x> b", [("a ", False), ("<x>", True), (" b", False)]),
+            ("a  <l> b", [("a", False), ("<l>", True), (" b", False)]),
+            ("a <r>  b", [("a ", False), ("<r>", True), ("b", False)]),
+            ("<r> <l>", [("", False), ("<r>", True), ("", False), ("<l>", True), ("", False)]),
+            ("a<x>y", [("a", False), ("<x>y", True), ("", False)]),  # the longest token
+            ("a", [("a", False)]),
+        ):
+            self.assertEqual(parts_of(text, tokens), parts)
+        self.assertEqual(parts_of("a <x> b", {}), [("a <x> b", False)])
 
     def test_rows_with_and_without_control_tokens_keep_their_order(self):
         tokenizer = tiny_tokenizer()

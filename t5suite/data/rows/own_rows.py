@@ -98,15 +98,17 @@ def _outermost(column: str, row: dict) -> str:
 
 
 def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
-    """The answer of a row without types: an empty one is None, and so is -1 for a class; a class id is its word."""
+    """The answer of a row without types: an empty one is None, so is -1 that is no label; a class id is its word."""
     if target in (None, ""):
         return None
     if not labels:
         return target
     number = target.strip()
-    if number == "-1":
+    if number == "-1" and number not in labels:
         return None
-    is_class_id = target not in labels and number.isdecimal() and int(number) < len(labels)
+    # Where a label word is digits, digits are words: as `targets.class_number` reads them.
+    may_be_id = target not in labels and not any(word.isdecimal() for word in labels)
+    is_class_id = may_be_id and number.isdecimal() and int(number) < len(labels)
     return labels[int(number)] if is_class_id else target
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
-from t5suite.tasks.cells import as_list, value_at
+from t5suite.tasks.cells import as_list, cell, value_at
 from t5suite.tasks.cut_marks import with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
@@ -133,7 +133,7 @@ def segments(example: Example, row, task: Task) -> tuple[str, ...]:
     columns = as_list(task.entry["text_column_name"])
     is_plain = task.entry.get("formatter") in (None, "columns") and not task.entry.get("input_format")
     if is_plain and len(columns) <= 2:
-        return tuple(str(row[column]) for column in columns)
+        return tuple(str(cell(row, column)) for column in columns)
     return (example.inputs,)
 
 
