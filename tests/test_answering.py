@@ -206,6 +206,15 @@ class TreeScoresTest(parameterized.TestCase):
         np.testing.assert_allclose(scores, expected, rtol=1e-6)  # logits are taken to float32
         self.assertGreater(np.ptp(np.array(scores), axis=0).min(), 1e-3)  # rows differ, so that they cannot be mixed up
 
+    @torch.no_grad()
+    def test_so_are_those_of_rows_with_candidates_of_their_own(self):
+        candidates = [CANDIDATES_OF_T5[first:] for first in range(3)]
+        candidates += [CANDIDATES_OF_T5[:2], CANDIDATES_OF_T5[2:4]]
+        scores = reading_of_t5(tiny_t5()).candidate_scores(candidates)
+        expected = reading_of_t5(tiny_t5(), trees=False).candidate_scores(candidates)
+        for of_row, expected_of_row in zip(scores, expected, strict=True):
+            np.testing.assert_allclose(of_row, expected_of_row, rtol=1e-6)
+
 
 class GreedyTest(parameterized.TestCase):
     @parameterized.parameters(*zip(T5_TYPES, itertools.cycle((40, 4, 1))))

@@ -13,7 +13,7 @@ import torch
 from absl.testing import parameterized
 from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration
 
-from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
@@ -39,6 +39,12 @@ def export(folder, *flags) -> Path:
     return output
 
 
+@functools.cache
+def files_of(name: str) -> Path:
+    """The files of `model_folder(name)`; only read them."""
+    return export(model_folder(name))
+
+
 def card_of(folder: Path) -> dict:
     return json.loads((folder / "export.json").read_text())
 
@@ -53,7 +59,7 @@ class FilesTest(parameterized.TestCase):
     @pytest.mark.quick_cases(1)
     def test_scores_greedy_answers_and_four_beams_are_the_model_s(self, name):
         folder = model_folder(name)
-        files = export(folder)
+        files = files_of(name)
         translator = ctranslate2.Translator(str(files), compute_type="default")
         reference = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         num_compared = 0
@@ -75,6 +81,23 @@ class FilesTest(parameterized.TestCase):
         figures = card_of(files)["check"]
         self.assertEqual((figures["greedy_equal"], figures["beams_equal"]), (figures["prompts"], figures["prompts"]))
         self.assertLess(figures["score_difference"], 1e-3)
+
+    @torch.no_grad()
+    def test_a_text_of_more_than_1024_tokens_is_read_to_its_end(self):
+        place = Path(tempfile.mkdtemp())
+        text = "good " * 1030 + "song " * 200
+        ids = TOKENIZER(text)["input_ids"]
+        reference = AutoModelForSeq2SeqLM.from_pretrained(model_folder("tied T5")).eval()
+        whole, beginning = (
+            TOKENIZER.decode(reference.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, 1:])
+            for prompt in (ids, [*ids[:1023], 1])
+        )
+        self.assertNotEqual(whole, beginning)
+        (place / "rows.txt").write_text(text + "\n")
+        words = ["--input", place / "rows.txt", "--raw", "--max_new_tokens", "8", "--max_source_length", "4096"]
+        run_cli("predict", "--model_name_or_path", files_of("tied T5"), "--output", place / "answers.jsonl", *words)
+        (line,) = read_rows(place / "answers.jsonl")
+        self.assertEqual(line["prediction"], whole)
 
     @pytest.mark.slow
     def test_the_converter_s_own_reading_of_an_untied_t5_is_found_and_nothing_is_written(self):
@@ -105,7 +128,7 @@ class FilesTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_the_command_writes_integers_that_are_near_and_what_belongs_to_the_model(self):
         folder = model_folder("tied T5")
-        whole, integers = export(folder), export(folder, "--quantize", "int8")
+        whole, integers = files_of("tied T5"), export(folder, "--quantize", "int8")
         for files in (whole, integers):
             self.assertContainsSubset(
                 {"model.bin", "shared_vocabulary.json", "tokenizer_config.json"}, card_of(files)["files"]

@@ -232,6 +232,13 @@ class GraphsTest(TestCase):
             logits = source.model(**inputs).logits[0].detach().numpy()
             np.testing.assert_allclose(exported_logits[row][: len(logits)], logits, atol=1e-5)
 
+    def test_answers_that_are_no_numbers_are_refused(self):
+        make, family = KINDS["BERT classifier"]
+        source, broken = source_of(make(), family), source_of(make(), family)
+        broken.model.classifier.bias.data.fill_(float("nan"))
+        with exits_with(74, "ONNX files differ from the model: logits_relative nan"):
+            check_onnx(source.model.eval(), self.graphs_in_torch(broken))
+
     @pytest.mark.slow
     def test_another_model_is_refused(self):
         source = source_of(t5())

@@ -42,7 +42,7 @@ class AddedTokensTest(parameterized.TestCase):
         pieces = len(tiny_tokenizer())
         folder = saved(pieces + spare, tied)
         _, before = loaded(folder)
-        tokenizer, model = loaded(folder, add_tokens="<turn>,<speaker>")
+        tokenizer, model = loaded(folder, add_tokens="<turn>,<extra_id_7>,<speaker>")  # one is there already
         ids = tokenizer.convert_tokens_to_ids(["<turn>", "<speaker>"])
         self.assertEqual(ids, [pieces, pieces + 1])
         for old, new in zip(

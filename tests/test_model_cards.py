@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -396,6 +397,17 @@ class EvalResultsTest(parameterized.TestCase):
             with empty_cache() as cache:
                 add_repository(cache, "dataset", SCROLLS, scrolls_files(*definitions))
                 cards.write_card(directory, facts)
+            self.assertLen(entries_in(directory), num_entries)
+
+    def test_a_score_of_other_weights_than_the_model_s_is_no_entry(self):
+        """The same run, had the task been scored at its own best step (`--select per_task`)."""
+        _, facts = whole_split_scored()
+        for marks, num_entries in (((), 1), (("step 1",), 0)):
+            scored = {name: dataclasses.replace(result, marks=marks) for name, result in facts.scored.items()}
+            directory = new_folder()
+            with empty_cache() as cache:
+                add_repository(cache, "dataset", SCROLLS, scrolls_files(NARRATIVES))
+                cards.write_card(directory, dataclasses.replace(facts, scored=scored))
             self.assertLen(entries_in(directory), num_entries)
 
     @parameterized.named_parameters(

@@ -168,21 +168,23 @@ class AnswersTest(parameterized.TestCase):
     @parameterized.parameters((3.0, 40, 0.7), (1.0, 0, 0.4), (1.0, 5, 1.0), (1.0, 0, 1.0), (3.0, 0, 1.0))
     @pytest.mark.quick_cases(1)
     @torch.no_grad()
-    def test_the_first_token_is_drawn_as_numpy_draws_it(self, temperature, top_k, top_p):
+    def test_the_first_tokens_of_two_answers_are_drawn_as_numpy_draws_them(self, temperature, top_k, top_p):
         start = torch.zeros(22, 1, dtype=torch.long)
         model = loaded(model_folder())
         logits_BV = model(**as_batch(input_texts()), decoder_input_ids=start).logits[:, 0].double().numpy()
         expected = []
         for row, logits_V in enumerate(logits_BV / temperature):
-            # A row's draws are Philox's, keyed by the seed (42) and the row.
-            uniform = np.random.Generator(np.random.Philox(key=[42, row])).random()
+            # A row's draws are Philox's, keyed by the seed (42) and the row; each answer's begin 2^192 blocks further.
+            streams = [np.random.Philox(key=[42, row], counter=[0, 0, 0, answer]) for answer in range(2)]
+            uniforms = [np.random.Generator(stream).random() for stream in streams]
             likeliest = np.argsort(-logits_V)[: top_k or None]
             shares = np.exp(logits_V[likeliest]) / np.exp(logits_V[likeliest]).sum()
             nucleus = np.sort(likeliest[np.cumsum(shares) - shares < top_p])
             shares = np.exp(logits_V[nucleus]) / np.exp(logits_V[nucleus]).sum()
-            expected.append([int(nucleus[np.searchsorted(np.cumsum(shares), uniform, side="right")])])
+            places = np.searchsorted(np.cumsum(shares), uniforms, side="right")
+            expected += [[token] for token in nucleus[places]]
         flags = f"--do_sample --max_new_tokens 1 --temperature {temperature} --top_k {top_k} --top_p {top_p}"
-        self.assertEqual(texts_of(answers(flags)), decoded(expected))
+        self.assertEqual(texts_of(answers(flags, "--num_return_sequences 2")), decoded(expected))
 
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
     @pytest.mark.quick_cases(1)
@@ -353,11 +355,15 @@ class ResumeTest(parameterized.TestCase):
         with exits_with(78, "--overwrite"):
             predict(rows, path)
         self.assertEqual(path.read_text(), "precious\n")
-        predict(rows, path, "--overwrite")
+        predict(rows, path, "--no_repeat_ngram_size 3", "--overwrite")
         before = path.read_bytes()
+        left_out = "no_repeat_ngram_size 3 there, None here"
         for flag in ("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw"):
-            with exits_with(78, "there, .* here.*--overwrite"):
+            name = flag.split()[0].removeprefix("--")
+            with exits_with(78, rf"[(; ]{name} \S+ there, \S+ here.*--overwrite"):
                 predict(rows, path, flag)
+        with exits_with(78, rf"\({left_out}\); .*--overwrite"):
+            predict(rows, path)
         for content in ("{", "[]", '{"format": 1}'):
             progress_path(path).write_text(content)
             with exits_with(78, "cannot be read"):

@@ -289,13 +289,16 @@ class KindsOfRunsTest(parameterized.TestCase):
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()
         runs = [make_run(place / "a", "sentiment", finished=False),
-                make_run(place / "b", "sentiment", metrics_file=False)]  # fmt: skip
+                make_run(place / "b", "sentiment", metrics_file=False),
+                make_run(place / "c", "sentiment", seed=2)]  # fmt: skip
         report = reported(*runs)
         data, page = report.data, report.html
-        self.assertEqual([run["status"] for run in data["runs"]], ["running", "finished"])
+        self.assertEqual([run["status"] for run in data["runs"]], ["running", "finished", "finished"])
         self.assertIn("running, no results", page)
         self.assertIn("no metrics.jsonl", page)
         self.assertIn("eval/accuracy", data["runs"][0]["curves"])
+        lines = report.figures["curve-sentiment-accuracy"].axes[0].lines
+        self.assertLen(lines, 2, "a mean is of finished runs, and one alone has a curve")
 
     def test_a_pre_training_run_has_its_curve_and_no_points(self):
         run = make_pre_training_run(folder() / "p")

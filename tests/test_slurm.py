@@ -272,6 +272,14 @@ class EndTest(parameterized.TestCase):
         code, calls = self.settled({"return_value": answer}, SLURM_JOB_ID="7", **array)
         self.assertEqual((code, calls[-1]), (75, ["scontrol", "requeue", requeued_id]))
 
+    def test_a_job_is_requeued_at_most_as_often_as_its_script_says(self):
+        answer = subprocess.CompletedProcess([], 0, "JobState=RUNNING Restarts=2", "")
+        for most, requeued in ((0, False), (2, False), (3, True)):
+            script = rendered("fine_tune", WORDS["fine_tune"], max_requeues=most)
+            (value,) = re.findall(r"^export T5SUITE_MAX_REQUEUES=(.*)$", script, flags=re.MULTILINE)
+            code, calls = self.settled({"return_value": answer}, SLURM_JOB_ID="7", T5SUITE_MAX_REQUEUES=value)
+            self.assertEqual((code, ["scontrol", "requeue", "7"] in calls), (75, requeued), most)
+
     def test_a_slurm_that_does_not_answer_counts_as_running(self):
         for outcome in (
             {"side_effect": FileNotFoundError()},

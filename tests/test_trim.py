@@ -250,6 +250,16 @@ class FiguresTest(TestCase):
         self.assertEqual(figures["tokens"], sum(map(len, after)) - 60)
         self.assertGreater(figures["tokens"], figures["tokens_before"])
 
+    def test_a_tenth_of_the_text_is_measured_with_the_pieces_of_the_rest(self):
+        """A text for each of sixty pieces: no other one has it."""
+        pieces = [piece for piece in untrimmed_tokenizer("T5").get_vocab() if len(piece) > 5 and piece[1:].isalpha()]
+        words = [piece[1:] for piece in sorted(pieces) if piece[0] == "▁"][:60]
+        self.text.write_text("\n".join(words) + "\n", encoding="utf-8")
+        figures = self.figures(source("T5"))["unseen"]
+        self.assertBetween(figures["texts"], 1, 30)
+        self.assertEqual((figures["equal"], figures["tokens_before"]), (0, figures["texts"]))
+        self.assertGreaterEqual(figures["tokens"], 2 * figures["texts"])
+
     @pytest.mark.slow
     def test_rare_pieces_go_and_named_ones_stay(self):
         texts = [*own_text(), *lines()[4:10]]

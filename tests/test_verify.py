@@ -970,6 +970,20 @@ class RecordTest(parameterized.TestCase):
             problems_of(folder),
         )
 
+    @pytest.mark.slow
+    def test_no_number_is_the_correlation_of_answers_that_are_all_alike(self):
+        folder = copy_of_record()
+        write_rows(folder / ANSWERS, [{**line, "prediction": "good"} for line in read_rows(folder / ANSWERS)])
+        metric = {"metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        for name in ("manifest.json", "task.json"):
+            change_json(folder / name, lambda content: content["tasks"][SPLIT].update(metric))
+        scores = {"pearson": None, "invalid_rate": 0.0}
+        change_json(folder / "results.json", lambda results: results["tasks"].update({SPLIT: scores}))
+        problem = "reviews: pearson is nan by the recorded answers, and 99.00 in results.json"
+        self.assertNotIn(problem.partition(" is nan")[0], " ".join(problems_of(folder)))
+        change_json(folder / "results.json", lambda results: results["tasks"][SPLIT].update(pearson=99.0))
+        self.assertIn(problem, problems_of(folder))
+
     def test_names_groups_and_averages_that_answers_do_not_give_are_named(self):
         folder = copy_of_record()
         change_json(
@@ -996,14 +1010,17 @@ class RecordTest(parameterized.TestCase):
         self.assertEqual(last, "16 more")  # of 46; 30 are shown
 
     @parameterized.parameters(
-        ({"average": 87.5}, []),
-        ({"average": 99.0}, ["average: the mean of the tasks is 87.50, and 99.00 in results.json"]),
-        ({}, ["average: results.json has no average, and the mean of the tasks is 87.50"]),
+        (100.0, {"average": 87.5}, []),
+        (100.0, {"average": 99.0}, ["average: the mean of the tasks is 87.50, and 99.00 in results.json"]),
+        (100.0, {}, ["average: results.json has no average, and the mean of the tasks is 87.50"]),
+        (None, {"average": None}, []),
+        (None, {"average": 99.0}, ["average: the mean of the tasks is nan, and 99.00 in results.json"]),
     )
-    def test_the_average_is_the_mean_of_the_tasks(self, averages, problems):
+    def test_the_average_is_the_mean_of_the_tasks(self, accuracy, averages, problems):
+        """None stands for NaN, as that of answers of which a correlation is not defined."""
         folder = copy_of_record()
         name_two_tasks(folder)
-        scores = {"second": {"accuracy": 100.0, "invalid_rate": 0.0}}
+        scores = {"second": {"accuracy": accuracy, "invalid_rate": 0.0}}
 
         def change(results):
             results["averages"] = averages
