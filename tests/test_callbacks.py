@@ -27,7 +27,8 @@ from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
-from t5suite.training.fine_tuning_evaluation import invalid_answers
+from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
+from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
 from t5suite.training.fine_tuning_trainer import selection_metric
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
@@ -181,8 +182,151 @@ class BestPerTaskTest(parameterized.TestCase):
         with contextlib.nullcontext() if best_step == 2 else refusal:
             callback.check_weights(task)
 
+    @parameterized.parameters("replaced", "missing", "damaged")
+    def test_a_resumed_run_has_its_tasks_best_weights_back_or_says_that_they_are_lost(self, condition):
+        """Those that were about to be replaced when the process was killed get their name back."""
+        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=mock.Mock())
+        place = callback.folder("task-2")
+        place.mkdir(parents=True)
+        (place / "weights").write_text("best")
+        write_manifest(place)
+        if condition == "damaged":
+            (place / "weights").write_text("beSt")
+        else:
+            place.rename(place.with_name({"replaced": ".replaced-task-2", "missing": "elsewhere"}[condition]))
+        lost = exits_with(74, rf"best/task-2: the weights of step 2, the best of task-2, are {condition}")
+        with contextlib.nullcontext() if condition == "replaced" else lost:
+            callback.load_state_dict({"task-2": {"step": 2, "value": 1.0}})
+        if condition == "replaced":
+            self.assertEqual((place / "weights").read_text(), "best")
+            callback.check_weights("task-2")
+            self.assertEqual(callback.state_dict(), {"task-2": {"step": 2, "value": 1.0}})
+
+    def test_the_earliest_of_the_highest_numbers_is_the_best_and_later_equal_ones_are_noted_once(self):
+        values, saved = iter((math.nan, 1.0, 3.0, 3.0, 2.0, 3.0, math.inf)), []
+        report = lambda: SimpleNamespace(by_task={"rte": next(values)})
+        callback = BestPerTaskCallback("runs/x", report, saved.append)
+        for step in (1, 2, 3, 4, 5, 6, 7):
+            callback.on_evaluate(None, state(step), None)
+        self.assertEqual(callback.best, {"rte": {"step": 3, "value": 3.0, "equal_steps": [4, 6]}})
+        self.assertEqual(saved, [Path("runs/x/best/rte")] * 2)
+        callback.report_of = lambda: SimpleNamespace(by_task={"rte": 3.0})
+        callback.on_evaluate(None, state(6), None)
+        self.assertEqual(callback.best["rte"]["equal_steps"], [4, 6])
+
+
+def result_of(name, metrics, loss=None, method="generate", truncated=0, labelled=True, count=4) -> Result:
+    return Result(name, metrics, ["a"] * count, count, 1.0, loss, truncated, method, [], labelled)
+
+
+def set_of(name, task=None, selects=True, labelled=True, metrics=("accuracy",), selected_by=None):
+    """What stands for a set in a choice: a task whose one number is its accuracy."""
+    entry = {"metric_names": list(metrics), "metric_to_optimize": metrics[0] if len(metrics) == 1 else "average"}
+    task = SimpleNamespace(name=task or name, entry=entry)
+    optimised = lambda metrics: metrics["accuracy"]
+    return SimpleNamespace(
+        name=name, task=task, selects=selects, labelled=labelled, selected_by=selected_by, optimised=optimised
+    )
+
+
+class ReportTest(parameterized.TestCase):
+    MNLI = {"matched": {"accuracy": 60.0, "invalid_rate": 1.0}, "mismatched": {"accuracy": 80.0, "invalid_rate": 0.0}}
+
+    def test_a_task_of_two_splits_counts_once_and_what_chooses_nothing_counts_for_nothing(self):
+        sets = [set_of(split, "mnli") for split in self.MNLI] + [
+            set_of("rte"),
+            set_of("rte.test", "rte", selects=False),
+        ]
+        results = {name: result_of(name, metrics, loss=1.0) for name, metrics in self.MNLI.items()}
+        results |= {
+            "rte": result_of("rte", {"accuracy": 50.0}, loss=2.0),
+            "rte.test": result_of("rte.test", {"accuracy": 0.0}),
+        }
+        sets.append(set_of("ax"))
+        results["ax"] = result_of("ax", {}, labelled=False)
+        report = make_report(sets, results)
+        self.assertEqual((report.by_task, report.selection), ({"mnli": 70.0, "rte": 50.0}, 60.0))
+        by_loss = make_report(sets, results, "loss")
+        self.assertEqual((by_loss.by_task, by_loss.selection), ({"mnli": -1.0, "rte": -2.0}, -1.5))
+
+    def test_running_text_beside_a_task_is_chosen_by_its_loss_and_without_a_number_nothing_is(self):
+        sets = [set_of("book"), set_of("empty")]
+        results = {"book": result_of("book", {"loss": 3.0}, loss=3.0), "empty": result_of("empty", {"loss": 0.0})}
+        report = make_report(sets, results)
+        self.assertEqual(report.by_task["book"], -3.0)
+        self.assertTrue(math.isnan(report.by_task["empty"]))
+        self.assertEqual(make_report(sets[:1], {"book": result_of("book", {})}).by_task, {})
+        self.assertEqual([selection_value(value) for value in (-3.0, math.nan, math.inf)], [-3.0, -math.inf, -math.inf])
+        self.assertTrue(math.isnan(make_report([], {}).selection))
+
+    def test_one_set_s_numbers_are_logged_by_their_names_and_several_sets_by_theirs(self):
+        one = make_report([set_of("rte")], {"rte": result_of("rte", {"accuracy": 50.0}, loss=2.0, truncated=1)})
+        numbers = {"accuracy": 50.0, "loss": 2.0, "truncated_rate": 25.0}
+        self.assertEqual(
+            report_metrics(one), {**{f"eval/{name}": n for name, n in numbers.items()}, "eval/average": 50.0}
+        )
+        sets = [set_of(split, "mnli") for split in self.MNLI]
+        results = {name: result_of(name, metrics, method="score") for name, metrics in self.MNLI.items()}
+        expected = {f"final/{split}/{name}": n for split, metrics in self.MNLI.items() for name, n in metrics.items()}
+        expected |= {"final/accuracy": 70.0, "final/invalid_rate": 0.5, "final/average": 70.0}
+        self.assertEqual(report_metrics(make_report(sets, results), "final"), expected)
+        unscored = {"ax": result_of("ax", {}, labelled=False), "book": result_of("book", {}, labelled=False)}
+        self.assertNotIn("eval/accuracy", report_metrics(make_report([set_of("ax"), set_of("book")], unscored)))
+        text = {"book": result_of("book", {"nll": 2.0}, method="nll")}
+        self.assertEqual(report_metrics(make_report([], text)), {"eval/nll": 2.0})
+
 
 class ChoiceTest(parameterized.TestCase):
+    def choices(
+        self, sets, averages=(), best_step=2, by_task=None, loads_best=True, selection_metric=None, invalid=None
+    ):
+        lines = [{"step": step, "eval/average": number} for step, number in enumerate(averages, 1)]
+        for name, rates in (invalid or {}).items():
+            lines += [{"step": step, name: rate} for step, rate in enumerate(rates, 1)]
+        best_checkpoint = f"runs/x/checkpoint-{best_step}" if best_step else None
+        trainer = SimpleNamespace(
+            args=SimpleNamespace(load_best_model_at_end=loads_best), selection_metric=selection_metric,
+            state=SimpleNamespace(log_history=lines, best_model_checkpoint=best_checkpoint),
+        )  # fmt: skip
+        best = SimpleNamespace(save_weights=by_task is not None, best=by_task or {})
+        self.trainer, self.best = trainer, best
+        return choices_of_weights(trainer, SimpleNamespace(selecting=sets), best)
+
+    def test_a_choice_names_its_step_what_was_compared_and_the_steps_with_the_same_number(self):
+        f1 = set_of("mrpc", metrics=("f1", "accuracy"))
+        two_sets = [
+            set_of("rte"),
+            set_of("matched", "mnli"),
+            set_of("mismatched", "mnli"),
+            set_of("ax", labelled=False),
+        ]
+        own = set_of("rte", selected_by="share")
+        text = set_of("book", metrics=())
+        for sets, metric, compared in (
+            ([set_of("rte")], None, "accuracy"), ([own], None, "share"), ([f1], None, "mean of f1 and accuracy"),
+            ([text], None, "loss"), ([own], "loss", "loss"), (two_sets, None, "average of 2 tasks"), (two_sets, "loss", "loss"),
+        ):  # fmt: skip
+            (choice,) = self.choices(sets, (1.0, 3.0, 3.0, 2.0, 3.0), selection_metric=metric)
+            self.assertEqual(choice, {"task": None, "step": 2, "by": compared, "equal_steps": [3, 5]})
+        # The log of an evaluation that another run has made is not there.
+        self.assertEqual(self.choices([own], (1.0, 2.0), best_step=7)[0]["equal_steps"], [])
+
+    def test_without_a_choice_there_is_none_and_each_task_may_have_its_own(self):
+        sets = [set_of("rte"), set_of("cola", metrics=("matthews_correlation",))]
+        self.assertEqual(self.choices(sets, (1.0, 2.0), loads_best=False), [])
+        self.assertEqual(self.choices(sets, (1.0, 2.0), best_step=None), [])
+        by_task = {"rte": {"step": 3, "value": 1.0, "equal_steps": [4]}, "cola": {"step": 1, "value": 2.0}}
+        invalid = {"eval/rte/invalid_rate": (0.0, 5.0, 40.0, 9.0), "eval/cola/invalid_rate": (7.0, 7.0)}
+        rte, cola = self.choices(sets, (1.0, 2.0), by_task=by_task, invalid=invalid)
+        fewest = {"invalid_rate": 40.0, "fewest_invalid": {"step": 1, "invalid_rate": 0.0}}
+        self.assertEqual(rte, {"task": "rte", "step": 3, "by": "accuracy", "equal_steps": [4], **fewest})
+        matthews = {"task": "cola", "step": 1, "by": "matthews_correlation", "equal_steps": []}
+        self.assertEqual(cola, {**matthews, "invalid_rate": 7.0})
+        self.trainer.state.best_model_checkpoint = None
+        self.assertEqual([is_selected(self.trainer, task, self.best) for task in ("rte", "mrpc")], [True, False])
+        self.best.save_weights = None
+        self.assertFalse(is_selected(self.trainer, "rte", self.best))
+
     @parameterized.parameters(((90.0, 95.0), {"invalid_rate": 90.0}), ((0.0, 95.0), {}))
     def test_a_choice_names_no_other_step_that_has_not_fewer(self, rates, expected):
         lines = [{"step": step, "eval/invalid_rate": rate} for step, rate in enumerate(rates, start=1)]
