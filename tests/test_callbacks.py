@@ -588,6 +588,11 @@ class NeftuneTest(parameterized.TestCase):
         callback.on_train_end(None, None, None)
         self.assertEqual(len(module._forward_hooks), 0)
 
+    def test_the_flag_s_noise_is_ours_and_not_the_stock_one_s_too(self):
+        trainer = tiny_trainer(neftune_noise_alpha=5.0)
+        added = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, NeftuneCallback)]
+        self.assertEqual(([callback.alpha for callback in added], trainer.neftune_noise_alpha), ([5.0], None))
+
     def test_the_stock_hook_still_misses_t5(self):
         model = model_of("t5").train()
         plain = logits(model)
