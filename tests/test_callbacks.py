@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors.torch import load_file
 from support import changed_trainer, later_wins, write_manifest
 from test_freezing import MODELS, SMALL_T5
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
@@ -27,6 +27,7 @@ from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
+from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, take_up_best
 from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
 from t5suite.training.fine_tuning_trainer import selection_metric
@@ -353,6 +354,13 @@ class SamplesTest(parameterized.TestCase):
         self.assertEqual(lines[0]["input"], "rte sentence1: s0 sentence2: t")
         self.assertEqual((lines[2]["target"], lines[2]["prediction"]), ("entailment", "no word"))
 
+    def test_a_set_s_own_samples_are_taken_and_only_texts_longer_than_2000_characters_are_cut(self):
+        (eval_set,), report = report_of(["entailment", "x"])
+        own = {"row": 7, "input": "a" * 2000, "target": "b" * 2001, "right": None}
+        report.results["rte"].samples = [own]
+        (line,) = sampled_answers(eval_set, report.results["rte"], 1)
+        self.assertEqual(line, {**own, "target": "b" * 2000 + " ... (1 more characters)"})
+
     def test_a_resumed_run_has_each_step_s_samples_once(self):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["entailment", "x"])
@@ -442,6 +450,20 @@ class HistoryTest(parameterized.TestCase):
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
         self.assertEqual(without_seconds(lines), without_seconds(expected))
         self.assertEqual(lines[-1]["seconds"], saved["seconds"])
+
+    def test_a_resumed_run_s_seconds_go_on_from_those_of_its_last_line(self):
+        directory, saved, logs = self.begun()
+        lines = [{**line, "seconds": 100.0 * line["step"]} for line in read_rows(directory / "metrics.jsonl")]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with mock.patch("time.perf_counter", return_value=5.0) as clock:
+            metrics = MetricsCallback(directory, mock.Mock())
+            metrics.load_state_dict(saved)
+            metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=logs), None)
+            clock.return_value = 7.5
+            metrics.on_log(None, state(6), None, logs={"loss": 1.0, "epoch": 0.5, "text": "no number"})
+            self.assertEqual(metrics.state_dict()["seconds"], 402.5)
+        last = {"step": 6, "epoch": 0.0, "seconds": 402.5, "train/loss": 1.0}
+        self.assertEqual(read_rows(directory / "metrics.jsonl"), [*lines, last])
 
     def test_another_run_s_history_does_not_come_with_its_checkpoint(self):
         _, saved, logs = self.begun("another")
@@ -760,6 +782,72 @@ class UploadsTest(parameterized.TestCase):
         self.assertEqual((call["commit_message"], call["run_as_future"]), ("ended", False))
         self.assertEqual(self.manifests, [{**manifest, "withheld": withheld}])
         self.assertFalse((self.folder / ".uploading").exists())
+
+    def test_a_finished_run_that_is_not_uploaded_says_how_it_can_be_and_keeps_its_files_for_that(self):
+        (self.folder / "model.safetensors").touch()
+        broken = mock.patch.object(HfApi, "upload_folder", side_effect=ValueError("the hub is full"))
+        with broken, exits_with(74, "finished, but ada/x was not uploaded: the hub is full.*hf upload ada/x .*run"):
+            self.uploads().push_run("ada/x", "ended")
+        self.assertTrue((self.folder / ".uploading" / "run" / "model.safetensors").is_file())
+
+
+class TakenUpBestTest(parameterized.TestCase):
+    """Which checkpoint is the best one for a run that goes on from another place."""
+
+    def setUp(self):
+        super().setUp()
+        self.here, self.elsewhere = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+
+    def state_at(self, directory, **best) -> TrainerState:
+        """That of checkpoint 9 in a directory; the best is of step 4."""
+        state = TrainerState(
+            best_global_step=4, best_metric=2.0, best_model_checkpoint=str(self.elsewhere / "checkpoint-4")
+        )
+        vars(state).update(best)
+        (directory / "checkpoint-9").mkdir(exist_ok=True)
+        state.save_to_json(str(directory / "checkpoint-9" / "trainer_state.json"))
+        return state
+
+    def test_it_is_the_one_beside_or_the_recorded_one_or_none(self):
+        state = self.state_at(self.here)
+        checkpoint = self.here / "checkpoint-9"
+        self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")  # where it is missed
+        (self.elsewhere / "checkpoint-4").mkdir()
+        self.assertEqual(best_of_checkpoint(checkpoint), self.elsewhere / "checkpoint-4")
+        take_up_best(state, self.here)
+        self.assertEqual(state.best_model_checkpoint, str(self.elsewhere / "checkpoint-4"))
+        (self.here / "checkpoint-4").mkdir()
+        self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")
+        take_up_best(state, self.here)
+        self.assertEqual((state.best_model_checkpoint, state.best_metric), (str(self.here / "checkpoint-4"), 2.0))
+        self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-4"))
+
+    def test_a_score_whose_checkpoint_did_not_come_along_selects_nothing(self):
+        state = self.state_at(self.here)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            take_up_best(state, self.here)
+        self.assertIn("of step 4, is not there", logs.output[0])
+        self.assertEqual((state.best_metric, state.best_global_step, state.best_model_checkpoint), (None, None, None))
+        for best_metric in (-math.inf, -1.7976931348623157e308):
+            state = self.state_at(self.here, best_metric=best_metric)
+            self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
+            take_up_best(state, self.here)
+            self.assertIsNone(state.best_global_step)
+
+    def test_a_run_does_not_go_on_without_its_best_checkpoint(self):
+        self.state_at(self.here)
+        (self.here / "checkpoint-4").mkdir()
+        (self.here / "checkpoint-4" / "weights").write_text("best")
+        write_manifest(self.here / "checkpoint-4")
+        check_best_is_there(self.here / "checkpoint-9")
+        (self.here / "checkpoint-4" / "weights").write_text("beSt")
+        with exits_with(74, "checkpoint-4, is damaged: weights.*--load_best_model_at_end False"):
+            check_best_is_there(self.here / "checkpoint-9")
+        (self.here / "checkpoint-4").rename(self.here / "kept")
+        with exits_with(74, "checkpoint-4, is missing"):
+            check_best_is_there(self.here / "checkpoint-9")
+        self.state_at(self.here, best_global_step=9)
+        check_best_is_there(self.here / "checkpoint-9")
 
 
 class LogHistoryTest(parameterized.TestCase):
