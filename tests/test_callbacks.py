@@ -4,6 +4,7 @@ import contextlib
 import fnmatch
 import json
 import math
+import os
 import tempfile
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,19 +19,22 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors.torch import load_file
 from support import changed_trainer, later_wins, write_manifest
 from test_freezing import MODELS, SMALL_T5
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, IntervalStrategy, TrainerCallback, TrainerState
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
 from t5suite import Callback, FineTuner, load_task
-from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
+from t5suite.testing import example_row, exits_with, read_rows, tiny_tokenizer, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
 from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, take_up_best
 from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
-from t5suite.training.fine_tuning_trainer import selection_metric
+from t5suite.training.fine_tuning_trainer import example_namer, selection_metric, task_card_of, trainer_arguments
+from t5suite.training.model_setup import sharding_library
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
@@ -340,6 +344,61 @@ class ChoiceTest(parameterized.TestCase):
         sets = [SimpleNamespace(task=SimpleNamespace(entry={"metric_names": names})) for names in names_of_sets]
         args = SimpleNamespace(metric_for_best_model=None)
         self.assertEqual(selection_metric(args, sets, SimpleNamespace(metrics=None)), expected)
+
+
+class MadeTrainerTest(parameterized.TestCase):
+    """What a trainer is made with, of a run's data."""
+
+    def test_an_example_of_a_mixture_has_the_name_of_its_task_and_its_number_there(self):
+        name = example_namer(["cola", "rte", "cb"], [range(3), range(1), range(2)])
+        self.assertEqual([name(index) for index in range(6)],
+                         ["cola.train:0", "cola.train:1", "cola.train:2", "rte.train:0", "cb.train:0", "cb.train:1"])  # fmt: skip
+
+    @parameterized.parameters(
+        ([], "no", False), ([(True, False)], "steps", False), ([(False, True)], "steps", False),
+        ([(True, False), (True, True)], "steps", True),
+    )  # fmt: skip
+    def test_without_labelled_validation_rows_nothing_is_selected_and_without_any_nothing_evaluated(
+        self, sets, strategy, selects
+    ):
+        args = SimpleNamespace(load_best_model_at_end=True, eval_strategy=IntervalStrategy.STEPS)
+        made = trainer_arguments(
+            args, [set_of("rte", selects=chooses, labelled=labelled) for chooses, labelled in sets]
+        )
+        self.assertEqual((made.eval_strategy.value, made.load_best_model_at_end), (strategy, selects))
+        self.assertEqual((args.eval_strategy.value, args.load_best_model_at_end), ("steps", True))
+
+    def test_a_saved_model_says_how_long_its_answers_are_and_which_tasks_labels_are_scored(self):
+        tasks = [load_task("glue", name) for name in ("cola", "rte", "mrpc")]
+        training = [SimpleNamespace(task=task) for task in tasks[:2]]
+        features = [
+            SimpleNamespace(labels=SimpleNamespace(lengths=[3, 9])),
+            SimpleNamespace(labels=SimpleNamespace(lengths=[2])),
+        ]
+        scored = [SimpleNamespace(task=task, max_target_tokens=5, method="generate") for task in tasks]
+        selecting = [SimpleNamespace(task=tasks[1], max_target_tokens=99, method="score")]
+        languages = Languages(source_lang="de", target_lang_column="to")
+        data = SimpleNamespace(
+            training_sets=training, features=features, scored=scored, selecting=selecting, languages=languages
+        )
+        model = model_of("t5")
+        model.config.answer_separator = " => "
+        card = task_card_of(data, Lengths(48, 8), model, tiny_tokenizer())
+        self.assertEqual((list(card.tasks), card.family), (["cola", "rte", "mrpc"], "seq2seq"))
+        self.assertEqual(card.max_answer_tokens, {"cola": 9, "rte": 5, "mrpc": 5})
+        self.assertEqual((card.lengths, card.scored_by_labels), (Lengths(48, 8), ("rte",)))
+        self.assertEqual(card.settings["languages"], {"source_lang": "de", "target_lang_column": "to"})
+        self.assertEqual(card.settings["answer_separator"], " => ")
+
+    @parameterized.parameters(
+        ({"deepspeed": "zero2"}, {}, "DeepSpeed"), ({"fsdp": "full_shard"}, {}, "FSDP"),
+        ({}, {"ACCELERATE_USE_FSDP": "TRUE"}, "FSDP"), ({}, {"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
+        ({}, {"ACCELERATE_USE_FSDP": "false"}, None),
+    )  # fmt: skip
+    def test_what_shards_a_model_is_known_by_its_flag_and_by_the_launcher(self, flags, variables, expected):
+        args = SimpleNamespace(**{"deepspeed": None, "fsdp": None, **flags})
+        with mock.patch.dict(os.environ, variables):
+            self.assertEqual(sharding_library(args), expected)
 
 
 class SamplesTest(parameterized.TestCase):

@@ -239,6 +239,13 @@ class DataTest(EqualFiles):
         targets = [task.examples(row)[0].targets for row in read_again]
         self.assertEqual(targets, [row["label"] for row in ROWS])
 
+    def test_flags_that_own_rows_leave_without_effect_are_named(self):
+        idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_own_rows(ROWS, text_column="text", target_column="label", no_eval=True, **idle)
+        for name, reason in (("data_dir", "rows come from the files"), ("data_revision", "do not come from the hub")):
+            self.assertRegex("\n".join(logs.output), f"--{name} has no effect: .*{reason}")
+
     def test_cells_without_a_value_are_none_and_what_holds_no_rows_is_named(self):
         columns = {"text_column": "text", "target_column": "n", "no_eval": True}
         frame = pd.DataFrame({"text": ["a", "b"], "n": [1.5, float("nan")]})

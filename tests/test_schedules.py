@@ -288,9 +288,9 @@ class SettingsTest(parameterized.TestCase):
                 flags = {"schedule": name, "lr_scheduler_kwargs": text, "learning_rate": 0.5, "warmup_steps": 0}
                 refusal = exits_with(78, f"--lr_scheduler_kwargs.*{text.partition('=')[0]}")
                 trainer.lr_scheduler = None
-                with self.subTest(text), mock.patch.multiple(trainer.args, **flags):
-                    with refusal if is_refused else contextlib.nullcontext():
-                        trainer.create_scheduler(8, optimizer(0.5))
+                outcome = refusal if is_refused else contextlib.nullcontext()
+                with self.subTest(text), mock.patch.multiple(trainer.args, **flags), outcome:
+                    trainer.create_scheduler(8, optimizer(0.5))
 
     def test_flags_that_do_not_go_with_a_schedule_are_named(self):
         trainer = tiny_trainer(
