@@ -5,8 +5,10 @@ import dataclasses
 import functools
 import itertools
 import typing
+from types import SimpleNamespace
 from unittest import mock
 
+import datasets
 import family_worker
 import numpy as np
 import pytest
@@ -16,11 +18,14 @@ from absl.testing import parameterized
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from t5suite import load_task
+from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.answering.greedy import decodes_greedily
 from t5suite.models.families import FAMILIES, recognize_family
-from t5suite.tasks.task_card import HEADED
-from t5suite.testing import tiny_tokenizer, tiny_tuner
+from t5suite.tasks.task_card import HEADED, make_task_card
+from t5suite.tasks.tokenization import Lengths
+from t5suite.testing import make_task, tiny_tokenizer, tiny_tuner
+from t5suite.training.eval_sets import make_eval_set, widen_for_trained_answers, widen_for_training_targets
 from t5suite.training.flags.model import ModelArguments
 
 PROMPTS = [[40 + i, *range(50, 51 + 3 * i), 9 + i] for i in range(16)]  # 3 to 48 tokens
@@ -49,6 +54,58 @@ class FamiliesTest(parameterized.TestCase):
         (flag,) = (field for field in dataclasses.fields(ModelArguments) if field.name == "model_family")
         self.assertEqual(typing.get_args(flag.type), ("auto", *FAMILIES))
         self.assertEqual(HEADED, tuple(name for name, family in FAMILIES.items() if family.has_head))
+
+
+class AnswerLengthTest(parameterized.TestCase):
+    """How many tokens an answer may have: cut short, a wrong one may become a right one."""
+
+    QUESTION = {"question": "Who won?", "context": "Ann won."}
+    RECORD = {
+        "query": "@placeholder won.",
+        "passage": "Ann won.\n@highlight\nShe won.",
+        "idx": {"passage": 0, "query": 0},
+    }
+    TEXTS = {"labels": None, "metric_names": ["bleu"], "metric_to_optimize": "bleu"}
+
+    def set_of(self, task, rows, role="validation"):
+        encoding = TextEncoding(tiny_tokenizer(), Lengths(64, 64))
+        return make_eval_set(task.name, task, role, datasets.Dataset.from_list(rows), encoding)
+
+    def tokens(self, *texts) -> int:
+        return max(len(tiny_tokenizer()(text)["input_ids"]) for text in texts)
+
+    def test_it_is_that_of_the_longest_label_reference_or_candidate_of_any_row(self):
+        rte, squad, record = load_task("glue", "rte"), load_task("squad", "squad"), load_task("super_glue", "record")
+        pair = {"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0, "idx": 0}
+        self.assertEqual(self.set_of(rte, [pair]).max_target_tokens, self.tokens("entailment", "not_entailment"))
+        answers = [["Ann"], ["Ann", "Ann, her mother and her father"], ["She"]]
+        rows = [{**self.QUESTION, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for texts in answers]
+        self.assertEqual(self.set_of(squad, rows).max_target_tokens, self.tokens(answers[1][1]))
+        long_text = "a rather long text of many words"
+        rows = [{"text": "Write.", "label": text} for text in ("a word", long_text, "it")]
+        self.assertEqual(self.set_of(make_task(**self.TEXTS), rows).max_target_tokens, self.tokens(long_text))
+        entities = (["Ann", "The old man of the village"], ["Bob"])
+        hidden = [{**self.RECORD, "entities": names, "answers": []} for names in entities]
+        self.assertEqual(self.set_of(record, hidden, "test").max_target_tokens, self.tokens(entities[0][1]))
+        rows = [{"text": "Write.", "label": None}]
+        self.assertEqual(self.set_of(make_task(**self.TEXTS), rows, "test").max_target_tokens, 64)
+
+    def test_free_text_may_be_as_long_as_what_the_model_has_learned_and_a_label_as_long_as_a_label(self):
+        free, closed, others = make_task("free", **self.TEXTS), make_task("closed"), make_task("others", **self.TEXTS)
+        sets = [SimpleNamespace(task=task, max_target_tokens=5) for task in (free, closed, others)]
+        learned = [
+            SimpleNamespace(labels=SimpleNamespace(lengths=np.array(lengths))) for lengths in ([3, 9, 4], [8], [2])
+        ]
+        widen_for_training_targets(sets, [SimpleNamespace(task=part.task) for part in sets], learned)
+        self.assertEqual([part.max_target_tokens for part in sets], [9, 5, 5])
+        card = make_task_card([free, closed], Lengths(64, 64), {"free": 12, "closed": 20})
+        widen_for_trained_answers(sets, card)
+        self.assertEqual([part.max_target_tokens for part in sets], [12, 5, 5])
+        # One set of the user's own rows may have another file's name now.
+        widen_for_trained_answers(sets, make_task_card([free], Lengths(64, 64), {"reviews": 30}))
+        self.assertEqual([part.max_target_tokens for part in sets], [30, 5, 30])
+        widen_for_trained_answers(sets, None)
+        self.assertEqual([part.max_target_tokens for part in sets], [30, 5, 30])
 
 
 class CausalAnswersTest(parameterized.TestCase):

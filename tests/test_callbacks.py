@@ -4,6 +4,7 @@ import contextlib
 import fnmatch
 import json
 import math
+import os
 import tempfile
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,17 +19,22 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors.torch import load_file
 from support import changed_trainer, later_wins, write_manifest
 from test_freezing import MODELS, SMALL_T5
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, IntervalStrategy, TrainerCallback, TrainerState
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
 from t5suite import Callback, FineTuner, load_task
-from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_trainer
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
+from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_tokenizer, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
-from t5suite.training.fine_tuning_evaluation import invalid_answers
-from t5suite.training.fine_tuning_trainer import selection_metric
+from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, take_up_best
+from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
+from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
+from t5suite.training.fine_tuning_trainer import example_namer, selection_metric, task_card_of, trainer_arguments
+from t5suite.training.model_setup import sharding_library
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
@@ -181,8 +187,151 @@ class BestPerTaskTest(parameterized.TestCase):
         with contextlib.nullcontext() if best_step == 2 else refusal:
             callback.check_weights(task)
 
+    @parameterized.parameters("replaced", "missing", "damaged")
+    def test_a_resumed_run_has_its_tasks_best_weights_back_or_says_that_they_are_lost(self, condition):
+        """Those that were about to be replaced when the process was killed get their name back."""
+        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=mock.Mock())
+        place = callback.folder("task-2")
+        place.mkdir(parents=True)
+        (place / "weights").write_text("best")
+        write_manifest(place)
+        if condition == "damaged":
+            (place / "weights").write_text("beSt")
+        else:
+            place.rename(place.with_name({"replaced": ".replaced-task-2", "missing": "elsewhere"}[condition]))
+        lost = exits_with(74, rf"best/task-2: the weights of step 2, the best of task-2, are {condition}")
+        with contextlib.nullcontext() if condition == "replaced" else lost:
+            callback.load_state_dict({"task-2": {"step": 2, "value": 1.0}})
+        if condition == "replaced":
+            self.assertEqual((place / "weights").read_text(), "best")
+            callback.check_weights("task-2")
+            self.assertEqual(callback.state_dict(), {"task-2": {"step": 2, "value": 1.0}})
+
+    def test_the_earliest_of_the_highest_numbers_is_the_best_and_later_equal_ones_are_noted_once(self):
+        values, saved = iter((math.nan, 1.0, 3.0, 3.0, 2.0, 3.0, math.inf)), []
+        report = lambda: SimpleNamespace(by_task={"rte": next(values)})
+        callback = BestPerTaskCallback("runs/x", report, saved.append)
+        for step in (1, 2, 3, 4, 5, 6, 7):
+            callback.on_evaluate(None, state(step), None)
+        self.assertEqual(callback.best, {"rte": {"step": 3, "value": 3.0, "equal_steps": [4, 6]}})
+        self.assertEqual(saved, [Path("runs/x/best/rte")] * 2)
+        callback.report_of = lambda: SimpleNamespace(by_task={"rte": 3.0})
+        callback.on_evaluate(None, state(6), None)
+        self.assertEqual(callback.best["rte"]["equal_steps"], [4, 6])
+
+
+def result_of(name, metrics, loss=None, method="generate", truncated=0, labelled=True, count=4) -> Result:
+    return Result(name, metrics, ["a"] * count, count, 1.0, loss, truncated, method, [], labelled)
+
+
+def set_of(name, task=None, selects=True, labelled=True, metrics=("accuracy",), selected_by=None):
+    """What stands for a set in a choice: a task whose one number is its accuracy."""
+    entry = {"metric_names": list(metrics), "metric_to_optimize": metrics[0] if len(metrics) == 1 else "average"}
+    task = SimpleNamespace(name=task or name, entry=entry)
+    optimised = lambda metrics: metrics["accuracy"]
+    return SimpleNamespace(
+        name=name, task=task, selects=selects, labelled=labelled, selected_by=selected_by, optimised=optimised
+    )
+
+
+class ReportTest(parameterized.TestCase):
+    MNLI = {"matched": {"accuracy": 60.0, "invalid_rate": 1.0}, "mismatched": {"accuracy": 80.0, "invalid_rate": 0.0}}
+
+    def test_a_task_of_two_splits_counts_once_and_what_chooses_nothing_counts_for_nothing(self):
+        sets = [set_of(split, "mnli") for split in self.MNLI] + [
+            set_of("rte"),
+            set_of("rte.test", "rte", selects=False),
+        ]
+        results = {name: result_of(name, metrics, loss=1.0) for name, metrics in self.MNLI.items()}
+        results |= {
+            "rte": result_of("rte", {"accuracy": 50.0}, loss=2.0),
+            "rte.test": result_of("rte.test", {"accuracy": 0.0}),
+        }
+        sets.append(set_of("ax"))
+        results["ax"] = result_of("ax", {}, labelled=False)
+        report = make_report(sets, results)
+        self.assertEqual((report.by_task, report.selection), ({"mnli": 70.0, "rte": 50.0}, 60.0))
+        by_loss = make_report(sets, results, "loss")
+        self.assertEqual((by_loss.by_task, by_loss.selection), ({"mnli": -1.0, "rte": -2.0}, -1.5))
+
+    def test_running_text_beside_a_task_is_chosen_by_its_loss_and_without_a_number_nothing_is(self):
+        sets = [set_of("book"), set_of("empty")]
+        results = {"book": result_of("book", {"loss": 3.0}, loss=3.0), "empty": result_of("empty", {"loss": 0.0})}
+        report = make_report(sets, results)
+        self.assertEqual(report.by_task["book"], -3.0)
+        self.assertTrue(math.isnan(report.by_task["empty"]))
+        self.assertEqual(make_report(sets[:1], {"book": result_of("book", {})}).by_task, {})
+        self.assertEqual([selection_value(value) for value in (-3.0, math.nan, math.inf)], [-3.0, -math.inf, -math.inf])
+        self.assertTrue(math.isnan(make_report([], {}).selection))
+
+    def test_one_set_s_numbers_are_logged_by_their_names_and_several_sets_by_theirs(self):
+        one = make_report([set_of("rte")], {"rte": result_of("rte", {"accuracy": 50.0}, loss=2.0, truncated=1)})
+        numbers = {"accuracy": 50.0, "loss": 2.0, "truncated_rate": 25.0}
+        self.assertEqual(
+            report_metrics(one), {**{f"eval/{name}": n for name, n in numbers.items()}, "eval/average": 50.0}
+        )
+        sets = [set_of(split, "mnli") for split in self.MNLI]
+        results = {name: result_of(name, metrics, method="score") for name, metrics in self.MNLI.items()}
+        expected = {f"final/{split}/{name}": n for split, metrics in self.MNLI.items() for name, n in metrics.items()}
+        expected |= {"final/accuracy": 70.0, "final/invalid_rate": 0.5, "final/average": 70.0}
+        self.assertEqual(report_metrics(make_report(sets, results), "final"), expected)
+        unscored = {"ax": result_of("ax", {}, labelled=False), "book": result_of("book", {}, labelled=False)}
+        self.assertNotIn("eval/accuracy", report_metrics(make_report([set_of("ax"), set_of("book")], unscored)))
+        text = {"book": result_of("book", {"nll": 2.0}, method="nll")}
+        self.assertEqual(report_metrics(make_report([], text)), {"eval/nll": 2.0})
+
 
 class ChoiceTest(parameterized.TestCase):
+    def choices(
+        self, sets, averages=(), best_step=2, by_task=None, loads_best=True, selection_metric=None, invalid=None
+    ):
+        lines = [{"step": step, "eval/average": number} for step, number in enumerate(averages, 1)]
+        for name, rates in (invalid or {}).items():
+            lines += [{"step": step, name: rate} for step, rate in enumerate(rates, 1)]
+        best_checkpoint = f"runs/x/checkpoint-{best_step}" if best_step else None
+        trainer = SimpleNamespace(
+            args=SimpleNamespace(load_best_model_at_end=loads_best), selection_metric=selection_metric,
+            state=SimpleNamespace(log_history=lines, best_model_checkpoint=best_checkpoint),
+        )  # fmt: skip
+        best = SimpleNamespace(save_weights=by_task is not None, best=by_task or {})
+        self.trainer, self.best = trainer, best
+        return choices_of_weights(trainer, SimpleNamespace(selecting=sets), best)
+
+    def test_a_choice_names_its_step_what_was_compared_and_the_steps_with_the_same_number(self):
+        f1 = set_of("mrpc", metrics=("f1", "accuracy"))
+        two_sets = [
+            set_of("rte"),
+            set_of("matched", "mnli"),
+            set_of("mismatched", "mnli"),
+            set_of("ax", labelled=False),
+        ]
+        own = set_of("rte", selected_by="share")
+        text = set_of("book", metrics=())
+        for sets, metric, compared in (
+            ([set_of("rte")], None, "accuracy"), ([own], None, "share"), ([f1], None, "mean of f1 and accuracy"),
+            ([text], None, "loss"), ([own], "loss", "loss"), (two_sets, None, "average of 2 tasks"), (two_sets, "loss", "loss"),
+        ):  # fmt: skip
+            (choice,) = self.choices(sets, (1.0, 3.0, 3.0, 2.0, 3.0), selection_metric=metric)
+            self.assertEqual(choice, {"task": None, "step": 2, "by": compared, "equal_steps": [3, 5]})
+        # The log of an evaluation that another run has made is not there.
+        self.assertEqual(self.choices([own], (1.0, 2.0), best_step=7)[0]["equal_steps"], [])
+
+    def test_without_a_choice_there_is_none_and_each_task_may_have_its_own(self):
+        sets = [set_of("rte"), set_of("cola", metrics=("matthews_correlation",))]
+        self.assertEqual(self.choices(sets, (1.0, 2.0), loads_best=False), [])
+        self.assertEqual(self.choices(sets, (1.0, 2.0), best_step=None), [])
+        by_task = {"rte": {"step": 3, "value": 1.0, "equal_steps": [4]}, "cola": {"step": 1, "value": 2.0}}
+        invalid = {"eval/rte/invalid_rate": (0.0, 5.0, 40.0, 9.0), "eval/cola/invalid_rate": (7.0, 7.0)}
+        rte, cola = self.choices(sets, (1.0, 2.0), by_task=by_task, invalid=invalid)
+        fewest = {"invalid_rate": 40.0, "fewest_invalid": {"step": 1, "invalid_rate": 0.0}}
+        self.assertEqual(rte, {"task": "rte", "step": 3, "by": "accuracy", "equal_steps": [4], **fewest})
+        matthews = {"task": "cola", "step": 1, "by": "matthews_correlation", "equal_steps": []}
+        self.assertEqual(cola, {**matthews, "invalid_rate": 7.0})
+        self.trainer.state.best_model_checkpoint = None
+        self.assertEqual([is_selected(self.trainer, task, self.best) for task in ("rte", "mrpc")], [True, False])
+        self.best.save_weights = None
+        self.assertFalse(is_selected(self.trainer, "rte", self.best))
+
     @parameterized.parameters(((90.0, 95.0), {"invalid_rate": 90.0}), ((0.0, 95.0), {}))
     def test_a_choice_names_no_other_step_that_has_not_fewer(self, rates, expected):
         lines = [{"step": step, "eval/invalid_rate": rate} for step, rate in enumerate(rates, start=1)]
@@ -197,6 +346,61 @@ class ChoiceTest(parameterized.TestCase):
         self.assertEqual(selection_metric(args, sets, SimpleNamespace(metrics=None)), expected)
 
 
+class MadeTrainerTest(parameterized.TestCase):
+    """What a trainer is made with, of a run's data."""
+
+    def test_an_example_of_a_mixture_has_the_name_of_its_task_and_its_number_there(self):
+        name = example_namer(["cola", "rte", "cb"], [range(3), range(1), range(2)])
+        self.assertEqual([name(index) for index in range(6)],
+                         ["cola.train:0", "cola.train:1", "cola.train:2", "rte.train:0", "cb.train:0", "cb.train:1"])  # fmt: skip
+
+    @parameterized.parameters(
+        ([], "no", False), ([(True, False)], "steps", False), ([(False, True)], "steps", False),
+        ([(True, False), (True, True)], "steps", True),
+    )  # fmt: skip
+    def test_without_labelled_validation_rows_nothing_is_selected_and_without_any_nothing_evaluated(
+        self, sets, strategy, selects
+    ):
+        args = SimpleNamespace(load_best_model_at_end=True, eval_strategy=IntervalStrategy.STEPS)
+        made = trainer_arguments(
+            args, [set_of("rte", selects=chooses, labelled=labelled) for chooses, labelled in sets]
+        )
+        self.assertEqual((made.eval_strategy.value, made.load_best_model_at_end), (strategy, selects))
+        self.assertEqual((args.eval_strategy.value, args.load_best_model_at_end), ("steps", True))
+
+    def test_a_saved_model_says_how_long_its_answers_are_and_which_tasks_labels_are_scored(self):
+        tasks = [load_task("glue", name) for name in ("cola", "rte", "mrpc")]
+        training = [SimpleNamespace(task=task) for task in tasks[:2]]
+        features = [
+            SimpleNamespace(labels=SimpleNamespace(lengths=[3, 9])),
+            SimpleNamespace(labels=SimpleNamespace(lengths=[2])),
+        ]
+        scored = [SimpleNamespace(task=task, max_target_tokens=5, method="generate") for task in tasks]
+        selecting = [SimpleNamespace(task=tasks[1], max_target_tokens=99, method="score")]
+        languages = Languages(source_lang="de", target_lang_column="to")
+        data = SimpleNamespace(
+            training_sets=training, features=features, scored=scored, selecting=selecting, languages=languages
+        )
+        model = model_of("t5")
+        model.config.answer_separator = " => "
+        card = task_card_of(data, Lengths(48, 8), model, tiny_tokenizer())
+        self.assertEqual((list(card.tasks), card.family), (["cola", "rte", "mrpc"], "seq2seq"))
+        self.assertEqual(card.max_answer_tokens, {"cola": 9, "rte": 5, "mrpc": 5})
+        self.assertEqual((card.lengths, card.scored_by_labels), (Lengths(48, 8), ("rte",)))
+        self.assertEqual(card.settings["languages"], {"source_lang": "de", "target_lang_column": "to"})
+        self.assertEqual(card.settings["answer_separator"], " => ")
+
+    @parameterized.parameters(
+        ({"deepspeed": "zero2"}, {}, "DeepSpeed"), ({"fsdp": "full_shard"}, {}, "FSDP"),
+        ({}, {"ACCELERATE_USE_FSDP": "TRUE"}, "FSDP"), ({}, {"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed"),
+        ({}, {"ACCELERATE_USE_FSDP": "false"}, None),
+    )  # fmt: skip
+    def test_what_shards_a_model_is_known_by_its_flag_and_by_the_launcher(self, flags, variables, expected):
+        args = SimpleNamespace(**{"deepspeed": None, "fsdp": None, **flags})
+        with mock.patch.dict(os.environ, variables):
+            self.assertEqual(sharding_library(args), expected)
+
+
 class SamplesTest(parameterized.TestCase):
     @parameterized.parameters((100, 4, [0, 25, 50, 75]), (3, 8, [0, 1, 2]), (10, 0, []), (0, 4, []), (7, 3, [0, 2, 4]))
     def test_rows_are_spread_and_the_same_each_time(self, num_examples, num_samples, expected):
@@ -208,6 +412,13 @@ class SamplesTest(parameterized.TestCase):
         self.assertEqual([line["right"] for line in lines], [True, False, False])
         self.assertEqual(lines[0]["input"], "rte sentence1: s0 sentence2: t")
         self.assertEqual((lines[2]["target"], lines[2]["prediction"]), ("entailment", "no word"))
+
+    def test_a_set_s_own_samples_are_taken_and_only_texts_longer_than_2000_characters_are_cut(self):
+        (eval_set,), report = report_of(["entailment", "x"])
+        own = {"row": 7, "input": "a" * 2000, "target": "b" * 2001, "right": None}
+        report.results["rte"].samples = [own]
+        (line,) = sampled_answers(eval_set, report.results["rte"], 1)
+        self.assertEqual(line, {**own, "target": "b" * 2000 + " ... (1 more characters)"})
 
     def test_a_resumed_run_has_each_step_s_samples_once(self):
         directory = Path(tempfile.mkdtemp())
@@ -298,6 +509,20 @@ class HistoryTest(parameterized.TestCase):
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
         self.assertEqual(without_seconds(lines), without_seconds(expected))
         self.assertEqual(lines[-1]["seconds"], saved["seconds"])
+
+    def test_a_resumed_run_s_seconds_go_on_from_those_of_its_last_line(self):
+        directory, saved, logs = self.begun()
+        lines = [{**line, "seconds": 100.0 * line["step"]} for line in read_rows(directory / "metrics.jsonl")]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with mock.patch("time.perf_counter", return_value=5.0) as clock:
+            metrics = MetricsCallback(directory, mock.Mock())
+            metrics.load_state_dict(saved)
+            metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=logs), None)
+            clock.return_value = 7.5
+            metrics.on_log(None, state(6), None, logs={"loss": 1.0, "epoch": 0.5, "text": "no number"})
+            self.assertEqual(metrics.state_dict()["seconds"], 402.5)
+        last = {"step": 6, "epoch": 0.0, "seconds": 402.5, "train/loss": 1.0}
+        self.assertEqual(read_rows(directory / "metrics.jsonl"), [*lines, last])
 
     def test_another_run_s_history_does_not_come_with_its_checkpoint(self):
         _, saved, logs = self.begun("another")
@@ -464,6 +689,11 @@ class NeftuneTest(parameterized.TestCase):
         self.assertBetween(float(noise.abs().max().detach()), 0.5 * bound, bound)
         callback.on_train_end(None, None, None)
         self.assertEqual(len(module._forward_hooks), 0)
+
+    def test_the_flag_s_noise_is_ours_and_not_the_stock_one_s_too(self):
+        trainer = tiny_trainer(neftune_noise_alpha=5.0)
+        added = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, NeftuneCallback)]
+        self.assertEqual(([callback.alpha for callback in added], trainer.neftune_noise_alpha), ([5.0], None))
 
     def test_the_stock_hook_still_misses_t5(self):
         model = model_of("t5").train()
@@ -632,6 +862,72 @@ class UploadsTest(parameterized.TestCase):
         self.assertEqual((call["commit_message"], call["run_as_future"]), ("ended", False))
         self.assertEqual(self.manifests, [{**manifest, "withheld": withheld}])
         self.assertFalse((self.folder / ".uploading").exists())
+
+    def test_a_finished_run_that_is_not_uploaded_says_how_it_can_be_and_keeps_its_files_for_that(self):
+        (self.folder / "model.safetensors").touch()
+        broken = mock.patch.object(HfApi, "upload_folder", side_effect=ValueError("the hub is full"))
+        with broken, exits_with(74, "finished, but ada/x was not uploaded: the hub is full.*hf upload ada/x .*run"):
+            self.uploads().push_run("ada/x", "ended")
+        self.assertTrue((self.folder / ".uploading" / "run" / "model.safetensors").is_file())
+
+
+class TakenUpBestTest(parameterized.TestCase):
+    """Which checkpoint is the best one for a run that goes on from another place."""
+
+    def setUp(self):
+        super().setUp()
+        self.here, self.elsewhere = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+
+    def state_at(self, directory, **best) -> TrainerState:
+        """That of checkpoint 9 in a directory; the best is of step 4."""
+        state = TrainerState(
+            best_global_step=4, best_metric=2.0, best_model_checkpoint=str(self.elsewhere / "checkpoint-4")
+        )
+        vars(state).update(best)
+        (directory / "checkpoint-9").mkdir(exist_ok=True)
+        state.save_to_json(str(directory / "checkpoint-9" / "trainer_state.json"))
+        return state
+
+    def test_it_is_the_one_beside_or_the_recorded_one_or_none(self):
+        state = self.state_at(self.here)
+        checkpoint = self.here / "checkpoint-9"
+        self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")  # where it is missed
+        (self.elsewhere / "checkpoint-4").mkdir()
+        self.assertEqual(best_of_checkpoint(checkpoint), self.elsewhere / "checkpoint-4")
+        take_up_best(state, self.here)
+        self.assertEqual(state.best_model_checkpoint, str(self.elsewhere / "checkpoint-4"))
+        (self.here / "checkpoint-4").mkdir()
+        self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")
+        take_up_best(state, self.here)
+        self.assertEqual((state.best_model_checkpoint, state.best_metric), (str(self.here / "checkpoint-4"), 2.0))
+        self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-4"))
+
+    def test_a_score_whose_checkpoint_did_not_come_along_selects_nothing(self):
+        state = self.state_at(self.here)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            take_up_best(state, self.here)
+        self.assertIn("of step 4, is not there", logs.output[0])
+        self.assertEqual((state.best_metric, state.best_global_step, state.best_model_checkpoint), (None, None, None))
+        for best_metric in (-math.inf, -1.7976931348623157e308):
+            state = self.state_at(self.here, best_metric=best_metric)
+            self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
+            take_up_best(state, self.here)
+            self.assertIsNone(state.best_global_step)
+
+    def test_a_run_does_not_go_on_without_its_best_checkpoint(self):
+        self.state_at(self.here)
+        (self.here / "checkpoint-4").mkdir()
+        (self.here / "checkpoint-4" / "weights").write_text("best")
+        write_manifest(self.here / "checkpoint-4")
+        check_best_is_there(self.here / "checkpoint-9")
+        (self.here / "checkpoint-4" / "weights").write_text("beSt")
+        with exits_with(74, "checkpoint-4, is damaged: weights.*--load_best_model_at_end False"):
+            check_best_is_there(self.here / "checkpoint-9")
+        (self.here / "checkpoint-4").rename(self.here / "kept")
+        with exits_with(74, "checkpoint-4, is missing"):
+            check_best_is_there(self.here / "checkpoint-9")
+        self.state_at(self.here, best_global_step=9)
+        check_best_is_there(self.here / "checkpoint-9")
 
 
 class LogHistoryTest(parameterized.TestCase):

@@ -17,6 +17,7 @@ import shlex
 import tempfile
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -30,10 +31,12 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
 from t5suite.base.script_flags import flags_of
+from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.launch.changed_flags import changed_flags
 from t5suite.launch.command_line import flag_values
 from t5suite.runs.settings import changed_between
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
+from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.parser import SuiteArgumentParser, changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, json_of_table, make_table
@@ -755,3 +758,38 @@ class IdleFlagsTest(parameterized.TestCase):
         trains = not run_args.eval_only
         named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
         self.assertEqual(named, expected)
+
+    @parameterized.parameters(
+        ({"mixing": "equal", "select": "per_task"}, {}, ["mixing", "select"]),
+        ({"mixing": "equal", "select": "per_task"}, {"num_tasks": 2}, []),
+        ({"learning_rate": 0.1, "max_eval_samples": 5}, {"trains": False}, ["learning_rate"]),
+        ({"max_predict_samples": 5}, {}, ["max_predict_samples"]),
+        ({"max_predict_samples": 5}, {"predicts": True}, []),
+        ({"eval_strategy": "no", "max_eval_samples": 5, "eval_method": "score"}, {}, ["max_eval_samples", "eval_method"]),
+        ({"eval_strategy": "no", "max_eval_samples": 5, "eval_method": "score"}, {"predicts": True}, ["max_eval_samples"]),
+        ({"generation_num_beams": 2}, {}, []),
+        ({"generation_num_beams": 2, "eval_method": "score"}, {}, ["generation_num_beams"]),
+        ({"generation_num_beams": 2, "eval_method": "loss"}, {}, ["generation_num_beams"]),
+        ({"batch_eval_metrics": True}, {}, ["batch_eval_metrics"]),
+        # Rows of the training file are scored where some of them are held out.
+        ({"train_file": "a.csv"}, {"trains": False}, ["train_file"]),
+        ({"train_file": "a.csv"}, {"trains": False, "holds_out": True}, []),
+        ({"reference_code": "quick_attention"}, {}, []),
+        ({"reference_code": "quick_tokenizer"}, {}, ["reference_code"]),
+        ({"reference_code": "loss_chunks"}, {}, []),
+        ({"reference_code": "loss_chunks"}, {"trains": False}, ["reference_code"]),
+        ({"reference_code": "candidate_trees"}, {}, ["reference_code"]),
+        ({"reference_code": "candidate_trees", "eval_method": "score"}, {}, []),
+        ({"reference_code": "quick_decoding"}, {}, []),
+        ({"reference_code": "quick_decoding", "eval_method": "score"}, {}, ["reference_code"]),
+        ({"reference_code": "quick_decoding", "eval_method": "score"}, {"num_tasks": 2}, []),
+        ({"reference_code": "quick_decoding", "eval_strategy": "no"}, {}, ["reference_code"]),
+        ({"reference_code": "quick_decoding,loss_chunks", "eval_strategy": "no"}, {}, []),
+    )  # fmt: skip
+    def test_flags_without_effect_in_fine_tuning_are_named(self, flags, run, expected):
+        run = {"num_tasks": 1, "trains": True, "predicts": False, "holds_out": False, **run}
+        sources = {"a": HeldOutRows.__new__(HeldOutRows)} if run["holds_out"] else {}
+        tasks = [None] * run["num_tasks"]
+        plan = SimpleNamespace(train=tasks, alone=len(tasks) == 1, sources=sources)
+        named = warn_of_idle_flags(flags, plan, run["trains"], run["predicts"])
+        self.assertCountEqual(named, expected)

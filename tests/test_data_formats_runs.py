@@ -202,6 +202,11 @@ class CommandTest(parameterized.TestCase):
         (("--data_class", "Debug", "--data_sampling_proportion", "1", "--mixing", "equal"), "both say how often"),
         (("--data_class", "Debug", "--data_config", "{"), "--data_config"),
         (("--data_class", "Debug", "--train_file", "x"), "--data_class reads the folders"),
+        (("--data_class", "Debug", "--data_config", "no.yaml"), "'no.yaml': neither a JSON table nor a file"),
+        (
+            ("--data_class", "Debug", "--data_config", '{"labels": "good"}'),
+            "labels must be a list of words, not 'good'",
+        ),
         (("--data_format", "cvs"), "did you mean csv"),
         (("--data_class", "Debug", "--streaming"), "--streaming belongs to pre_train_t5.py"),
     )

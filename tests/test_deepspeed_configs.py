@@ -351,6 +351,13 @@ class AccelerateSettingsTest(parameterized.TestCase):
         with exits_with(78, f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"):
             settings_of(f"--{flag}", ACCELERATE_MIXED_PRECISION=precision)
 
+    def test_its_precision_is_the_flag_and_one_that_we_do_not_have_is_refused(self):
+        for precision, other in (("bf16", "fp16"), ("fp16", "bf16")):
+            settings = settings_of(ACCELERATE_MIXED_PRECISION=precision)
+            self.assertEqual((settings[precision], settings[other]), (True, False))
+        with exits_with(78, "ACCELERATE_MIXED_PRECISION=fp8 .*: choose no or bf16"):
+            settings_of(ACCELERATE_MIXED_PRECISION="fp8")
+
     def test_its_silence_says_nothing(self):
         words = ("--bf16", "--gradient_accumulation_steps=4")
         silence = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}

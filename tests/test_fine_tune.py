@@ -373,6 +373,7 @@ class BadInputTest(parameterized.TestCase):
         (["--benchmark", "gleu"], 78, r"--benchmark: unknown benchmark 'gleu'; did you mean glue"),
         (["--torch_compile_mode", "fast"], 78, "--torch_compile_mode fast: choose from default, reduce-overhead"),
         (["--metric_for_best_model", "acuracy"], 78, r"'acuracy'; did you mean accuracy"),
+        (["--dataset_name", "all", "--metric_for_best_model", "accuracy"], 78, "accuracy: a mixture is selected by average or loss"),
         (["--selection_split", "trian[5%]"], 78, r"--selection_split 'trian\[5%\]'"),
         (["--model_name_or_path", "./no-such-model"], 78, r"no file or folder './no-such-model'"),
         (["--benchmark", "super_glue", "--dataset_name", "wsc", "--eval_method", "score", "--data_dir", "{data}"], 78, r"wsc has no candidates"),

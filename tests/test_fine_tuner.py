@@ -99,6 +99,16 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertEqual(self.tuner.results, stored)
         self.assertEqual(self.tuner.evaluate(), stored)
 
+    def test_a_finished_run_says_what_it_is_and_keeps_its_directory_and_its_settings(self):
+        scores = self.results["tasks"]["sentiment"]
+        shown = ", ".join(f"{name} {points:.2f}" for name, points in scores.items() if name != "notes")
+        self.assertRegex(repr(self.tuner), rf"^<FineTuner T5\w+ \(.* on mini/sentiment, .*; sentiment: {shown}>$")
+        with exits_with(78, "holds a run, which has its model already"):
+            self.tuner.save(directory(self.tuner))
+        with exits_with(78, "learning_rate cannot change now, only .*max_steps.*make another FineTuner"):
+            self.tuner.train(max_steps=4, learning_rate=0.5)
+        self.assertEqual(self.tuner.args.max_steps, 2)
+
     def test_history_has_the_lines_of_the_script(self):
         lines = [read_rows(self.script / "metrics.jsonl"), self.tuner.history]
         is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
@@ -229,6 +239,13 @@ class DataTest(EqualFiles):
         targets = [task.examples(row)[0].targets for row in read_again]
         self.assertEqual(targets, [row["label"] for row in ROWS])
 
+    def test_flags_that_own_rows_leave_without_effect_are_named(self):
+        idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_own_rows(ROWS, text_column="text", target_column="label", no_eval=True, **idle)
+        for name, reason in (("data_dir", "rows come from the files"), ("data_revision", "do not come from the hub")):
+            self.assertRegex("\n".join(logs.output), f"--{name} has no effect: .*{reason}")
+
     def test_cells_without_a_value_are_none_and_what_holds_no_rows_is_named(self):
         columns = {"text_column": "text", "target_column": "n", "no_eval": True}
         frame = pd.DataFrame({"text": ["a", "b"], "n": [1.5, float("nan")]})
@@ -305,6 +322,10 @@ class PlugInTest(parameterized.TestCase):
             tuner(metrics=[3])
         with exits_with(78, "batch_transform: one function, not 2"):
             tuner(batch_transform=[len, len])
+        with exits_with(78, r"callbacks\[1\]: a int, which is not a transformers.TrainerCallback"):
+            tuner(callbacks=[Ends(), 3])
+        with exits_with(78, r"callbacks\[1\]: there are two callbacks of class Ends"):
+            tuner(callbacks=[Ends(), Ends])
 
 
 class InputsTest(parameterized.TestCase):
@@ -327,6 +348,23 @@ class InputsTest(parameterized.TestCase):
     )
     def test_data_stand_for_flags(self, data, expected):
         self.assertContainsSubset(expected.items(), self.flags_of(None, data).items())
+
+    def test_a_folder_s_files_of_one_format_stand_for_flags_and_others_are_named(self):
+        place = Path(tempfile.mkdtemp())
+        columns = {"text_column": "text", "target_column": "label"}
+        with exits_with(78, "has no file of rows; give data_format"):
+            FineTuner(None, place, **columns)
+        (place / "train").mkdir()
+        pd.DataFrame(ROWS).to_csv(place / "train" / "rows.csv.gz", index=False)
+        (place / "README").write_text("Two words.")
+        expected = {"data_format": "csv", "train_dir": str(place), "train_file": None}
+        self.assertContainsSubset(expected.items(), self.flags_of(None, place, **columns).items())
+        write_rows(place / "more.jsonl", ROWS)
+        with exits_with(78, "has files of csv and jsonl; give data_format"):
+            FineTuner(None, place, **columns)
+        (place / "rows.book").write_text("")
+        with exits_with(78, "rows.book': give data_format"):
+            FineTuner(None, place / "rows.book", **columns)
 
     def test_files_by_split_stand_for_flags(self):
         files = {}
@@ -547,9 +585,11 @@ class ModelTest(EqualFiles):
             make()
 
     def test_a_model_in_memory_takes_the_flags_that_change_it(self):
+        """It trains in float32, whatever it was."""
         other = tuner()
-        made = tuner(other.model, tokenizer=other.tokenizer, freeze="embeddings")
+        made = tuner(other.model.bfloat16(), tokenizer=other.tokenizer, freeze="embeddings")
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
+        self.assertEqual({parameter.dtype for parameter in made.model.parameters()}, {torch.float32})
 
     def test_what_is_frozen_in_several_calls_is_frozen_in_the_run(self):
         made = tuner(callbacks=Ends(), **ONE_STEP)

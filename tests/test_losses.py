@@ -2,6 +2,7 @@
 
 import itertools
 from fractions import Fraction
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,15 @@ from transformers.utils import ModelOutput
 from t5suite.testing import tiny_model
 from t5suite.training.distillation import DistilledLoss
 from t5suite.training.evaluation import AnswerWithLoss, mean_loss
-from t5suite.training.losses import TokenLoss, WatchedLoss, give_batch, move_loss_into_model, reason_for_logits
+from t5suite.training.losses import (
+    SquaredLoss,
+    TokenLoss,
+    WatchedLoss,
+    ask_for_loss,
+    give_batch,
+    move_loss_into_model,
+    reason_for_logits,
+)
 
 
 class ChunkedLossTest(parameterized.TestCase):
@@ -29,6 +38,52 @@ class ChunkedLossTest(parameterized.TestCase):
         self.assertIsNone(move_loss_into_model(tiny_model(), TokenLoss(), is_off=True))
         self.assertIsNone(move_loss_into_model(tiny_model(), TokenLoss()).chunk_tokens)
         self.assertEqual(move_loss_into_model(tiny_model(), TokenLoss(), chunk_tokens=64).chunk_tokens, 64)
+
+    def test_the_model_computes_the_loss_that_it_takes_the_place_of(self):
+        settings = move_loss_into_model(tiny_model(), TokenLoss(label_smoothing=0.1, z_loss=1e-4))
+        self.assertEqual((settings.label_smoothing, settings.z_loss), (0.1, 1e-4))
+
+    def test_it_counts_guesses_in_logged_steps_and_in_each_step_of_a_compiled_model(self):
+        """There, two kinds of steps would be two graphs."""
+        settings = move_loss_into_model(tiny_model(), TokenLoss())
+        watched, unwatched = WatchedLoss(TokenLoss()), WatchedLoss(TokenLoss())
+        watched.watch(1, True)
+        unwatched.watch(1, False)
+        batch = {"input_ids": "ids", "labels": "targets"}
+        for loss, compiled, counts in (
+            (watched, False, True), (unwatched, False, False), (unwatched, True, True), (TokenLoss(), True, False),
+        ):  # fmt: skip
+            asked = ask_for_loss(batch, settings, loss, compiled)
+            self.assertEqual(asked["loss_settings"].counts_guesses, counts)
+            self.assertEqual((asked["loss_labels"], asked["labels"], asked["input_ids"]), ("targets", "targets", "ids"))
+
+
+class PlainLossTest(parameterized.TestCase):
+    """Losses that a batch's own logits are needed for, by their formulas in float64."""
+
+    @parameterized.parameters((0.0, 0.0), (0.1, 0.0), (0.0, 0.01), (0.1, 0.01))
+    def test_tokens_have_smoothed_targets_and_a_penalty_of_their_normalizer(self, smoothing, z_loss):
+        torch.manual_seed(0)
+        logits = 3 * torch.randn(2, 3, 7)
+        labels = torch.tensor([[4, 0, -100], [6, -100, -100]])
+        total = 0.0
+        for row, place in ((0, 0), (0, 1), (1, 0)):
+            scores = logits[row, place].double()
+            log_z = scores.exp().sum().log()
+            log_p = scores - log_z
+            target = (1 - smoothing) * log_p[labels[row, place]] + smoothing * log_p.mean()
+            total += float(z_loss * log_z**2 - target)
+        outputs = ModelOutput(logits=logits)
+        loss = TokenLoss(smoothing, z_loss)
+        self.assertAlmostEqual(float(loss(outputs, labels, num_items_in_batch=5)), total / 5, places=5)
+        self.assertAlmostEqual(float(loss(outputs, labels)), total / 3, places=5)
+        self.assertAlmostEqual(float(loss(ModelOutput(loss_sum=torch.tensor(12.0)), labels)), 4.0)
+
+    def test_numbers_have_squared_differences_of_the_rows_that_have_one(self):
+        outputs = ModelOutput(logits=torch.tensor([[3.5], [1.0], [2.0]]))
+        labels = torch.tensor([3.0, -100.0, 4.0])
+        self.assertEqual(float(SquaredLoss()(outputs, labels)), (0.25 + 4.0) / 2)
+        self.assertAlmostEqual(float(SquaredLoss()(outputs, labels, num_items_in_batch=5)), (0.25 + 4.0) / 5, places=6)
 
 
 class WatchedLossTest(parameterized.TestCase):
@@ -95,6 +150,27 @@ class DistilledLossTest(parameterized.TestCase):
             total += loss(ModelOutput(logits=ours[rows]), labels[rows], num_items_in_batch=torch.tensor(10))
         torch.testing.assert_close(total, expected)
 
+    def test_rows_of_padding_behind_the_pieces_are_no_part_of_a_distribution_and_the_distance_is_logged(self):
+        """Of logged updates alone, in nats a token; a batch without a target has neither loss nor distance."""
+        torch.manual_seed(0)
+        ours, theirs = torch.randn(2, 2, 3, 9)
+        labels = torch.tensor([[4, 2, -100], [1, -100, -100]])
+        is_target = labels.ne(-100)
+        p, q = (logits[is_target][:, :7].softmax(-1) for logits in (theirs, ours))
+        distance = (p * (p / q).log()).sum() / 3
+        loss = DistilledLoss(TokenLoss(), lambda **_: ModelOutput(logits=theirs), alpha=1.0, temperature=1.0, pieces=7)
+        ranks = SimpleNamespace(sum=lambda numbers: numbers)
+        for step, logged in ((1, False), (2, True), (3, True)):
+            loss.watch(step, logged)
+            for _ in range(2):
+                loss.batch = {"labels": labels}
+                torch.testing.assert_close(loss(ModelOutput(logits=ours), labels), distance)
+            self.assertEqual(loss.counts is not None, logged)
+        self.assertEqual(loss.counts[1], 6)
+        self.assertAlmostEqual(loss.means(ranks)["kl"], float(distance), places=6)
+        self.assertEqual(loss.means(ranks), {})
+        self.assertEqual(float(loss(ModelOutput(logits=ours), torch.full((2, 3), -100))), 0.0)
+
 
 class MeanLossTest(parameterized.TestCase):
     def test_it_does_not_depend_on_the_order_in_which_ranks_bring_the_rows_together(self):
@@ -104,3 +180,12 @@ class MeanLossTest(parameterized.TestCase):
         for order in itertools.permutations(losses):
             answers = [AnswerWithLoss("", False, nll, 1) for nll in order]
             self.assertEqual(mean_loss(answers), exact)
+
+    def test_it_is_nats_a_token_and_none_without_tokens(self):
+        answers = [
+            AnswerWithLoss("", False, 6.0, 3),
+            AnswerWithLoss("", False, 1.0, 1),
+            AnswerWithLoss("", False, 0.0, 0),
+        ]
+        self.assertEqual(mean_loss(answers), 7 / 4)
+        self.assertIsNone(mean_loss(answers[2:]))

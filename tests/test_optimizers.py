@@ -105,6 +105,38 @@ class EveryOptimizerTest(parameterized.TestCase):
             self.assertFalse(any(part in parameter for parameter in decayed))
         self.assertIn("shared.weight", decayed)
 
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
+    def test_a_closure_is_called_with_gradients_and_what_has_none_stays(self, name):
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.tensor([3.0, 4.0])) for _ in range(2)])
+        optimizer = optimizers.make_optimizer(name, model, 0.1, defaults={"weight_decay": 0.5, "nobody_s": 7})
+
+        def closure():
+            loss = model[0].square().sum()
+            loss.backward()
+            return loss
+
+        self.assertEqual(float(optimizer.step(closure)), 25.0)
+        self.assertEqual(model[1].tolist(), [3.0, 4.0])
+        self.assertLess(float(model[0].detach().max()), 4.0)
+
+    def test_adamw_is_torch_s_with_its_own_defaults(self):
+        ours, theirs = (torch.nn.ParameterList([torch.nn.Parameter(torch.tensor([3.0, 4.0]))]) for _ in range(2))
+        pair = optimizers.make_optimizer("adamw", ours, 0.1), torch.optim.AdamW(theirs, lr=0.1, weight_decay=0.0)
+        self.assertTrue(pair[0].param_groups[0]["fused"])
+        for step in range(3):
+            for model, optimizer in zip((ours, theirs), pair, strict=True):
+                model[0].grad = torch.tensor([1e-8, -2.0 * step])
+                optimizer.step()
+        torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=0)
+
+    def test_settings_of_adafactor_that_mean_nothing_are_refused(self):
+        for optim_args, message in (
+            ("warmup_init=True", "also needs relative_step"),
+            ("min_dim_size_to_factor=-1", "at least 0"),
+        ):
+            with exits_with(78, message):
+                optimizers.make_optimizer("adafactor", t5(), 0.1, optim_args)
+
 
 # A value of every setting that is not its default.
 OTHERS = {

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import re
 import shlex
@@ -254,3 +255,15 @@ class PartsTest(parameterized.TestCase):
         ranks = SimpleNamespace(sum=lambda numbers: numbers)
         self.assertEqual(loss.means(ranks), {"size": 5.0})
         self.assertEqual(loss.means(ranks), {})
+
+    def test_a_loss_that_logs_numbers_of_its_own_is_told_of_the_update_and_logs_them_too(self):
+        inner = mock.Mock(return_value=3.0)
+        inner.means.return_value = {"kl": 0.5}
+        loss = MeasuredLoss(inner, lambda outputs, batch: {"size": 2.0, "nothing": torch.tensor([5.0])})
+        loss.watch(4, True)
+        inner.watch.assert_called_once_with(4, True)
+        self.assertEqual(loss("outputs", torch.full((1, 1), -100), num_items_in_batch=7), 3.0)
+        inner.assert_called_once_with("outputs", mock.ANY, num_items_in_batch=7)
+        means = loss.means(SimpleNamespace(sum=lambda numbers: numbers))
+        self.assertEqual(means["kl"], 0.5)
+        self.assertTrue(math.isnan(means["nothing"]))

@@ -6,6 +6,7 @@ The ranks are threads of this process (`ranks_in_threads`): slow tests run proce
 import collections
 import contextlib
 import copy
+import errno
 import functools
 import itertools
 import json
@@ -631,6 +632,30 @@ class DecisionTest(OwnStopRequests):
 
         self.assertEqual(on_ranks(world_size, step), [late == 0] * world_size)
 
+    @parameterized.parameters((29.0, False, "steps"), (31.0, True, "steps"), (31.0, True, "no"))
+    def test_minutes_count_over_restarts_and_the_last_step_is_logged_scored_and_saved(self, seconds, is_over, strategy):
+        """Of one minute, 30 seconds were before the restart; those between the processes count for nothing."""
+        names = SimpleNamespace(value=strategy)
+        args = SimpleNamespace(world_size=1, max_minutes=1.0, eval_strategy=names, save_strategy=names)
+        with mock.patch("time.perf_counter") as clock:
+            clock.return_value = 100.0
+            first, saved = MaxMinutesCallback(), SimpleNamespace(stateful_callbacks={})
+            clock.return_value = 107.0
+            first.on_train_begin(args, saved, None)
+            clock.return_value = 137.0
+            second = MaxMinutesCallback()
+            second.seconds_before = first.state()["attributes"]["seconds_before"]
+            clock.return_value = 500.0
+            second.on_train_begin(args, saved, None)
+            clock.return_value = 500.0 + seconds
+            control = SimpleNamespace(should_training_stop=False)
+            second.on_step_end(args, SimpleNamespace(global_step=7), control)
+        self.assertEqual(saved.stateful_callbacks["MaxMinutesCallback"]["attributes"], {"seconds_before": 0.0})
+        self.assertEqual(control.should_training_stop, is_over)
+        if is_over:
+            scores = strategy != "no"
+            self.assertEqual((control.should_log, control.should_evaluate, control.should_save), (True, scores, scores))
+
     @parameterized.parameters(*SEVERAL)
     def test_a_fast_path_that_is_off_on_one_rank_is_off_on_all(self, world_size):
         paths = [frozenset({name}) for name in ("candidate_trees", "quick_attention", "chunked_loss")]
@@ -720,6 +745,28 @@ class CommitTest(parameterized.TestCase):
         by_rank = outcomes(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
         self.assertEqual([type(error) for error in by_rank], [CheckpointError] * world_size)
         self.assertEqual(list(directory.iterdir()), [])
+
+    def test_another_run_s_checkpoint_of_the_same_step_is_set_aside_and_the_run_s_own_replaced(self):
+        directory = folder()
+        for text, run_id in (("first", "a"), ("second", "a"), ("third", "b"), ("fourth", "a")):
+            commit_checkpoint(directory, 4, lambda place, text=text: (place / "part").write_text(text), run_id=run_id)
+        texts = {place.name: (place / "part").read_text() for place in directory.iterdir()}
+        aside = {"damaged-checkpoint-4": "second", "damaged-checkpoint-4-2": "third"}
+        self.assertEqual(texts, {"checkpoint-4": "fourth", **aside})
+
+    def test_the_run_s_own_checkpoint_of_the_same_step_stays_where_the_new_one_does_not_get_its_name(self):
+        directory, rename = folder(), os.rename
+        commit_checkpoint(directory, 4, lambda place: (place / "part").write_text("first"), run_id="a")
+
+        def fails_with_the_new_one(source, target):
+            if Path(source).name.startswith(".saving"):
+                raise OSError(errno.EIO, "Input/output error")
+            rename(source, target)
+
+        with mock.patch("os.rename", fails_with_the_new_one), self.assertRaises(CheckpointError):
+            commit_checkpoint(directory, 4, lambda place: (place / "part").write_text("second"), run_id="a")
+        self.assertEqual([place.name for place in directory.iterdir()], ["checkpoint-4"])
+        self.assertEqual((directory / "checkpoint-4" / "part").read_text(), "first")
 
 
 @functools.cache

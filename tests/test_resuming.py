@@ -16,7 +16,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from support import changed_trainer, folder, later_wins, untimed, write_manifest
-from transformers import Seq2SeqTrainer
+from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback, TrainerState
 
 import fine_tune_t5
 import pre_train_t5
@@ -26,7 +26,16 @@ from t5suite.reports.run_facts import read_run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import resuming, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
-from t5suite.training.checkpoints.restoring import check_start, load_schedule, load_state, restore_random_numbers
+from t5suite.training.checkpoints.restoring import (
+    check_start,
+    load_schedule,
+    load_state,
+    restore_attributes,
+    restore_random_numbers,
+    saved_progress,
+    state_at_start,
+    total_steps,
+)
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
@@ -315,6 +324,57 @@ class RestoringTest(parameterized.TestCase):
         with exits_with(78, message) if message else contextlib.nullcontext():
             check_start(start, **{"deepspeed": False, "fsdp": False, "world_size": 1, **settings})
 
+    @parameterized.parameters(
+        (4, {"of_this_run": True}, False), (4, {}, True), (3, {"of_this_run": True}, True), (0, {}, False), (5, {}, False),
+        (3, {"restart": False}, False), (4, {"of_this_run": True, "reset": frozenset({"data"})}, True),
+        (1, {"reset": frozenset({"step"})}, False),
+    )  # fmt: skip
+    def test_a_run_of_its_own_steps_may_only_end_and_another_needs_steps_that_are_left(self, total, facts, is_refused):
+        start = Start(folder() / "checkpoint-4", **{"restart": True, **facts})
+        with exits_with(78, "nothing is left to train") if is_refused else contextlib.nullcontext():
+            check_start(start, total_steps=total, deepspeed=False, fsdp=False, world_size=1)
+
+    @parameterized.parameters((5, 3, 21, 5), (-1, 1.5, 21, 5), (-1, 2, 16, 4), (-1, 2, 0, 0), (7, 2, 0, 7))
+    def test_steps_are_those_of_the_flag_or_of_whole_updates_in_its_epochs(self, max_steps, epochs, length, expected):
+        args = SimpleNamespace(max_steps=max_steps, num_train_epochs=epochs)
+        self.assertEqual(total_steps(args, length, update_size=8), expected)
+
+    def test_what_transformers_callbacks_count_goes_on_under_the_flags_of_now(self):
+        counting, later, other = EarlyStoppingCallback(2), EarlyStoppingCallback(5), TrainerCallback()
+        counting.early_stopping_patience_counter = 3
+        saved = {"EarlyStoppingCallback": counting.state(), "TrainerCallback": {"attributes": {"count": 1}}}
+        restore_attributes([other, later], json.loads(json.dumps(saved)))
+        self.assertEqual((later.early_stopping_patience_counter, later.early_stopping_patience), (3, 5))
+        self.assertFalse(hasattr(other, "count"))
+        restore_attributes([later], {"EarlyStoppingCallback": [counting.state()], "Another": {}})
+        self.assertEqual(later.early_stopping_patience_counter, 3)
+
+    def test_the_trainer_s_state_goes_on_with_the_batches_and_intervals_of_now(self):
+        checkpoint = folder()
+        TrainerState(global_step=4, train_batch_size=2, eval_steps=9, save_steps=9, logging_steps=9).save_to_json(
+            str(checkpoint / "trainer_state.json")
+        )
+        args = SimpleNamespace(train_batch_size=16, eval_steps=0.5, save_steps=2, logging_steps=3)
+        state = state_at_start(Start(checkpoint), args, max_steps=10)
+        numbers = (state.global_step, state.train_batch_size, state.eval_steps, state.save_steps, state.logging_steps)
+        self.assertEqual(numbers, (4, 16, 5, 2, 3))
+
+    def test_a_rank_s_loss_since_the_log_is_its_own_or_the_mean_where_other_ranks_go_on(self):
+        checkpoint = folder() / "checkpoint-4"
+        checkpoint.mkdir()
+        self.assertIsNone(saved_progress(Start(checkpoint), SimpleNamespace(world_size=1, rank=0)))
+        held = {"stopped": True, "pending": {"epoch_end": True}, "loss_from_step": 2}
+        (checkpoint / "progress.json").write_text(json.dumps(held))
+        for rank, loss in enumerate((1.0, 2.0, 6.0)):
+            (checkpoint / f"rank-{rank}.json").write_text(json.dumps({"loss_since_log": loss}))
+        for world_size, rank, loss in ((3, 1, 2.0), (3, 2, 6.0), (2, 1, 3.0), (1, 0, 3.0)):
+            ranks = SimpleNamespace(world_size=world_size, rank=rank)
+            self.assertEqual(saved_progress(Start(checkpoint), ranks), {**held, "loss_since_log": loss})
+        again = saved_progress(Start(checkpoint, restart=True), ranks)
+        self.assertEqual(again, {"stopped": False, "pending": {}, "loss_from_step": 2, "loss_since_log": 3.0})
+        self.assertIsNone(saved_progress(Start(checkpoint, frozenset({"step"}), restart=True), ranks))
+        self.assertIsNone(saved_progress(Start(), ranks))
+
 
 class ResetTest(parameterized.TestCase):
     """The first run makes eight updates of 8 + 8 + 5 + 8 + ... rows; others go on from its checkpoint-4."""
@@ -456,6 +516,63 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(start, Start(first, restart=True, position=Position(examples=29)))
         latest = self.checkpoint(new, 3)
         self.assertEqual(choose_start(new, str(first)), Start(latest, position=Position(examples=21)))
+
+    def files_of(self, run, step, run_id="a", settings="s") -> Path:
+        """What stands for a checkpoint: its optimizer's file, its position and its manifest."""
+        checkpoint = run / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "optimizer.pt").touch()
+        (checkpoint / "position.json").write_text(json.dumps({"examples": 8 * step}))
+        write_manifest(checkpoint, run_id=run_id, details={"settings": settings})
+        return checkpoint
+
+    def test_where_a_run_begins_is_its_own_newest_checkpoint_else_the_one_that_is_named_else_none(self):
+        """It is begun anew, with this run's flags, unless they are those of the checkpoint's run."""
+        old, new = folder() / "old", folder() / "new"
+        named = self.files_of(old, 4)
+        choose = lambda output_dir, resume, reset=None, settings="s": choose_start(
+            output_dir, resume, reset, run_id="a", fingerprint=settings
+        )
+        self.assertEqual(choose(old, "none"), Start())
+        elsewhere = choose(new, str(named))
+        self.assertEqual(elsewhere, Start(named, restart=True, position=Position(examples=32)))
+        self.assertFalse(elsewhere.of_this_run)
+        for settings, restart in (("s", False), ("other", True)):
+            own = choose(old, "auto", settings=settings)
+            self.assertEqual(own, Start(named, restart=restart, position=Position(examples=32)))
+            self.assertTrue(own.of_this_run)
+        self.assertTrue(choose(old, "auto", "data").restart)
+        self.files_of(new, 9)
+        latest = self.files_of(new, 11)
+        self.assertEqual(choose(new, str(named)).checkpoint, latest)
+        self.assertEqual(choose(old, str(named)).checkpoint, named)
+        self.assertEqual(choose(new, str(new / "checkpoint-9")).checkpoint, new / "checkpoint-9")
+        with exits_with(78, "has checkpoints already.*--resume .*checkpoint-11"):
+            choose(new, "auto", "step")
+        with exits_with(74, "of run a, not of b"):
+            choose_start(new, "auto", run_id="b")
+        self.assertEqual(Start.of_this_checkpoint(True, new).checkpoint, latest)
+        with exits_with(78, "no checkpoint in"):
+            Start.of_this_checkpoint(True, folder())
+
+    def test_steps_examples_and_the_schedule_count_on_unless_they_are_reset(self):
+        """A checkpoint of step 5 in updates of 8, of which an epoch has 21 examples; its schedule began at step 2."""
+        path, position = Path("run/checkpoint-5"), Position(examples=40, schedule_start=2, reset="optimizer")
+        expected = {
+            (): (5, 40, 2, "optimizer"), ("step",): (0, 40, -3, "step"), ("data",): (5, 0, 2, "data"),
+            ("schedule",): (5, 40, 5, "schedule"), ("step", "schedule", "data"): (0, 0, 0, "data,schedule,step"),
+        }  # fmt: skip
+        for reset, numbers in expected.items():
+            start = Start(path, frozenset(reset), position=position)
+            counted = (start.step, start.examples_seen(21, 8), start.schedule_start, start.parts_reset)
+            self.assertEqual(counted, numbers, reset)
+        of_stock = Start(path)
+        counted = (of_stock.step, of_stock.examples_seen(21, 8), of_stock.schedule_start, of_stock.parts_reset)
+        self.assertEqual(counted, (5, 37, 0, ""))  # 8 + 8 + 5 and 8 + 8
+        fresh = Start()
+        self.assertEqual(
+            (fresh.step, fresh.examples_seen(21, 8), fresh.schedule_start, fresh.parts_reset), (0, 0, 0, "")
+        )
 
     def test_in_its_own_directory_a_run_is_reset_once(self):
         run = folder()

@@ -365,6 +365,13 @@ class IncidentsTest(parameterized.TestCase):
         incidents.add(5, "spike", "none")
         self.assertEqual(steps_in_file(), [3, 4, 5])
 
+    def test_a_line_is_whole_whatever_characters_its_texts_have(self):
+        """Of these, JSON writes only the last one in another way."""
+        directory = Path(tempfile.mkdtemp())
+        Incidents(directory).add(3, "out_of_memory", "none", ["a\u2028b.train:1"], message="no\x85room\n")
+        (line,) = read_incidents(directory)
+        self.assertEqual((line["examples"], line["message"]), (["a\u2028b.train:1"], "no\x85room\n"))
+
 
 class Idle(torch.nn.Module):
     """A model as `DistributedDataParallel` wraps it, of which one matrix has got no gradient."""

@@ -1,5 +1,6 @@
 """Schedules: exact values from warm-up to end, against torch and transformers, through the trainer and after a resume."""
 
+import contextlib
 import functools
 import io
 import logging
@@ -7,6 +8,7 @@ import math
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -220,6 +222,16 @@ class PlateauTest(parameterized.TestCase):
             scheduler.observe(value)
             self.assertEqual(scheduler.reduction, reduction)
 
+    def test_an_evaluation_before_the_first_step_is_not_compared_with_later_ones(self):
+        scheduler = self.scheduler(patience=0)
+        trainer = trainer_of("plateau", (("patience", 0), ("factor", 0.5)))
+        handler = trainer.callback_handler
+        handler.lr_scheduler = scheduler
+        for step, value, reduction in ((0, 9.0, 1.0), (1, 2.0, 1.0), (2, 1.0, 0.5)):
+            with mock.patch.object(trainer.state, "global_step", step):
+                handler.on_evaluate(trainer.args, trainer.state, trainer.control, {"eval_selection": value})
+            self.assertEqual(scheduler.reduction, reduction)
+
     def test_it_warms_up_and_stops_at_its_floor(self):
         scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
         self.assertEqual(rates(scheduler, 6), [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])
@@ -251,6 +263,45 @@ class SettingsTest(parameterized.TestCase):
     def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
         with exits_with(78, message):
             flags_of("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
+
+    def test_a_setting_may_be_at_the_ends_of_its_range_and_not_beyond_them(self):
+        """A share lies between 0 and 1, a count is a whole number of at least 1 (of patience: 0), a power no less than 0."""
+        cases = {
+            "cosine": ("min_lr_rate=0", "min_lr_rate=1", "min_lr=0.5", "warmup_start=0", "warmup_start=1"),
+            "warmup_stable_decay": ("decay_share=0", "decay_share=1", "decay_type=1-sqrt"),
+            "polynomial": ("power=0", "power=7.5"),
+            "cosine_with_restarts": ("num_cycles=1", "num_cycles=3.0"),
+            "inverse_sqrt": ("timescale=1", "timescale=none"),
+            "plateau": ("factor=0", "factor=1", "patience=0", "threshold=0"),
+        }
+        beyond = {
+            "cosine": ("min_lr_rate=-0.01", "min_lr_rate=1.01", "min_lr=0.51", "min_lr=-1e-9", "warmup_start=-0.01", "min_lr_rate=true"),
+            "warmup_stable_decay": ("decay_share=-0.01", "decay_share=1.01", "decay_type=1"),
+            "polynomial": ("power=-0.01", "power=nan"),
+            "cosine_with_restarts": ("num_cycles=0", "num_cycles=2.5", "num_cycles=1e999", "num_cycles=true"),
+            "inverse_sqrt": ("timescale=0", "timescale=-5", "timescale=soon"),
+            "plateau": ("factor=-0.01", "factor=1.01", "patience=-1", "threshold=-1e-9", "factor=none"),
+        }  # fmt: skip
+        trainer = trainer_of("plateau", ())
+        for table, is_refused in ((cases, False), (beyond, True)):
+            for name, text in [(name, text) for name, texts in table.items() for text in texts]:
+                flags = {"schedule": name, "lr_scheduler_kwargs": text, "learning_rate": 0.5, "warmup_steps": 0}
+                refusal = exits_with(78, f"--lr_scheduler_kwargs.*{text.partition('=')[0]}")
+                trainer.lr_scheduler = None
+                outcome = refusal if is_refused else contextlib.nullcontext()
+                with self.subTest(text), mock.patch.multiple(trainer.args, **flags), outcome:
+                    trainer.create_scheduler(8, optimizer(0.5))
+
+    def test_flags_that_do_not_go_with_a_schedule_are_named(self):
+        trainer = tiny_trainer(
+            some_rows(), model=some_model(), schedule="inverse_sqrt_t5", lr_scheduler_type="constant"
+        )
+        for rate, warns in ((0.5, True), (1.0, False)):
+            trainer.args.learning_rate, trainer.lr_scheduler = rate, None
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                trainer.create_scheduler(8, optimizer())
+            self.assertIn("--lr_scheduler_type has no effect with --schedule inverse_sqrt_t5", logs.output[0])
+            self.assertEqual("sets absolute learning rates" in "".join(logs.output), warns)
 
     @parameterized.parameters(
         ({"warmup_steps": 100}, True), ({"warmup_steps": 100, "schedule": "cosine"}, True), ({}, False),

@@ -762,3 +762,42 @@ class SeenTest(parameterized.TestCase):
             seen += indices
             self.assertEqual(again.seen(number, sizes[1]), len(seen))
         self.assertEqual(seen, [*range(len(seen))])
+
+    def test_a_position_is_taken_up_and_one_that_is_lost_or_broken_is_no_beginning(self):
+        checkpoint = folder()
+        data, batches = self.begun(8, 0)
+        next(batches)
+        data.save(checkpoint)
+        start = SimpleNamespace(checkpoint=checkpoint, reset=frozenset())
+        for reset, first in ((frozenset(), 8), (frozenset({"data"}), 0)):
+            again, _ = self.begun(8, 0)
+            again.load(SimpleNamespace(checkpoint=checkpoint, reset=reset), 8)
+            self.assertEqual([example["index"] for example in next(iter(again.loader))], [*range(first, first + 8)])
+        state = json.loads((checkpoint / "stream-rank-0.json").read_text())
+        without_one = {**state, "streams": {name: state["streams"][name] for name in list(state["streams"])[1:]}}
+        for content, message in (
+            ("{", "rank-0.json is broken"),
+            (json.dumps(without_one), "no position of"),
+            (None, "has no "),
+        ):
+            (checkpoint / "stream-rank-0.json").unlink()
+            if content is not None:
+                (checkpoint / "stream-rank-0.json").write_text(content)
+            with exits_with(78, message):
+                self.begun(8, 0)[0].load(start, 8)
+
+    def test_another_text_is_refused_or_begun_anew_where_data_may_change(self):
+        checkpoint = folder()
+        data, batches = self.begun(8, 0)
+        next(batches)
+        data.save(checkpoint)
+        stream = loader(FileSource(written(number_documents(50), "a.txt")))
+        other = StreamSource(stream, max_steps=9)
+        start = SimpleNamespace(checkpoint=checkpoint, reset=frozenset())
+        for allowed in (None, "seed"):
+            with exits_with(65, "the streamed text has changed"):
+                other.load(start, 8, allowed)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            other.load(start, 8, "seed,data")
+        self.assertIn("begins anew", logs.output[0])
+        self.assertEqual(next(iter(stream))[0]["index"], 0)

@@ -171,7 +171,7 @@ def _typed(value, hint, where: str):
             return value
         if kind is float and _is_number(value):
             return float(value)
-        if kind is int and _is_number(value) and value == int(value):
+        if kind is int and _is_number(value) and value % 1 == 0:  # which infinity is not
             return int(value)
         if _is_tuple_of_length(value, kind):
             return tuple(_typed(element, part, where) for element, part in zip(value, typing.get_args(kind)))

@@ -76,7 +76,7 @@ def read_incidents(directory) -> list[dict]:
     if not path.is_file():
         return []
     lines = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             line = json.loads(text)
         except ValueError:  # an incomplete line: the process died while writing
