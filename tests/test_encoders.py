@@ -55,6 +55,13 @@ class EncoderTest(parameterized.TestCase):
                 state = whole.get_encoder()(torch.tensor([row])).last_hidden_state[0].mean(0)
                 torch.testing.assert_close(logits, model.classifier(state), rtol=1e-4, atol=1e-5)
 
+            labels, mask = torch.tensor([1, 0]), ids.ne(0).long()
+            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+            expected_loss = torch.nn.functional.cross_entropy(logits_of_rows, labels)
+            self.assertAlmostEqual(loss.item(), expected_loss.item(), places=6)
+            without_mask = model(input_ids=ids[:1]).logits
+            torch.testing.assert_close(without_mask, logits_of_rows[:1], rtol=1e-4, atol=1e-5)
+
         of_decoder = sum("decoder." in tensor for tensor in tensors)
         self.assertEqual(left_out_of(tuner), {"decoder": of_decoder, "lm_head": 1})
 
