@@ -149,6 +149,27 @@ class WordsTest(parameterized.TestCase):
         each = [200 * pairs.count((n, n)) / sum((a == n) + (b == n) for a, b in pairs) for n in labels]
         self.assertAlmostEqual(METRICS["token_f1_macro"](predicted, right), np.mean(each))
 
+    @torch.no_grad()
+    def test_every_word_that_is_asked_for_has_the_label_of_its_first_token(self):
+        model, tokenizer = model_of("bert", VOWELS).eval(), tiny_tokenizer()
+        task = Task("mini", "sentiment", {**ENTRY, "prefix": "words: "})
+        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tokenizer, [task])
+        sentences = [row["sentence"] for row in rows_of(VOWELS, 6)]
+        expected = []
+        for sentence in sentences:
+            words = sentence.split()
+            pieces = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+            labels = model(**pieces).logits[0].argmax(-1).tolist()
+            places = [pieces.word_ids().index(word) for word in range(len(words))]
+            expected.append(" ".join(VOWELS.label_words[labels[place]] for place in places))
+        self.assertGreater(len({label for line in expected for label in line.split()}), 1)
+        for rows in ([{"sentence": sentence} for sentence in sentences], sentences):
+            file = write_rows(folder.parent / "rows.jsonl", rows)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                run_cli("predict", f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu")
+            lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+            self.assertEqual([line["prediction"] for line in lines], expected)
+
     @parameterized.parameters("bert", "t5_encoder")
     @pytest.mark.slow
     def test_a_model_of_words_is_trained_and_asked(self, name):
