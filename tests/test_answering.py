@@ -241,18 +241,19 @@ class GreedyTest(parameterized.TestCase):
     def test_the_loss_of_what_it_has_written_is_that_of_the_plain_way(self):
         """Answers end at different lengths, and some rows have another target."""
         model = tiny_t5("umt5", False)
-        answers = reading_of_t5(model, quick=False).generate(greedy())
+        answers = reading_of_t5(model, quick=False).generate(greedy(6))
         targets = written(answers)
         self.assertGreater(len(set(map(len, targets))), 1)
         targets[1] = [3, 9, 1]
         reading = reading_of_t5(model, labels=targets)
-        self.assertEqual(written(reading.generate(greedy())), written(answers))
+        self.assertEqual(written(reading.generate(greedy(6))), written(answers))
         np.testing.assert_allclose(reading.nll, reading_of_t5(model, labels=targets).nll, rtol=1e-6)
         self.assertEqual(reading.tokens, list(map(len, targets)))
 
     @torch.no_grad()
+    @pytest.mark.slow
     def test_log_probabilities_of_beams_are_those_of_the_answers_up_to_their_ends(self):
-        model, beams = tiny_t5(), greedy(return_dict_in_generate=True, output_scores=True)
+        model, beams = tiny_t5(), greedy(6, return_dict_in_generate=True, output_scores=True)
         beams.num_beams, beams.num_return_sequences = 3, 2
         answers = reading_of_t5(model).generate(beams)
         ids = [[written([[answer]])[0] for answer in of_row] for of_row in answers]

@@ -180,9 +180,8 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         settings = DecodingSettings(num_beams=2, num_beam_groups=2, diversity_penalty=2.5, num_return_sequences=2)
         inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
         answers = model().generate(**inputs, **generation_options(settings, model(), STEPS, draws=[]))
-        expected = [ids for prompt in prompts() for ids in searched_word_for_word(prompt, 2, 2.5, 1)]
-        self.assertEqual(trimmed(answers, 1), expected)
-        self.assertNotEqual(expected, [ids for prompt in prompts() for ids in searched_word_for_word(prompt, 2, 0, 1)])
+        self.assertEqual(trimmed(answers, 1), searched(2, 2.5, config(2)))
+        self.assertNotEqual(trimmed(answers, 1), searched(2, 0.0, config(2)))
 
     def test_answers_do_not_depend_on_the_batch(self):
         self.assertEqual(searched(2, 0.5, config(4)), searched(2, 0.5, config(4), padded=False))
