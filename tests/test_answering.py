@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import types
 import typing
 from types import SimpleNamespace
 from unittest import mock
@@ -18,10 +19,14 @@ from absl.testing import parameterized
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from t5suite import load_task
+from t5suite.data.batches.collators import UNKNOWN_LABEL, SegmentCollator
 from t5suite.data.batches.encodings import TextEncoding
+from t5suite.models.answering import answerer
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.answering.greedy import decodes_greedily
+from t5suite.models.answering.heads import HeadAnswerer
 from t5suite.models.families import FAMILIES, recognize_family
+from t5suite.models.t5 import candidate_tree
 from t5suite.tasks.task_card import HEADED, make_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import make_task, tiny_tokenizer, tiny_tuner
@@ -264,16 +269,55 @@ class TreeScoresTest(parameterized.TestCase):
         self.assertGreater(np.ptp(np.array(scores), axis=0).min(), 1e-3)  # rows differ, so that they cannot be mixed up
 
     @torch.no_grad()
-    def test_so_are_those_of_rows_with_candidates_of_their_own(self):
-        candidates = [CANDIDATES_OF_T5[first:] for first in range(3)]
-        candidates += [CANDIDATES_OF_T5[:2], CANDIDATES_OF_T5[2:4]]
-        scores = reading_of_t5(tiny_t5()).candidate_scores(candidates)
-        expected = reading_of_t5(tiny_t5(), trees=False).candidate_scores(candidates)
-        for of_row, expected_of_row in zip(scores, expected, strict=True):
-            np.testing.assert_allclose(of_row, expected_of_row, rtol=1e-6)
+    def test_rows_with_candidates_of_their_own_are_scored_as_one_by_one_however_many_are_read_at_once(self):
+        """A bias in every layer, and trees of differing sizes."""
+        model = tiny_t5("umt5", False)
+        candidates = [CANDIDATES_OF_T5[: 1 + row] for row in range(len(LENGTHS_OF_ROWS))]
+        expected = reading_of_t5(model, trees=False).candidate_scores(candidates)
+        for attended_at_once in (candidate_tree.ATTENDED_AT_ONCE, 2 * 30 * 5):
+            with mock.patch.object(candidate_tree, "ATTENDED_AT_ONCE", attended_at_once):
+                scores = reading_of_t5(model).candidate_scores(candidates)
+            for row, expected_row in zip(scores, expected, strict=True):
+                np.testing.assert_allclose(row, expected_row, rtol=1e-6)
+
+    def test_pairs_are_scored_in_chunks_and_a_rank_that_has_fewer_scores_its_first_again(self):
+        chunks = []
+
+        def score(chunk):
+            chunks.append(chunk)
+            return [10 * example + place for example, place in chunk]
+
+        with mock.patch.object(answerer, "SCORED_TOKENS_AT_ONCE", 7):
+            scores = answerer.score_pairs([["a", "b"], [], ["c", "d", "e"]], score, 3, lambda count: count + 1)
+        self.assertEqual(scores, [[0, 1], [], [20, 21, 22]])
+        self.assertEqual(chunks, [[(0, 0), (0, 1)], [(2, 0), (2, 1)], [(2, 2)], [(0, 0)]])
 
 
 class GreedyTest(parameterized.TestCase):
+    @torch.no_grad()
+    def test_the_loss_of_what_it_has_written_is_that_of_the_plain_way(self):
+        """Answers end at different lengths, and some rows have another target."""
+        model = tiny_t5("umt5", False)
+        answers = reading_of_t5(model, quick=False).generate(greedy(6))
+        targets = written(answers)
+        self.assertGreater(len(set(map(len, targets))), 1)
+        targets[1] = [3, 9, 1]
+        reading = reading_of_t5(model, labels=targets)
+        self.assertEqual(written(reading.generate(greedy(6))), written(answers))
+        np.testing.assert_allclose(reading.nll, reading_of_t5(model, labels=targets).nll, rtol=1e-6)
+        self.assertEqual(reading.tokens, list(map(len, targets)))
+
+    @torch.no_grad()
+    @pytest.mark.slow
+    def test_log_probabilities_of_beams_are_those_of_the_answers_up_to_their_ends(self):
+        model, beams = tiny_t5(), greedy(6, return_dict_in_generate=True, output_scores=True)
+        beams.num_beams, beams.num_return_sequences = 3, 2
+        answers = reading_of_t5(model).generate(beams)
+        ids = [[written([[answer]])[0] for answer in of_row] for of_row in answers]
+        self.assertGreater(len({len(row) for of_row in ids for row in of_row}), 1)
+        expected = reading_of_t5(model, trees=False).candidate_scores(ids)
+        np.testing.assert_allclose([[total for _, total in of_row] for of_row in answers], expected, rtol=1e-5)
+
     @parameterized.parameters(*zip(T5_TYPES, itertools.cycle((40, 4, 1))))
     @pytest.mark.slow
     def test_it_writes_what_generate_writes(self, kind, most):
@@ -326,3 +370,34 @@ class TakenApartTest(parameterized.TestCase):
         self.assertFalse(answerer_of(bart).calls_parts)
         self.assertTrue(answerer_of(tiny_t5()).calls_parts)
         self.assertFalse(answerer_of(tiny_t5(dtype=torch.float16)).calls_parts)
+
+
+class HeadTest(parameterized.TestCase):
+    def read(self, logits, labels, problem_type="single_label_classification"):
+        """A reading of rows of three tokens by a head with these outputs."""
+        model = mock.Mock(return_value=types.SimpleNamespace(logits=torch.tensor(logits)))
+        model.config.problem_type = problem_type
+        head = HeadAnswerer(model, tiny_tokenizer(), SegmentCollator(0), "cpu", AnswerSettings())
+        rows = [{"input_ids": [7, 8, 9], "labels": row} if row else {"input_ids": [7, 8, 9]} for row in labels]
+        return head.read(rows)
+
+    def test_a_number_s_loss_is_its_squared_difference_and_without_a_label_none(self):
+        reading = self.read([[2.0], [5.0], [-1.5]], [[1.5], [5.0], [-100.0]], "regression")
+        self.assertEqual((reading.nll, reading.tokens), ([0.25, 0.0, 0.0], [1, 1, 0]))
+        self.assertEqual(reading.scores, [[2.0], [5.0], [-1.5]])
+
+    def test_a_class_s_loss_is_in_nats_and_without_a_label_none(self):
+        logits = np.log([[0.5, 0.25, 0.25], [0.125, 0.25, 0.625]]) + 3
+        for labels, nll, tokens in (([[2], [1]], [np.log(4), np.log(4)], [1, 1]), ([None, None], [0, 0], [0, 0])):
+            reading = self.read(logits.tolist(), labels)
+            np.testing.assert_allclose(reading.nll, nll, rtol=1e-6)
+            self.assertEqual(reading.tokens, tokens)
+            np.testing.assert_allclose(reading.scores, logits - 3, rtol=1e-5)
+
+    def test_words_are_scored_at_their_first_tokens_and_those_with_an_unknown_label_count_for_nothing(self):
+        shares = np.array([[[0.5, 0.5], [0.25, 0.75], [0.875, 0.125]], [[0.125, 0.875], [0.5, 0.5], [0.25, 0.75]]])
+        reading = self.read(np.log(shares).tolist(), [[0, -100, 1], [1, UNKNOWN_LABEL, -100]])
+        np.testing.assert_allclose(reading.nll, [np.log(2) + np.log(8), -np.log(0.875)], rtol=1e-6)
+        self.assertEqual(reading.tokens, [2, 1])
+        for scores, words in zip(reading.scores, (shares[0, [0, 2]], shares[1, [0, 1]]), strict=True):
+            np.testing.assert_allclose(np.exp(scores), words, rtol=1e-6)

@@ -10,6 +10,8 @@ from tiny_predictor import mini_rows, random_model
 from transformers import GenerationConfig
 
 from t5suite import load_task
+from t5suite.inference.decoding import generation_options
+from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.diverse_beams import GroupSearch, diverse_beam_search
 from t5suite.testing import tiny_tokenizer
 
@@ -173,6 +175,13 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         self.assertEqual(answers, expected)
         if ends_early:
             self.assertIn(eos, [ids[-1] for ids in answers])
+
+    def test_the_settings_of_a_command_are_those_of_the_search(self):
+        settings = DecodingSettings(num_beams=2, num_beam_groups=2, diversity_penalty=2.5, num_return_sequences=2)
+        inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
+        answers = model().generate(**inputs, **generation_options(settings, model(), STEPS, draws=[]))
+        self.assertEqual(trimmed(answers, 1), searched(2, 2.5, config(2)))
+        self.assertNotEqual(trimmed(answers, 1), searched(2, 0.0, config(2)))
 
     def test_answers_do_not_depend_on_the_batch(self):
         self.assertEqual(searched(2, 0.5, config(4)), searched(2, 0.5, config(4), padded=False))

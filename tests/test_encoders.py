@@ -55,6 +55,13 @@ class EncoderTest(parameterized.TestCase):
                 state = whole.get_encoder()(torch.tensor([row])).last_hidden_state[0].mean(0)
                 torch.testing.assert_close(logits, model.classifier(state), rtol=1e-4, atol=1e-5)
 
+            labels, mask = torch.tensor([1, 0]), ids.ne(0).long()
+            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+            expected_loss = torch.nn.functional.cross_entropy(logits_of_rows, labels)
+            self.assertAlmostEqual(loss.item(), expected_loss.item(), places=6)
+            without_mask = model(input_ids=ids[:1]).logits
+            torch.testing.assert_close(without_mask, logits_of_rows[:1], rtol=1e-4, atol=1e-5)
+
         of_decoder = sum("decoder." in tensor for tensor in tensors)
         self.assertEqual(left_out_of(tuner), {"decoder": of_decoder, "lm_head": 1})
 
@@ -141,6 +148,27 @@ class WordsTest(parameterized.TestCase):
         self.assertAlmostEqual(METRICS["token_accuracy"](predicted, right), 100 * np.mean([a == b for a, b in pairs]))
         each = [200 * pairs.count((n, n)) / sum((a == n) + (b == n) for a, b in pairs) for n in labels]
         self.assertAlmostEqual(METRICS["token_f1_macro"](predicted, right), np.mean(each))
+
+    @torch.no_grad()
+    def test_every_word_that_is_asked_for_has_the_label_of_its_first_token(self):
+        model, tokenizer = model_of("bert", VOWELS).eval(), tiny_tokenizer()
+        task = Task("mini", "sentiment", {**ENTRY, "prefix": "words: "})
+        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tokenizer, [task])
+        sentences = [row["sentence"] for row in rows_of(VOWELS, 6)]
+        expected = []
+        for sentence in sentences:
+            words = sentence.split()
+            pieces = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+            labels = model(**pieces).logits[0].argmax(-1).tolist()
+            places = [pieces.word_ids().index(word) for word in range(len(words))]
+            expected.append(" ".join(VOWELS.label_words[labels[place]] for place in places))
+        self.assertGreater(len({label for line in expected for label in line.split()}), 1)
+        for rows in ([{"sentence": sentence} for sentence in sentences], sentences):
+            file = write_rows(folder.parent / "rows.jsonl", rows)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                run_cli("predict", f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu")
+            lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+            self.assertEqual([line["prediction"] for line in lines], expected)
 
     @parameterized.parameters("bert", "t5_encoder")
     @pytest.mark.slow

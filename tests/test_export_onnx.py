@@ -1,8 +1,10 @@
-"""ONNX files compute what their model computes, at any length and batch size."""
+"""ONNX files compute what their model computes, at any length and batch size, and are read as the model is."""
 
 import functools
 import json
+import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,15 @@ from transformers import BertConfig, BertForSequenceClassification, GenerationCo
 
 import fine_tune_t5
 from t5suite import load_task
+from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding, TextEncoding
 from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_graphs import GRAPHS as GRAPHS_BY_FAMILY
 from t5suite.export.onnx_runtime import OnnxModel
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.exported import ExportedPredictor, exported_kind
+from t5suite.inference.exported_files import CTranslate2Files
+from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import (
     bundled_model,
     exits_with,
@@ -189,6 +196,113 @@ class RuntimeTest(TestCase):
             self.runtime().padded([[7], []])
         with exits_with(78, "an encoder alone generates no text"):
             self.runtime().generate([[7]])
+
+
+LENGTHS_OF_TEXTS = Lengths(64, 6)
+WRITTEN = [[30, 31, 32, 33], [40, 1], [50, 51, 1]]  # of four tokens at most; the first has no end
+
+
+class AnswersTest(TestCase):
+    """What is made of the files' outputs."""
+
+    def predictor(self, encoding=None, settings=None, **outputs) -> ExportedPredictor:
+        encoding = encoding or TextEncoding(TOKENIZER, LENGTHS_OF_TEXTS)
+        return ExportedPredictor(SimpleNamespace(**outputs), encoding, batch_size=2, generation_settings=settings)
+
+    def written(self, settings=None, plain=False, **decoding) -> tuple[list, set]:
+        """The answers to three prompts, the longest last, and with which settings the files were asked."""
+        asked = set()
+
+        def write(prompts, *settings_of_batch):
+            asked.add(settings_of_batch)
+            return [WRITTEN[len(prompt) - 1] for prompt in prompts]
+
+        predictor = self.predictor(settings=settings, write=write)
+        answers = predictor.answers([[7], [7, 8], [7, 8, 9]], DecodingSettings(**decoding), 4, plain=plain)
+        return [answer for (answer,) in answers], asked
+
+    def test_an_answer_without_its_end_is_cut_off_unless_the_model_ends_it_by_force(self):
+        answers, asked = self.written()
+        self.assertEqual([answer.truncated for answer in answers], [True, False, False])
+        self.assertEqual([answer.num_tokens for answer in answers], [4, 2, 3])
+        self.assertEqual(
+            [answer.text for answer in answers], [TOKENIZER.decode(ids).removesuffix("</s>") for ids in WRITTEN]
+        )
+        self.assertEqual(asked, {(4, 1, 1, 1.0)})
+        answers, _ = self.written({"forced_eos_token_id": 1})
+        self.assertEqual([answer.truncated for answer in answers], [False] * 3)
+        self.assertEqual(answers[0].text, TOKENIZER.decode(WRITTEN[0][:3]))
+
+    def test_beams_and_their_penalty_are_the_command_s(self):
+        _, asked = self.written(num_beams=3, length_penalty=0.0)
+        self.assertEqual(asked, {(4, 1, 3, 0.0)})
+
+    def test_settings_that_files_do_not_heed_are_refused_for_free_text_alone(self):
+        without_effect = {
+            "num_beams": 1,
+            "max_length": 20,
+            "eos_token_id": 1,
+            "no_repeat_ngram_size": 0,
+            "do_sample": None,
+        }
+        for settings in ({}, without_effect, {"forced_eos_token_id": 1}):
+            self.written(settings)
+        for settings in ({"no_repeat_ngram_size": 3}, {"suppress_tokens": [5]}, {"num_beams": 4}):
+            (name, value), *_ = settings.items()
+            with exits_with(78, re.escape(f"has {name} {value}, which exported files ignore")):
+                self.written({**without_effect, **settings})
+            self.written(settings, plain=True)
+
+    def test_a_number_keeps_to_its_range_and_every_word_has_a_label(self):
+        features = [{"input_ids": [7] * count} for count in (3, 1, 2)]
+        logits = {1: [2.25], 2: [-3.0], 3: [9.0]}
+        numbers = SegmentEncoding(TOKENIZER, LENGTHS_OF_TEXTS, None)
+        model = SimpleNamespace(logits=lambda rows, types: np.array([logits[len(row)] for row in rows]))
+        choices = self.predictor(numbers, model=model).classes(features, (0.0, 5.0))
+        self.assertEqual([choice.text for choice in choices], ["5.0", "2.25", "0.0"])
+        words = LabelsEncoding(TOKENIZER, LENGTHS_OF_TEXTS, ("O", "B", "I"))
+        features = [
+            {"input_ids": [7, 8, 9], "labels": [0, -100, -101]},
+            {"input_ids": [7, 8, 9], "labels": [-100, 0, 0]},
+        ]
+        scores_TV = np.eye(3)[[2, 0, 1]]  # the best label of each token
+        model = SimpleNamespace(logits=lambda rows, types: [scores_TV] * len(rows))
+        choices = self.predictor(words, model=model).classes(features)
+        self.assertEqual([choice.text for choice in choices], ["I B", "O B"])
+
+    def test_an_answer_of_ctranslate2_has_its_end_unless_it_is_as_long_as_it_may_be(self):
+        asked = {}
+
+        def translate_batch(prompts, **settings):
+            asked.update(settings, prompts=prompts)
+            return [SimpleNamespace(hypotheses=[pieces, ["never"]]) for pieces in (["a"], ["a", "b", "c"])]
+
+        def score_batch(prompts, answers, max_input_length):
+            asked.update(answers=answers, scored=prompts, max_input_length=max_input_length)
+            return [SimpleNamespace(log_probs=[-0.5, -0.25]), SimpleNamespace(log_probs=[-2.0])]
+
+        model = SimpleNamespace(translate_batch=translate_batch, score_batch=score_batch)
+        tokenizer = SimpleNamespace(
+            convert_ids_to_tokens=lambda ids: ["pqabc"[number] for number in ids],
+            convert_tokens_to_ids=lambda pieces: ["pqabc".index(piece) for piece in pieces],
+        )
+        with mock.patch.dict(sys.modules, ctranslate2=SimpleNamespace(Translator=lambda *place, **settings: model)):
+            files = CTranslate2Files(self.folder, tokenizer, use_cpu=True)
+        self.assertEqual(files.write([[2, 1], [3, 1]], 3, 1, 4, 0.5), [[2, 1], [2, 3, 4]])
+        self.assertEqual(asked, {"prompts": [["a", "q"], ["b", "q"]], "beam_size": 4, "max_decoding_length": 3,
+                                 "max_input_length": 0, "length_penalty": 0.5})  # fmt: skip
+        self.assertEqual(files.log_probabilities([([2, 1], [3, 4, 1]), ([2, 1], [1])]), [-0.75, -2.0])
+        self.assertEqual((asked["answers"], asked["max_input_length"]), ([["b", "c"], []], 0))
+
+    def test_a_folder_s_kind_is_that_of_its_files_and_weights_come_first(self):
+        self.assertIsNone(exported_kind(self.folder))
+        for file, kind in (("model.bin", "CTranslate2's files"), ("decoder_model.onnx", "ONNX files")):
+            folder = self.folder / file.partition(".")[0]
+            folder.mkdir()
+            (folder / file).touch()
+            self.assertEqual(exported_kind(folder), kind)
+            (folder / "model.safetensors").touch()
+            self.assertIsNone(exported_kind(folder))
 
 
 class GraphsTest(TestCase):

@@ -72,6 +72,23 @@ class PartsTest(parameterized.TestCase):
         else:  # BART's stacks differ in length; all layers of a stack may be frozen
             self.assertTrue(any(f"{LAYER[name]}.1." in key for key in frozen_by(name, freeze="layers:2")))
 
+    @parameterized.parameters("bert", "gpt2")
+    @pytest.mark.quick_cases(1)
+    def test_a_model_of_one_stack_has_that_stack_its_embeddings_and_its_head(self, name):
+        tuner = tuner_of(name)
+        every = [key for key, _ in tuner.model.named_parameters()]
+        names_of_parts = {}
+        for part in (*PARTS[name], "layers"):
+            tuner.model.requires_grad_(True)
+            names_of_parts[part] = tuner.freeze(**{part: 1 if part == "layers" else True})
+            self.assertEqual(untrained(tuner.model), names_of_parts[part])
+        stack, embeddings, head = (names_of_parts[part] for part in PARTS[name])
+        self.assertCountEqual({*stack, *embeddings, *head}, every)
+        self.assertNoCommonElements(stack, [*embeddings, *head])
+        self.assertEqual(names_of_parts["layers"], [key for key in stack if f".{LAYER[name]}.0." in key])
+        of_tables = ("wte", "wpe") if name == "gpt2" else ("word_emb", "position_emb", "token_type_emb")
+        self.assertEqual(embeddings, [key for key in every if any(table in key for table in of_tables)])
+
     def test_patterns_freeze_and_leave_out(self):
         pattern = r"^encoder\.(block|final)(?!.*layer_norm)|decoder.*\.wo\."
         model = tuner_of("t5", freeze_regex=pattern).model

@@ -26,7 +26,8 @@ from huggingface_hub import errors
 from huggingface_hub.utils import hf_raise_for_status
 
 from t5suite import load_task
-from t5suite.base import hub, hub_failures, hub_files
+from t5suite.base import hub, hub_commits, hub_failures, hub_files
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub_failures import Reading, failure_of, read_from_hub
 from t5suite.testing import exits_with
 
@@ -346,6 +347,111 @@ class CachedModelTest(parameterized.TestCase):
     def test_half_a_copy_is_not(self, files, with_weights):
         with exits_with(75, "ConnectError: refused"):
             self.fetch(files, with_weights)
+
+
+OLD, NEW = "0" * 40, "1" * 40
+
+
+class ReadsTest(parameterized.TestCase):
+    """What a run has read, and what a later one reads in its place."""
+
+    def test_a_run_that_resumes_reads_the_commits_of_its_beginning(self):
+        reads = hub_commits.HubReads()
+        requests = {
+            hub_commits.Request("model", "lab/tiny", "main"): OLD,
+            hub_commits.Request("model", "lab/tiny", "v2"): NEW,
+            hub_commits.Request("dataset", "lab/rows"): NEW,
+        }
+        for request, commit in requests.items():
+            reads.note(request, commit)
+        reads.note(hub_commits.Request("dataset", "lab/none"), None)
+        described = reads.described()
+        self.assertEqual(described, {
+            "models": {"lab/tiny": {"revision": "main", "commit": OLD}, "lab/tiny@v2": {"revision": "v2", "commit": NEW}},
+            "datasets": {"lab/rows": {"revision": None, "commit": NEW}},
+        })  # fmt: skip
+        resumed = hub_commits.HubReads(commits={hub_commits.Request("dataset", "lab/rows"): OLD})
+        resumed.continue_from(described)
+        self.assertEqual(resumed.commits, {**requests, hub_commits.Request("dataset", "lab/rows"): OLD})
+        self.assertEqual(resumed.read, {})
+
+    @parameterized.parameters(
+        (503, "lab/tiny", OLD), (503, "lab/none", None), (404, "lab/tiny", None),
+    )  # fmt: skip
+    def test_the_cache_s_commit_is_read_where_the_hub_fails_and_not_where_it_has_no_such_revision(
+        self, status, name, expected
+    ):
+        cache = Path(tempfile.mkdtemp())
+        refs = cache / "models--lab--tiny" / "refs"
+        refs.mkdir(parents=True)
+        (refs / "main").write_text(f"{OLD}\n")
+        error = hub_client_error(status, **({"X_Error_Code": "RevisionNotFound"} if status == 404 else {}))
+        request = hub_commits.Request("model", name)
+        with (
+            mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)),
+            mock.patch.object(hub_commits, "prepare_hub", return_value=True),
+            mock.patch("huggingface_hub.get_hf_file_metadata", side_effect=error),
+            mock.patch.object(hub_failures.time, "sleep"),
+            hub_commits.reading_as(hub_commits.HubReads()),
+        ):
+            if expected is None:
+                with exits_with(75 if status == 503 else 78, name):
+                    hub_commits.look_up(request)
+            else:
+                with self.assertLogs("t5suite", "WARNING") as log:
+                    self.assertEqual(hub_commits.look_up(request), expected)
+                self.assertIn(f"the local cache is read, of commit {OLD}", log.output[-1])
+
+
+class ChosenFilesTest(parameterized.TestCase):
+    """Which files of a repository are downloaded."""
+
+    def fetched(self, files: dict[str, str], with_weights=True) -> list[str]:
+        """The files, in the order of their downloads."""
+        place = Path(tempfile.mkdtemp())
+        downloaded = []
+
+        def download(name, commit, file):
+            (place / file).parent.mkdir(exist_ok=True)
+            (place / file).write_text(files[file])
+            downloaded.append(file)
+            return place / file
+
+        with (
+            mock.patch.object(hub_files, "list_files", return_value=list(files)),
+            mock.patch.object(hub_files, "download_file", side_effect=download),
+            hub_commits.reading_as(hub_commits.HubReads()),
+        ):
+            hub_files.fetch_model("lab/tiny", OLD, with_weights)
+            hub_files.fetch_model("lab/tiny", OLD, with_weights=False)  # is there already
+        return list(dict.fromkeys(downloaded))
+
+    def test_settings_come_before_the_vocabulary_and_what_the_model_does_not_need_stays(self):
+        files = ("tokenizer.json", "spiece.model", "config.json", "model.safetensors", "pytorch_model.bin", "README.md",
+                 "additional_chat_templates/rag.jinja", "onnx/model.onnx", "onnx/config.json", "modeling.py")  # fmt: skip
+        needed = ["config.json", "additional_chat_templates/rag.jinja", "modeling.py", "tokenizer.json", "spiece.model"]
+        contents = dict.fromkeys(files, "{}")
+        self.assertEqual(self.fetched(contents, with_weights=False), needed)
+        self.assertEqual(self.fetched(contents), [*needed, "model.safetensors"])
+
+    def test_the_weights_are_those_that_the_configuration_names_or_all_shards_of_an_index(self):
+        index = json.dumps({"weight_map": {"a": "two.safetensors", "b": "one.safetensors", "c": "two.safetensors"}})
+        files = {"config.json": "{}", "model.safetensors.index.json": index, "pytorch_model.bin": ""}
+        shards = {"one.safetensors": "", "two.safetensors": ""}
+        self.assertEqual(
+            self.fetched(files | shards),
+            ["config.json", "model.safetensors.index.json", "one.safetensors", "two.safetensors"],
+        )
+        named = {"config.json": json.dumps({"transformers_weights": "one.safetensors"})}
+        self.assertEqual(self.fetched({**files, **shards, **named})[-1], "one.safetensors")
+        with self.assertRaisesRegex(DataError, "index.json names two.safetensors, which the repository does not have"):
+            self.fetched({**files, "one.safetensors": ""})
+
+    def test_an_adapter_and_weights_of_another_form_are_refused(self):
+        with self.assertRaisesRegex(ConfigError, "lab/tiny is an adapter, which is read from a folder"):
+            self.fetched({"adapter_config.json": "{}", "adapter_model.safetensors": ""})
+        with self.assertRaisesRegex(ConfigError, r"no weights that PyTorch reads .*; it has tf_model\.h5$"):
+            self.fetched({"config.json": "{}", "tf_model.h5": "", "spiece.model": ""})
 
 
 class NetworkTest(parameterized.TestCase):

@@ -8,7 +8,8 @@ import transformers
 from absl.testing import parameterized
 
 from benchmarks import memory as benchmark
-from t5suite.models.rehearsal import LiveBytes, rehearse
+from t5suite.models.memory import Sharding, estimate
+from t5suite.models.rehearsal import LiveBytes, RehearsedStep, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
 
 ROWS = 640
@@ -95,6 +96,82 @@ class RehearsalTest(parameterized.TestCase):
             return model(input_ids=rows, decoder_input_ids=rows).logits.sum()
 
         self.assertGreater(rehearse(model, step).peak, 10**11)  # more than the machine has
+
+    def test_gradients_of_the_first_micro_batch_are_there_in_the_second_and_may_be_released_at_once(self):
+        """Two matrices of 4 MB; the activations of one row are some KB."""
+        matrix, row = 4_000_000, torch.ones(1, 1000)
+
+        def rehearsed(**settings):
+            layers = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000, bias=False) for _ in range(2)))
+            return rehearse(layers, lambda model: model(row.to(next(model.parameters()).dtype)).sum(), **settings)
+
+        for settings, matrices in (({}, 4), ({"steps": 2}, 5), ({"keep_gradients": False}, 3)):
+            step = rehearsed(**settings)
+            self.assertEqual((step.weights, step.gradients), (2 * matrix, 2 * matrix))
+            self.assertAlmostEqual(step.peak, matrices * matrix, delta=50_000)
+            self.assertLess(step.activations, 20_000)
+        halved = rehearsed(dtype=torch.bfloat16)
+        self.assertEqual((halved.weights, halved.gradients), (matrix, matrix))
+        self.assertAlmostEqual(halved.peak, 2 * matrix, delta=50_000)
+
+
+class Sizes(torch.nn.Module):
+    """A table, a layer of two matrices, and a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(300, 256)
+        matrices = torch.nn.Linear(256, 128, bias=False), torch.nn.Linear(100, 256, bias=False)
+        self.layers = torch.nn.ModuleList([torch.nn.Sequential(*matrices)])
+        self.vector = torch.nn.Parameter(torch.ones(10))
+        self.frozen = torch.nn.Parameter(torch.ones(5), requires_grad=False)
+
+
+TABLE, FIRST, SECOND, VECTOR = 300 * 256, 128 * 256, 256 * 100, 10
+TRAINED = TABLE + FIRST + SECOND + VECTOR
+
+
+class SumsTest(parameterized.TestCase):
+    """What is a sum over parameters, with a step that was rehearsed before."""
+
+    @parameterized.parameters(
+        *((name, 8 * TRAINED) for name in ("adamw", "adamw_rms", "adamw_torch", "adamw_torch_fused")),
+        *((name, 2 * (TRAINED + 3 * TABLE)) for name in ("adamw_8bit", "adamw_bnb_8bit")),
+        *((name, 4 * TRAINED) for name in ("lion_32bit", "adagrad", "rmsprop")),
+        ("lion_8bit", TRAINED + 3 * TABLE),
+        ("sgd", 0),
+        # Rows and columns of what has 128 of both or more.
+        ("adafactor", 4 * (300 + 256 + 128 + 256 + SECOND + VECTOR)),
+    )
+    def test_an_optimizer_s_states_are_of_what_is_trained(self, name, expected):
+        step = RehearsedStep(weights=700, activations=50, peak=1000, gradients=600)
+        memory = estimate(Sizes(), None, optimizer=name, rehearsed=step)
+        sums = {"weights": 700, "gradients": 600, "optimizer": expected, "activations": 50, "host": 0}
+        self.assertEqual(memory, {**sums, "peak": expected + 1000})
+
+    @parameterized.parameters(
+        # weights, gradients, optimizer states, host: of the whole model's W, G and S, a bucket B, the largest layer L
+        ("zero1", lambda W, G, S, B, L: (W, G, S // 4, 0)),
+        ("zero2", lambda W, G, S, B, L: (W, G // 4 + B, S // 4, 0)),
+        ("zero2_offload", lambda W, G, S, B, L: (W, B, 0, S // 4 + G // 4)),
+        ("zero3", lambda W, G, S, B, L: (W // 4 + 2 * L, G // 4 + B, S // 4, 0)),
+        ("zero3_offload", lambda W, G, S, B, L: (2 * L, B, 0, S // 4 + G // 4 + W // 4)),
+    )
+    def test_a_rank_of_four_has_a_fourth_of_what_is_sharded(self, name, expected):
+        whole, gradients, peak = 4 * 10**9, 3 * 10**9, 5 * 10**9
+        step = RehearsedStep(weights=whole, activations=10**9, peak=peak, gradients=gradients)
+        largest = 4 * max(TABLE, FIRST + SECOND)
+        for dtype, states, bucket in ((None, 8 * TRAINED, 2 * 10**8), (torch.bfloat16, 12 * TRAINED, 10**8)):
+            memory = estimate(Sizes(), None, dtype=dtype, sharding=Sharding(name, 4), rehearsed=step)
+            weights, kept_gradients, optimizer, host = expected(whole, gradients, states, bucket, largest)
+            sums = {"weights": weights, "gradients": kept_gradients, "optimizer": optimizer, "host": host}
+            passes = peak - whole + kept_gradients
+            self.assertEqual(memory, {**sums, "activations": 10**9, "peak": weights + optimizer + passes})
+
+    def test_a_bucket_and_gathered_layers_are_no_larger_than_the_model(self):
+        step = RehearsedStep(weights=400, activations=0, peak=400, gradients=300)
+        memory = estimate(Sizes(), None, optimizer="sgd", sharding=Sharding("zero3_offload", 2), rehearsed=step)
+        self.assertEqual((memory["weights"], memory["gradients"], memory["host"]), (400, 300, 350))
 
 
 class EstimateTest(parameterized.TestCase):

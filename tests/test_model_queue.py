@@ -1,17 +1,28 @@
 """Before a model: which requests are let through, what is answered together, what fails alone, what is forgotten."""
 
 import asyncio
+import json
 import threading
+import types
 from typing import NamedTuple
 
 from absl.testing import parameterized
 
+from t5suite import load_task
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import Job
 from t5suite.inference.rows import Row
+from t5suite.inference.serving.app import answered
+from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.gate import Gate
-from t5suite.inference.serving.limits import Busy, Limits
+from t5suite.inference.serving.limits import Busy, ClientLeft, Limits
 from t5suite.inference.serving.model_queue import ModelQueue, QueuedRows
+from t5suite.inference.serving.running import hosts_by_flags
+from t5suite.inference.serving.service import Service
+from t5suite.inference.serving.serving_metrics import ServingMetrics
+from t5suite.inference.settings import InputSettings
+from t5suite.tasks.tokenization import Lengths
 
 
 class Held(NamedTuple):
@@ -59,11 +70,11 @@ class QueueTest(parameterized.TestCase):
 
     def test_a_batch_has_at_most_so_many_rows(self):
         held = self.held_queue(max_rows_at_once=3)
-        futures = [held.queue.submit(texts(*rows)) for rows in (["a", "b"], ["c", "d"], ["e"])]
+        futures = [held.queue.submit(texts(*rows)) for rows in (["a", "b"], ["c", "d"], ["e"], ["f"])]
         held.go_on.set()
         for future in futures:
             future.result()
-        self.assertEqual(held.batches, [["first"], ["a", "b", "e"], ["c", "d"]])
+        self.assertEqual(held.batches, [["first"], ["a", "b", "e"], ["c", "d", "f"]])
 
     @parameterized.parameters(
         {"max_new_tokens": 3}, {"raw": True}, {"scores": True}, {"inputs": True}, {"token_counts": True}, {"labels": ["x", "y"]},
@@ -186,6 +197,16 @@ class GateTest(parameterized.TestCase):
     def test_a_host_is_known_by_name_or_is_an_address_in_numbers(self, host, status):
         self.check(exchange(request(host=host)), status)
 
+    def test_names_of_the_server_s_own_are_known_in_any_case(self):
+        self.check(exchange(request(host="model.LAB:80"), hosts=("Model.lab",)), 200)
+
+    def test_a_second_host_or_key_is_refused(self):
+        scope = request(authorization="Bearer key")
+        self.check(exchange(scope, key="key"), 200)
+        for header, status in ((b"host", 403), (b"authorization", 401)):
+            twice = [pair for pair in scope["headers"] for _ in range(2 if pair[0] == header else 1)]
+            self.check(exchange({**scope, "headers": twice}, key="key"), status)
+
     def test_any_host_is_known_where_every_request_has_a_key(self):
         keyed = request(host="evil.example", authorization="Bearer k")
         self.check(exchange(keyed, hosts=None, key="k"), 200)
@@ -218,3 +239,177 @@ class GateTest(parameterized.TestCase):
         closed = exchange({"type": "websocket", "path": "/predict", "headers": []})
         self.assertEqual((closed.messages, closed.let_through), ([{"type": "websocket.close"}], []))
         self.assertLen(exchange({"type": "lifespan"}).let_through, 1)
+
+
+class SettingsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        {"do_sample": True, "top_p": 1.0, "top_k": 0, "temperature": 0.01}, {"min_new_tokens": 3, "max_new_tokens": 3},
+        {"min_new_tokens": 0, "no_repeat_ngram_size": 0, "seed": 0}, {"num_beams": 2, "num_return_sequences": 2},
+        {"num_beams": 4, "num_beam_groups": 4, "diversity_penalty": 0.0}, {"num_beams": 2, "length_penalty": -1.0},
+        {"do_sample": True, "num_return_sequences": 5}, {"repetition_penalty": 0.5, "max_new_tokens": 1},
+    )  # fmt: skip
+    def test_the_outermost_values_of_a_range_are_in_it(self, **settings):
+        DecodingSettings(**settings).check()
+
+    @parameterized.parameters(
+        ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")), ("top_k", -1), ("temperature", 0.0), ("seed", -1),
+        ("repetition_penalty", 0.0), ("no_repeat_ngram_size", -1), ("min_new_tokens", -1), ("max_new_tokens", 0),
+        ("num_return_sequences", 0), ("num_beams", 0), ("num_beam_groups", 0), ("num_beam_groups", 2),
+        ("length_penalty", 1.0), ("diversity_penalty", 1.0), ("num_beams", 2), ("min_new_tokens", 6),
+    )  # fmt: skip
+    def test_what_is_out_of_its_range_or_has_no_effect_is_refused_by_name(self, name, value):
+        settings = {"do_sample": True, "max_new_tokens": 5, name: value}
+        with self.assertRaisesRegex(ConfigError, f"--{name} {value}"):
+            DecodingSettings(**settings).check()
+
+
+# `(exception, status, message, headers)`
+FAILURES = (
+    (DataError("--num_beams 0: must be at least 1"), 400, "num_beams 0: must be at least 1", {}),
+    (Busy("7 rows are waiting"), 429, "7 rows are waiting; try again later", {"retry-after": "4"}),
+    (TimeoutError(), 503, "no answer within 2.5 seconds", {}),
+    (RuntimeError("a secret"), 500, "the server could not answer; its log says why", {}),
+    (ClientLeft(), 499, None, {}),
+)
+
+
+class ServiceTest(parameterized.TestCase):
+    def service(self, predictor=None, exported_kind=None, **limits) -> Service:
+        text = InputSettings(load_task("mini", "sentiment"), Lengths(64, 6), max_new_tokens=5)
+        job = Job(task=text.task, max_new_tokens=5)
+        predictor = predictor or types.SimpleNamespace(writes=True)
+        service = Service(job, text, predictor, name="m", limits=Limits(**limits), exported_kind=exported_kind)
+        self.addCleanup(service.queue.close)
+        return service
+
+    @parameterized.parameters(
+        ({}, {}, {}), ({"raw": True}, {"raw": True}, {}), ({"labels": "task"}, {"labels": "task"}, {}),
+        ({"labels": ["a", "b"], "include_inputs": True}, {"labels": ["a", "b"], "inputs": True}, {}),
+        ({"scores": True, "max_new_tokens": 9}, {"scores": True, "max_new_tokens": 9}, {"max_new_tokens": 9}),
+    )  # fmt: skip
+    def test_a_request_s_settings_are_those_of_its_answers(self, settings, expected, decoding):
+        service = self.service()
+        job = service.job_of_rows(PredictBody(rows=["a"], **settings))
+        names = ("raw", "labels", "inputs", "scores", "max_new_tokens", "token_counts", "task")
+        default = {**dict.fromkeys(names, False), "labels": None, "max_new_tokens": 5, "task": service.text.task}
+        self.assertEqual({name: getattr(job, name) for name in names}, {**default, **expected})
+        self.assertEqual(job.decoding, DecodingSettings(**decoding))
+
+    @parameterized.parameters(
+        {"min_new_tokens": 2, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "length_penalty": 2.0},
+        {"do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 4, "num_return_sequences": 3},
+        {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "num_beams": 2, "num_return_sequences": 2},
+    )
+    def test_every_setting_of_decoding_arrives(self, **settings):
+        job = self.service().job_of_rows(PredictBody(rows=["a"], **settings))
+        self.assertEqual(job.decoding, DecodingSettings(**settings))
+
+    def test_a_completion_is_drawn_where_it_has_a_temperature_and_raw_always(self):
+        for settings, expected in (
+            ({}, {}),
+            ({"max_tokens": 7}, {"max_new_tokens": 7}),
+            (
+                {"temperature": 0.5, "top_p": 0.25, "n": 3, "seed": 9},
+                {"do_sample": True, "temperature": 0.5, "top_p": 0.25, "num_return_sequences": 3, "seed": 9},
+            ),
+        ):
+            job = self.service().job_of_completion(CompletionBody(prompt="a", **settings))
+            self.assertEqual(job.decoding, DecodingSettings(**expected))
+            self.assertEqual((job.raw, job.token_counts, job.labels, job.scores, job.inputs),
+                             (True, True, None, False, False))  # fmt: skip
+            self.assertEqual(job.max_new_tokens, settings.get("max_tokens", 5))
+
+    def test_a_request_as_large_as_the_limits_is_taken_and_a_larger_one_is_not(self):
+        service = self.service(rows=2, new_tokens=9, beams=3)
+        largest = {"rows": ["a", "b"], "max_new_tokens": 9, "num_beams": 3, "num_return_sequences": 3}
+        service.job_of_rows(PredictBody(**largest))
+        drawn = {"num_beams": 1, "do_sample": True, "num_return_sequences": 4}
+        for larger in ({"rows": ["a"] * 3}, {"max_new_tokens": 10}, {"num_beams": 4}, drawn):
+            with self.assertRaises(DataError):
+                service.job_of_rows(PredictBody(**{**largest, **larger}))
+        with self.assertRaisesRegex(DataError, "max_new_tokens 5: 4 at most"):
+            self.service(new_tokens=4).job_of_completion(CompletionBody(prompt="a"))
+
+    @parameterized.parameters(
+        ("ONNX files", {"num_beams": 2}), ("ONNX files", {"scores": True}), ("CTranslate2's files", {"do_sample": True}),
+        ("CTranslate2's files", {"repetition_penalty": 1.5}), ("CTranslate2's files", {"scores": True}),
+    )  # fmt: skip
+    def test_what_exported_files_cannot_do_is_refused_by_name(self, kind, settings):
+        service = self.service(exported_kind=kind)
+        service.job_of_rows(PredictBody(rows=["a"], max_new_tokens=3, seed=3))
+        with self.assertRaisesRegex(DataError, f"{next(iter(settings))}: .* is {kind}, which cannot"):
+            service.job_of_rows(PredictBody(rows=["a"], **settings))
+
+    def test_ctranslate2_s_beams_are_taken(self):
+        settings = {"num_beams": 2, "length_penalty": 0.5}
+        job = self.service(exported_kind="CTranslate2's files").job_of_rows(PredictBody(rows=["a"], **settings))
+        self.assertEqual(job.decoding, DecodingSettings(**settings))
+
+    def test_a_model_without_text_completes_nothing(self):
+        with self.assertRaisesRegex(DataError, "chooses labels and writes no text"):
+            self.service(types.SimpleNamespace(writes=False)).job_of_completion(CompletionBody(prompt="a"))
+
+    @parameterized.parameters(*FAILURES)
+    def test_a_failure_has_its_status_and_is_counted(self, error, status, message, headers):
+        async def answer():
+            raise error
+
+        metrics = ServingMetrics(lambda: 7)
+        metrics.observe_batch(4, 2.0)  # half a second a row
+        service = types.SimpleNamespace(
+            metrics=metrics, queue=types.SimpleNamespace(waiting_rows=7), limits=Limits(seconds=2.5)
+        )
+        response = asyncio.run(answered(service, "/predict", answer))
+        self.assertEqual(response.status_code, status)
+        self.assertEqual(json.loads(response.body)["detail"] if message else None, message)
+        self.assertEqual({name: response.headers.get(name) for name in headers}, headers)
+        counted = metrics.registry.get_sample_value(
+            "t5suite_requests_total", {"route": "/predict", "status": str(status)}
+        )
+        self.assertEqual(counted, 1.0)
+        self.assertEqual(metrics.registry.get_sample_value("t5suite_request_seconds_count"), 1.0)
+        self.assertEqual(metrics.registry.get_sample_value("t5suite_waiting_rows"), 7.0)
+
+    def test_a_request_that_is_not_answered_in_time_is_withdrawn(self):
+        begun, go_on, answered_texts = threading.Event(), threading.Event(), []
+        service = self.service(seconds=0.02)
+        self.addCleanup(go_on.set)
+
+        def answer(job, requests, on_text):
+            begun.set()
+            go_on.wait(30)
+            answered_texts.extend(request.text for request in requests)
+            return [{"row": 0}] * len(requests)
+
+        async def stays():
+            await asyncio.sleep(60)
+
+        async def leaves():
+            pass
+
+        service.queue.answer = answer
+        service.queue.submit(texts("first", job=Job()))
+        begun.wait(30)
+        with self.assertRaisesRegex(TimeoutError, "0.02 seconds"):
+            asyncio.run(service.lines(Job(), [Row(0, "rows[0]", "late")], stays))
+        with self.assertRaises(ClientLeft):
+            asyncio.run(service.lines(Job(), [Row(0, "rows[0]", "gone")], leaves))
+        self.assertEqual(service.queue.waiting_rows, 0)
+        go_on.set()
+        service.queue.close()
+        self.assertEqual(answered_texts, ["first"])
+
+
+class HostsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("127.0.0.1", None, None, {"localhost", "127.0.0.1", "::1"}),
+        ("127.0.0.1", None, "key", {"localhost", "127.0.0.1", "::1"}),
+        ("127.0.0.2", "a.lab,b.lab", "key", {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a.lab", "b.lab"}),
+        ("0.0.0.0", "a.lab", "key", None),
+        ("model.lab", None, None, {"localhost", "127.0.0.1", "::1", "model.lab"}),
+    )
+    def test_a_server_is_known_by_its_names_and_by_any_where_others_reach_it_with_a_key(
+        self, host, allowed, key, known
+    ):
+        flags = types.SimpleNamespace(host=host, allowed_hosts=allowed)
+        self.assertEqual(hosts_by_flags(flags, key), known)

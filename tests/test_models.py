@@ -245,6 +245,24 @@ def pre_train(model_type, objective, *flags) -> dict:
     return pre_train_t5.main(words)
 
 
+class SpecialTokensTest(parameterized.TestCase):
+    @parameterized.parameters(
+        # As in BART's own configuration, the decoder starts with the end token, which is forced at the end.
+        ("bart", "", {"decoder_start_token_id": 1, "forced_eos_token_id": 1}),
+        ("bart", ",decoder_start_token_id=7", {"decoder_start_token_id": 0, "forced_eos_token_id": 1}),
+        ("t5", "", {"decoder_start_token_id": 0, "eos_token_id": 1}),
+        ("gpt2", "", {"decoder_start_token_id": None, "eos_token_id": 1}),
+    )
+    @pytest.mark.quick_cases(1)
+    def test_a_new_model_s_special_tokens_are_the_tokenizer_s(self, name, more, expected):
+        model = tiny(MODEL_TYPES[name][1] + more, name)
+        for settings in (model.config, model.generation_config):
+            tokens_of_settings = {key: getattr(settings, key, None) for key in expected}
+            self.assertEqual(
+                {"pad_token_id": settings.pad_token_id, **tokens_of_settings}, {"pad_token_id": 0, **expected}
+            )
+
+
 class PreTrainingTest(parameterized.TestCase):
     @parameterized.parameters(("roberta", "masked_lm", 511), ("gpt2", "causal_lm", 1024), ("bert", "masked_lm", 512))
     @pytest.mark.quick_cases(1)

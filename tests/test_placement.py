@@ -119,6 +119,16 @@ class FlagsTest(parameterized.TestCase):
             memory = f"0=0GiB,7={size_of(model) * 2}"
             placement.place_model(model, device_map="sequential", max_memory=memory, device=CPU)
 
+    def test_a_model_that_one_device_holds_is_not_spread(self):
+        model = make_model(tied=True)
+        with self.assertLogs("t5suite", "WARNING") as log:
+            placement.place_model(model, device_map="sequential", max_memory="cpu=1GiB", device=CPU)
+        self.assertIn("--device_map sequential has no effect: the whole model fits cpu", log.output[0])
+        self.assertEqual(placement.by_device(model), {})
+        with exits_with(78, "puts the whole model on cpu, but batches are on cuda:0"):
+            gpu = torch.device("cuda:0")
+            placement.place_model(model, device_map="sequential", max_memory="cpu=1GiB", device=gpu)
+
 
 class OffloadTest(parameterized.TestCase):
     def place(self, model, folder, trains=False):

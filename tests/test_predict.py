@@ -168,23 +168,28 @@ class AnswersTest(parameterized.TestCase):
     @parameterized.parameters((3.0, 40, 0.7), (1.0, 0, 0.4), (1.0, 5, 1.0), (1.0, 0, 1.0), (3.0, 0, 1.0))
     @pytest.mark.quick_cases(1)
     @torch.no_grad()
-    def test_the_first_tokens_of_two_answers_are_drawn_as_numpy_draws_them(self, temperature, top_k, top_p):
-        start = torch.zeros(22, 1, dtype=torch.long)
+    def test_tokens_are_drawn_as_numpy_draws_them(self, temperature, top_k, top_p):
         model = loaded(model_folder())
-        logits_BV = model(**as_batch(input_texts()), decoder_input_ids=start).logits[:, 0].double().numpy()
-        expected = []
-        for row, logits_V in enumerate(logits_BV / temperature):
-            # A row's draws are Philox's, keyed by the seed (42) and the row; each answer's begin 2^192 blocks further.
-            streams = [np.random.Philox(key=[42, row], counter=[0, 0, 0, answer]) for answer in range(2)]
-            uniforms = [np.random.Generator(stream).random() for stream in streams]
-            likeliest = np.argsort(-logits_V)[: top_k or None]
-            shares = np.exp(logits_V[likeliest]) / np.exp(logits_V[likeliest]).sum()
-            nucleus = np.sort(likeliest[np.cumsum(shares) - shares < top_p])
-            shares = np.exp(logits_V[nucleus]) / np.exp(logits_V[nucleus]).sum()
-            places = np.searchsorted(np.cumsum(shares), uniforms, side="right")
-            expected += [[token] for token in nucleus[places]]
-        flags = f"--do_sample --max_new_tokens 1 --temperature {temperature} --top_k {top_k} --top_p {top_p}"
-        self.assertEqual(texts_of(answers(flags, "--num_return_sequences 2")), decoded(expected))
+        texts = [text for text in input_texts() for _ in range(2)]
+        # The draws of a row's answer are Philox's, keyed by the seed and the row, and counted from the answer's number.
+        keys = [(row, answer) for row in range(22) for answer in range(2)]
+        generators = [np.random.Philox(key=[7, row], counter=[0, 0, 0, answer]) for row, answer in keys]
+        uniforms_BT = [np.random.Generator(generator).random(2) for generator in generators]
+        ids_BT = torch.zeros(44, 1, dtype=torch.long)
+        for step in range(2):
+            logits_BV = model(**as_batch(texts), decoder_input_ids=ids_BT).logits[:, -1].double().numpy()
+            drawn = []
+            for logits_V, uniforms_T, last_token in zip(logits_BV / temperature, uniforms_BT, ids_BT[:, -1].tolist()):
+                likeliest = np.argsort(-logits_V)[: top_k or None]
+                shares = np.exp(logits_V[likeliest]) / np.exp(logits_V[likeliest]).sum()
+                nucleus = np.sort(likeliest[np.cumsum(shares) - shares < top_p])
+                shares = np.exp(logits_V[nucleus]) / np.exp(logits_V[nucleus]).sum()
+                token = int(nucleus[np.searchsorted(np.cumsum(shares), uniforms_T[step], side="right")])
+                drawn.append(0 if last_token == 1 else token)  # behind an end, padding
+            ids_BT = torch.cat([ids_BT, torch.tensor(drawn)[:, None]], 1)
+        flags = f"--temperature {temperature} --top_k {top_k} --top_p {top_p} --seed 7 --num_return_sequences 2"
+        texts = [text.strip() for text in texts_of(answers(f"--do_sample --max_new_tokens 2 {flags}"))]
+        self.assertEqual(texts, decoded(ids_BT))
 
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
     @pytest.mark.quick_cases(1)
@@ -358,13 +363,18 @@ class ResumeTest(parameterized.TestCase):
         predict(rows, path, "--no_repeat_ngram_size 3", "--overwrite")
         before = path.read_bytes()
         left_out = "no_repeat_ngram_size 3 there, None here"
-        for flag in ("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw"):
+        for flag in (
+            "--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw", "--num_beams 2",
+            "--scores", "--include_inputs", "--dtype bfloat16", "--input_type jsonl", "--seed 7",
+        ):  # fmt: skip
             name = flag.split()[0].removeprefix("--")
             with exits_with(78, rf"[(; ]{name} \S+ there, \S+ here.*--overwrite"):
                 predict(rows, path, flag)
         with exits_with(78, rf"\({left_out}\); .*--overwrite"):
             predict(rows, path)
-        for content in ("{", "[]", '{"format": 1}'):
+        written = json.loads(progress_path(path).read_text())
+        changed = [json.dumps({**written, **changes}) for changes in ({"format": 2}, {"rows": "5"}, {"settings": []})]
+        for content in ("{", "[]", '{"format": 1}', *changed):
             progress_path(path).write_text(content)
             with exits_with(78, "cannot be read"):
                 predict(rows, path)
@@ -467,7 +477,7 @@ class RowsTest(parameterized.TestCase):
         self.assertEqual(models_texts(path, flags), expected)
 
     @parameterized.parameters(
-        ("rows.txt", "one\r\n\ntwo", ["one", "", "two"]),
+        ("rows.txt", "\ufeffone\r\n\ntwo", ["one", "", "two"]),
         ("rows.jsonl", '\ufeff{"inputs": "a"}\n\n"b"\n', ["a", "b"]),
         ("rows.json", '[\n {"inputs": "a"},\n {"inputs": "b"}]', ["a", "b"]),
     )
@@ -487,6 +497,7 @@ class RowsTest(parameterized.TestCase):
         ('"a"\n\n1', "", "rows.jsonl:3: expected"),
         ("[1]", "", "rows.jsonl: entry 0 .* not an object"),
         (b"\xff", "", "rows.jsonl:1: not UTF-8"),
+        (b"good\n\xff", "--input_type text", "rows.jsonl:2: not UTF-8"),
         ("{", "", "rows.jsonl:1: not JSON"),
     )
     def test_rows_that_cannot_be_read_are_named(self, content, flags, message):

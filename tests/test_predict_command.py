@@ -54,6 +54,7 @@ class FoldersAndFormsTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp())
         (folder / "b.txt").write_text("good\nbad\n")
         (folder / "a.jsonl").write_text('{"input": "fine", "idx": 7}\n')
+        (folder / ".notes.md").touch()
         lines = printed("--raw", rows=str(folder))
         self.assertEqual([(line["row"], line["file"]) for line in lines], [(0, "a.jsonl"), (1, "b.txt"), (2, "b.txt")])
         alone = [*printed("--raw", rows=str(folder / "a.jsonl")), *printed("--raw", rows=str(folder / "b.txt"))]

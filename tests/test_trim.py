@@ -184,27 +184,35 @@ class EveryVocabularyTest(TestCase):
             self.assertEqual(after.encode("Straße bada"), tokenizer("Straße bada")["input_ids"][:-1])
 
     @pytest.mark.slow
-    def test_every_id_of_the_settings_keeps_its_piece(self):
-        folder = Path(shutil.copytree(source("NLLB"), self.folder / "nllb"))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        vocabulary = tokenizer.get_vocab()
-        kept = read_json(trimmed("NLLB") / "kept_ids.json")
-        dropped = next(number for number in range(1000, 1490) if number not in kept)
-        pieces = {"in_text": tokenizer(lines()[0].split()[3]).input_ids[1], "dropped": dropped}
+    def test_every_id_of_the_settings_keeps_its_piece_and_merges_that_are_left_segment_as_before(self):
+        folder = make_folder("NLLB", self.folder / "nllb", lines()[:20], 400)
+        before = AutoTokenizer.from_pretrained(folder)
+        vocabulary = before.get_vocab()
+        ordinary = range(100, 400)
         settings = GenerationConfig.from_pretrained(folder)
         settings.forced_bos_token_id = vocabulary["zul_Latn"]
         settings.eos_token_id = [2, vocabulary["eng_Latn"]]
-        settings.suppress_tokens = [pieces["dropped"], pieces["in_text"]]
-        settings.bad_words_ids = [[pieces["in_text"], 2], [pieces["dropped"]]]
+        settings.suppress_tokens = [*ordinary]
+        settings.bad_words_ids = [[number, 2] for number in ordinary]
+        settings.sequence_bias = [[[2, number], -1.5] for number in ordinary]
         settings.save_pretrained(folder)
-        self.trim(folder, "--check")
-        self.assertNotIn(pieces["dropped"], self.kept_ids())
+        record = self.trim(folder)
         new_ids = {old: new for new, old in enumerate(self.kept_ids())}
+        left = [new_ids[number] for number in ordinary if number in new_ids]
+        self.assertBetween(len(left), 1, len(ordinary) - 1)
         after = json.loads((self.output / "generation_config.json").read_text())
         self.assertEqual(after["forced_bos_token_id"], new_ids[vocabulary["zul_Latn"]])
         self.assertEqual(after["eos_token_id"], [2, new_ids[vocabulary["eng_Latn"]]])
-        self.assertEqual(after["suppress_tokens"], [new_ids[pieces["in_text"]]])
-        self.assertEqual(after["bad_words_ids"], [[new_ids[pieces["in_text"]], 2]])
+        self.assertEqual(after["suppress_tokens"], left)
+        self.assertEqual(after["bad_words_ids"], [[number, 2] for number in left])
+        self.assertEqual(after["sequence_bias"], [[[2, number], -1.5] for number in left])
+        tokenizer = AutoTokenizer.from_pretrained(self.output)
+        self.assertEqual(segmented(tokenizer, own_text()), segmented(before, own_text()))
+        pieces = {piece: new_ids[number] for piece, number in vocabulary.items() if number in new_ids}
+        self.assertEqual(tokenizer.get_vocab(), pieces)
+        merges = read_json(self.output / "tokenizer.json")["model"]["merges"]
+        self.assertTrue(all({first, second, first + second} <= pieces.keys() for first, second in merges))
+        self.assertGreater(record["kept"]["on the way of merges"], 0)
 
     @pytest.mark.slow
     def test_bfloat16_stays_bfloat16(self):

@@ -12,6 +12,7 @@ DeepSpeed's stages (arXiv:1910.02054, section 3) give each of n ranks an n-th of
 weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 copy of the weights besides the moments.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -152,15 +153,16 @@ def _sharded(held: HeldBytes, sharding: Sharding, bucket: int, largest_layer: in
 
 
 def _largest_layer(model) -> int:
-    """Bytes of the largest module that has weights of its own or is one of a list of layers: what stage 3 gathers."""
+    """Bytes of the largest layer of a list, or of the weights that one module itself has: what stage 3 gathers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     layers = [layer for module in lists for layer in module]
-    leaves = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
-    return max(_bytes_of_weights(module) for module in [*layers, *leaves])
+    sizes = [_bytes_of(layer.parameters()) for layer in layers]
+    sizes += [_bytes_of(module.parameters(recurse=False)) for module in model.modules()]
+    return max(sizes)
 
 
-def _bytes_of_weights(module: nn.Module) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+def _bytes_of(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
 def _moments(count: int):
