@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import json
 import math
 import os
 import signal
@@ -29,6 +30,8 @@ from t5suite.launch.sweep_search import (
     trial_parameters,
 )
 from t5suite.launch.sweep_store import TrialStore
+from t5suite.launch.trial_metrics import has_done_all_steps, read_curve, result_of_run
+from t5suite.launch.trials import describe_exit
 from t5suite.runs.lock import RunLock
 from t5suite.testing import exits_with
 
@@ -155,6 +158,97 @@ class TrialStoreTest(parameterized.TestCase):
         reported = [trial.intermediate_values for trial in second.study.get_trials()]
         self.assertEqual(reported[0], {1: 2.0, 2: 1.5})
         self.assertEqual((reported[1][1], [*reported[1]]), (3.0, [1, 2]))
+
+    @parameterized.parameters(("maximize", 80.0, 79.9), ("minimize", 80.0, 80.1))
+    def test_no_trial_is_begun_once_one_has_a_value_as_good_as_the_target(self, goal, reached, missed):
+        self.wanted = Search(self.wanted.parameters, "random", goal=goal, target=80.0)
+        store = self.store()
+        store.end(store.claim(limit=9), "complete", value=missed)
+        unfinished = store.claim(limit=9)
+        self.assertEqual(unfinished.number, 1)
+        store.end(store.claim(limit=9), "complete", value=reached)
+        self.assertIsNone(store.claim(limit=9))
+        store.give_back(unfinished)
+        self.assertEqual(store.claim(limit=9).number, 1, "what was begun goes on")
+
+    def test_trials_of_a_process_that_has_died_are_run_again_but_not_one_whose_end_it_had_noted(self):
+        first, second = self.store(), self.store()
+        ended, running = first.claim(limit=3), first.claim(limit=3)
+        first.note(ended, state="complete", value=4.0)  # and died before Optuna was told
+        first.close()
+        again = second.claim(limit=3)
+        self.assertEqual((again.number, again.parameters), (running.number, running.parameters))
+        self.assertEqual((again.status["starts"], again.status["owner"]), (2, second.name))
+        trial = second.study.get_trials()[ended.number]
+        self.assertEqual((trial.state.name, trial.value), ("COMPLETE", 4.0))
+        self.assertEqual([second.claim(limit=3).number, second.claim(limit=3)], [2, None])
+
+    def test_half_a_line_at_the_journal_s_end_is_cut_off(self):
+        first = self.store()
+        first.end(first.claim(limit=3), "complete", value=1.0)
+        first.close()
+        journal = Path(self.directory) / "journal.log"
+        whole = journal.read_bytes()
+        journal.write_bytes(whole + b'{"op_code": 4, "worker')
+        statuses = self.store().statuses()
+        self.assertEqual([(number, status["value"]) for number, _, status in statuses], [(0, 1.0)])
+        self.assertStartsWith(journal.read_bytes(), whole)
+
+
+class TrialMetricsTest(parameterized.TestCase):
+    """What a trial's run directory says of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+
+    def write(self, **files) -> None:
+        for name, content in files.items():
+            (self.folder / f"{name}.json").write_text(json.dumps(content))
+
+    def test_a_curve_has_the_last_value_of_each_step_in_the_steps_order(self):
+        lines = [
+            {"step": 20, "eval/f1": 60.0, "eval/loss": 1.0, "eval/accuracy": 3.0},
+            {"step": 10, "eval/f1": 50, "train/loss": 2.0, "eval/accuracy": None},
+            {"step": 30, "train/loss": 1.0}, {"eval/f1": 99.0}, {"step": "40", "eval/f1": 99.0}, [5], "text",
+            {"step": 40, "eval/f1": "70"}, {"step": 20, "eval/f1": 55.0, "eval/accuracy": 4.0},
+        ]  # fmt: skip
+        path = self.folder / "metrics.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)) + '\nno json\n{"step": 50, "eval/f1": 98.0}')
+        curve = read_curve(str(path), "eval/f1")
+        self.assertEqual(curve.points[:2], [(10, 50.0), (20, 55.0)])
+        self.assertLen(curve.points, 3)
+        self.assertTrue(math.isnan(curve.values[2]), "a text is no number")
+        self.assertEqual(curve.last_step, 40)
+        self.assertEqual(curve.metric_names, {"eval/f1", "eval/loss", "eval/accuracy", "train/loss"})
+        self.assertEqual(curve.scores_at_best("maximize"), {"eval/accuracy": 4.0})
+        self.assertEqual(curve.scores_at_best("minimize"), {"eval/accuracy": None})
+
+    def test_a_run_has_done_all_steps_where_its_last_logged_one_is_its_last(self):
+        self.assertFalse(has_done_all_steps(self.folder, 10), "no manifest")
+        self.write(manifest={"total_steps": 10})
+        self.assertEqual(
+            [has_done_all_steps(self.folder, step) for step in (9, 10, 11, None)], [False, True, True, False]
+        )
+        self.write(manifest={"total_steps": None})
+        self.assertFalse(has_done_all_steps(self.folder, 10), "as many as there are rows")
+
+    def test_a_run_s_result_is_the_mean_of_its_tasks_figures(self):
+        self.assertIsNone(result_of_run(self.folder), "no results")
+        self.write(manifest={"run_id": "4f2a", "settings": {"benchmark": "glue"}})
+        for tasks, result in (
+            ({"rte": {"accuracy": 70.0, "invalid_rate": 3.0}}, 70.0),
+            ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": 40.0}, "sst2": {"accuracy": 94.0}}, 68.0),
+            ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": None}}, None),
+            ({}, None),
+        ):
+            self.write(results={"tasks": tasks, "averages": {}})
+            self.assertEqual(result_of_run(self.folder), result, tasks)
+
+    def test_an_exit_code_is_said_in_words(self):
+        for code, words in ((-9, "ended by SIGKILL"), (-250, "ended by signal 250"), (3, "exit code 3"),
+                            (78, "exit code 78: bad configuration")):  # fmt: skip
+            self.assertEqual(describe_exit(code), words)
 
 
 class GridsTest(parameterized.TestCase):
