@@ -15,9 +15,10 @@ from unittest import mock
 import optuna
 from absl.testing import parameterized
 
-from t5suite.launch import process_groups, running_trials
-from t5suite.launch.running_trials import RunningTrial
-from t5suite.launch.sweep_files import Parameter
+from t5suite.launch import process_groups, running_trials, trials
+from t5suite.launch.running_trials import RunningTrial, TrialFiles
+from t5suite.launch.sweep_files import Parameter, SweepFile
+from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_search import (
     WITHOUT_COUNTERPART,
@@ -30,8 +31,9 @@ from t5suite.launch.sweep_search import (
     trial_parameters,
 )
 from t5suite.launch.sweep_store import TrialStore
+from t5suite.launch.sweeps import Sweep
 from t5suite.launch.trial_metrics import has_done_all_steps, read_curve, result_of_run
-from t5suite.launch.trials import describe_exit
+from t5suite.launch.trials import TrialProcess, describe_exit
 from t5suite.runs.lock import RunLock
 from t5suite.testing import exits_with
 
@@ -249,6 +251,116 @@ class TrialMetricsTest(parameterized.TestCase):
         for code, words in ((-9, "ended by SIGKILL"), (-250, "ended by signal 250"), (3, "exit code 3"),
                             (78, "exit code 78: bad configuration")):  # fmt: skip
             self.assertEqual(describe_exit(code), words)
+
+
+# (exit code, why it was asked to stop, starts, the last step, of ten) -> state, whether another process may take it,
+# a part of the message.
+ENDS = [
+    (0, "", 1, 10, "complete", False, "finished, best 64"),
+    (0, "pruned", 1, 10, "complete", False, "finished, best 64"),
+    (75, "", 1, 4, "preempted", True, "preempted at step 4"),
+    (75, "", 20, 4, "failed", False, "exit code 75: preempted, 20 times"),
+    (-15, "preempted", 1, 4, "preempted", True, "preempted at step 4"),
+    (-9, "", 19, 4, "preempted", False, "ended by SIGKILL from outside; --resume continues it"),
+    (137, "", 1, 4, "preempted", False, "from outside"),
+    (-9, "", 20, 4, "failed", False, "ended by SIGKILL, 20 times"),
+    (-11, "", 1, 4, "failed", False, "failed, ended by SIGSEGV"),
+    (-15, "pruned", 1, 4, "pruned", False, "stopped early at step 4, best 64"),
+    (75, "pruned", 1, 10, "preempted", True, "has done all its steps, to 10: it goes on to its scores"),
+    (75, "pruned", 20, 10, "pruned", False, "stopped early at step 10"),
+    (65, "", 1, 4, "failed", False, "failed, exit code 65: bad data"),
+]
+
+
+class EndsTest(parameterized.TestCase):
+    """What a sweep records of a trial whose processes have ended."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        content = {
+            "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + 2))}},
+        }  # fmt: skip
+        cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
+        cls.sweep.has_succeeded = True
+        cls.addClassCleanup(cls.sweep.store.close)
+
+    def ended(self, exit_code, stopped, starts, step) -> tuple[RunningTrial, str]:
+        """A trial with values at its last step and before, which has ended, and what is said of it."""
+        claim = self.sweep.store.claim(100)
+        claim.status["starts"] = starts
+        files = TrialFiles(self.sweep.directory, claim.number)
+        files.run_dir.mkdir(parents=True)
+        (files.run_dir / "manifest.json").write_text(json.dumps({"total_steps": 10}))
+        lines = [{"step": step - 2, "eval/f1": 64.0}, {"step": step, "eval/f1": 61.0}] if step else []
+        files.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        files.log.touch()
+        slot = RunningTrial(claim, files, mock.Mock(), stopped=stopped)
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
+            self.sweep._end(slot, exit_code)
+        return slot, shown.getvalue()
+
+    def test_what_is_stopped_from_outside_goes_on_and_what_fails_does_not(self):
+        for exit_code, stopped, starts, step, state, is_free, message in ENDS:
+            slot, shown = self.ended(exit_code, stopped, starts, step)
+            record = self.sweep.records()[slot.claim.number]
+            case = (exit_code, stopped, starts, step)
+            self.assertEqual((record["state"], record["exit_code"]), (state, exit_code), case)
+            self.assertEqual((record["value"], record["last_step"]), (64.0, step), case)
+            self.assertIn(message, shown)
+            self.assertEqual(slot.claim.status["owner"] == "", is_free, case)
+            if state == "preempted":  # so that the next case does not continue it
+                self.sweep.store.end(slot.claim, "failed")
+        self.assertIsNone(self.sweep.error)
+
+    def test_one_that_logs_no_value_of_the_metric_has_failed(self):
+        slot, shown = self.ended(0, "", 1, None)
+        self.assertEqual(self.sweep.records()[slot.claim.number]["state"], "failed")
+        self.assertIn("it ended without logging eval/f1; it logged no metric", shown)
+
+
+class TrialProcessTest(parameterized.TestCase):
+    """The processes of a trial, all of which have to end."""
+
+    def setUp(self):
+        super().setUp()
+        self.members, self.signals, self.now = [7, 8], [], 100.0
+        self.enter_context(mock.patch.object(trials, "group_members", lambda group: self.members))
+        send = lambda group, number: self.signals.append((group, number))
+        self.enter_context(mock.patch.object(trials, "signal_group", send))
+        self.enter_context(mock.patch.object(trials.time, "monotonic", lambda: self.now))
+        self.process = TrialProcess(["x"], "log", {})
+        self.process._process = mock.Mock(pid=7, **{"poll.return_value": None})
+
+    def test_one_that_is_asked_to_stop_is_killed_after_its_grace(self):
+        self.assertIsNone(self.process.poll())
+        self.process.stop(grace=5)
+        self.process.stop(grace=500)
+        self.now = 104.9
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM)])
+        self.now = 105.0
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM), (7, signal.SIGKILL)])
+
+    def test_by_force_it_is_killed_at_once(self):
+        self.process.stop(grace=500)
+        self.process.kill()
+        self.process.poll()
+        self.assertEqual(self.signals, [(7, signal.SIGTERM), (7, signal.SIGKILL)])
+
+    def test_it_has_ended_when_the_others_of_its_group_have_ended_too(self):
+        self.process._process.poll.return_value = 3
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM)])
+        self.members = []
+        self.assertEqual(self.process.poll(), 3)
+
+    def test_a_group_s_members_are_its_living_processes(self):
+        self.assertIn(os.getpid(), process_groups.group_members(os.getpgrp()))
+        self.assertIn(os.getpid(), process_groups.group_members(os.getsid(0)))
+        self.assertEmpty(process_groups.group_members(2**22 + 1))
 
 
 class GridsTest(parameterized.TestCase):
