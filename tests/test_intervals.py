@@ -1,5 +1,10 @@
-"""Intervals and paired p-values: by brute force, by exact distributions, and by how often they hold the true value."""
+"""Intervals and paired p-values: by brute force, by exact distributions, and by how often they hold the true value.
 
+Also which checkpoint's score is marked as the best.
+"""
+
+import contextlib
+import io
 import itertools
 import math
 import random
@@ -10,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from absl.testing import parameterized
+from shown_tables import terminal_tables
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
@@ -17,6 +23,7 @@ from t5suite.reports import intervals
 from t5suite.reports.compare import mcnemar_test, score_cells
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import SUMS, Statistic, statistic_of, units_of
+from t5suite.reports.tables import print_checkpoint_table
 from t5suite.tasks.metrics import METRICS
 
 
@@ -379,3 +386,19 @@ class SmallestPTest(parameterized.TestCase):
         bootstrap, cell = self.shown("accuracy", [0] * 6 + [1] * 14, [1] * 13 + [0] * 3 + [1] * 4, [1] * 20)
         self.assertGreater(bootstrap["p"], 0.01)
         self.assertEqual(cell, f"{bootstrap['p']:.4f}")
+
+
+class CheckpointsTest(parameterized.TestCase):
+    def test_the_first_step_of_a_task_s_best_score_is_marked_and_none_without_a_score(self):
+        scores = {
+            10: {"rte": 60.0, "cola": math.nan, "stsb": math.nan},
+            20: {"rte": 71.256, "cola": -3.0, "stsb": math.nan},
+            30: {"rte": 71.256, "cola": -1.0},
+        }
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            print_checkpoint_table(scores, "checkpoints")
+        (rows,) = terminal_tables(shown.getvalue())
+        self.assertEqual([row["step"] for row in rows], ["10", "20", "30"])
+        self.assertEqual([row["rte"] for row in rows], ["60.00", "71.26*", "71.26"])
+        self.assertEqual([row["cola"] for row in rows], ["nan", "-3.00", "-1.00*"])
+        self.assertEqual([row["stsb"] for row in rows], ["nan", "nan", "nan"])
