@@ -216,6 +216,8 @@ class ErrorTest(parameterized.TestCase):
         (["preview", *task_flags("glue", "rte"), "--limit", "0"], "--limit 0: must be at least 1"),
         (["preview", *task_flags("glue", "rte"), "--split", "valdation", "--rows", "x"], "--split: unknown split 'valdation'; did you mean validation?"),
         (["preview", *task_flags("glue", "ax"), "--split", "train"], "glue/ax has no train split; it has test"),
+        (["sweep", "lint"], "t5suite sweep lint: give the sweep files"),
+        (["sweep", "x.yaml", "--metric", "eval/f1"], "--metric is for grids; a sweep file has its own `metric:`"),
     )  # fmt: skip
     def test_wrong_flags_are_configuration_errors(self, argv, message):
         with exits_with(78) as error:
@@ -312,6 +314,12 @@ class ScoreTest(parameterized.TestCase):
         texts = ["entailment", "entails"]
         predictions = [{"prediction": text, "row": 0, "idx": 9} for text in texts] if as_object else texts
         self.assertEqual(score("glue", "rte", RTE_ROWS, predictions), {"accuracy": 50.0, "invalid_rate": 50.0})
+
+    def test_rows_of_which_some_have_a_label_are_refused_and_without_any_there_is_no_score(self):
+        labelled, unlabelled = {**RTE_ROWS[0], "label": 0}, {**RTE_ROWS[0], "label": -1}
+        with exits_with(65, r"rows.jsonl:1: no label, but line 2 has one; score only labelled rows"):
+            score("glue", "rte", [unlabelled, labelled], ["entailment"] * 2)
+        self.assertEqual(score("glue", "rte", [unlabelled] * 2, ["entailment"] * 2), {})
 
     @parameterized.parameters(
         ([7], "predictions.jsonl:1: expected one JSON string or object a line"),

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from report_runs import answers_again, make_run, reported
+from report_runs import answers_again, make_run, reported, written
 from support import folder
 
+from t5suite import load_task
 from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 WORDS = "soup stew bread cake pie".split()
@@ -353,6 +354,66 @@ class OwnRowsTest(parameterized.TestCase):
         for run, has_texts in ((subset_run(1), False), (run_over_file(1), False), (own_run(reviews()), True)):
             (path,) = run.glob("predictions/*.jsonl")
             self.assertEqual(["inputs" in line for line in read_rows(path)], [has_texts] * len(read_rows(path)))
+
+
+# MultiRC's questions: the labels of their answers, and which of these A and B have wrong.
+QUESTIONS = [([1, 0, 1], [], [1]), ([0, 1], [0], []), ([1, 0, 0], [], [0]), ([1], [0], [0])]
+
+
+def run_of_questions(name: str, data_dir: Path, answers: list[tuple], scores: dict) -> Path:
+    """A run over MultiRC's rows; `answers` are `(idx, label, predicted label)`."""
+    words = ("False", "True")
+    lines = [
+        {"row": row, "example": 0, "prediction": words[predicted], "target": words[label], "idx": idx}
+        for row, (idx, label, predicted) in enumerate(answers)
+    ]
+    manifest = {
+        "run_id": name, "tasks": {"multirc": load_task("super_glue", "multirc").entry}, "marks": {}, "data": {},
+        "settings": {"benchmark": "super_glue", "dataset_name": "multirc", "seed": 1, "data_dir": str(data_dir)},
+    }  # fmt: skip
+    return written(folder() / name, manifest, "multirc.validation", lines, {"multirc": scores})
+
+
+class GroupsTest(parameterized.TestCase):
+    def test_questions_of_several_rows_are_drawn_and_counted_as_wholes(self):
+        """By hand: A has 2 of 4 questions right, B 1. Of 5 true answers A has 4 and one more, B 3 and one more."""
+        rows, sides = [], ([], [])
+        for question, (labels, *wrong) in enumerate(QUESTIONS):
+            for place, label in enumerate(labels):
+                idx = {"paragraph": question // 2, "question": question, "answer": len(rows)}
+                texts = {"paragraph": f"P {question // 2}.", "question": f"Q {question}?", "answer": f"A {place}"}
+                rows.append({**texts, "label": label, "idx": idx})
+                for side, places in zip(sides, wrong, strict=True):
+                    side.append((idx, label, 1 - label if place in places else label))
+        data_dir = folder()
+        write_rows(data_dir / "super_glue" / "multirc" / "validation.jsonl", rows)
+        scores = {"f1": 100 * 8 / 10, "exact_match": 50.0}, {"f1": 100 * 6 / 9, "exact_match": 25.0}
+        runs = [run_of_questions(name, data_dir, *both) for name, *both in zip("ab", sides, scores, strict=True)]
+        comparison = Comparison(*runs)
+        entries = {entry["metric"]: entry for entry in comparison.scores}
+        self.assertEqual(comparison.notes, [])
+        for metric in ("f1", "exact_match"):
+            entry = entries[metric]
+            self.assertAlmostEqual(entry["a"], scores[0][metric])
+            self.assertAlmostEqual(entry["b"], scores[1][metric])
+            self.assertEqual((entry["rows"], entry["bootstrap"]["units"]), (9, 4))
+        self.assertEqual(entries["exact_match"]["mcnemar"], {"only_a": 2, "only_b": 1, "p": 1.0})
+        self.assertIsNone(entries["f1"]["mcnemar"])
+        flips = {(flip["key"], flip["flip"]) for flip in comparison.flips}
+        keys = [f"answer {place}, paragraph {place // 5}, question" for place in range(9)]
+        self.assertEqual(flips, {(f"{keys[1]} 0", "lost"), (f"{keys[3]} 1", "gained"), (f"{keys[5]} 2", "lost")})
+
+    def test_without_labels_there_are_no_scores_and_no_flips(self):
+        runs = two_runs()
+        for run in runs:
+            lines = [{"row": line["row"], "idx": line["idx"], "inputs": "x", "prediction": line["prediction"]}
+                     for line in read_rows(run / PREDICTIONS)]  # fmt: skip
+            write_rows(run / PREDICTIONS, lines)
+        comparison = Comparison(*runs)
+        self.assertEqual((comparison.scores, comparison.flips), ([], []))
+        self.assertIn(
+            "sentiment: the scores cannot be recomputed without labels; only flips are shown", comparison.notes
+        )
 
 
 # Every row's faults, of ten rows each; what A and B answer to them.

@@ -151,6 +151,18 @@ class MachineTest(DoctorTest):
     def test_threads_are_held_against_cores(self, threads, level):
         self.assertEqual(self.finding("cpu", OMP_NUM_THREADS=threads).level, level)
 
+    def test_little_space_and_too_many_threads_are_named(self):
+        """Of a disk less than 10 GiB are little, less than 256 MiB too little; of shared memory less than 512 MiB."""
+        for free, threads, levels in (
+            (10 * 2**30 - 1, "4096", (WARN, WARN, OK, WARN)), (2**28 - 1, "many", (FAIL, FAIL, WARN, WARN)),
+        ):  # fmt: skip
+            usage = SimpleNamespace(free=free, total=2**40)
+            with mock.patch("shutil.disk_usage", return_value=usage):
+                findings = {finding.name: finding for finding in self.findings(OMP_NUM_THREADS=threads)}
+            names = ("disk", "hub cache", "shared memory", "cpu")
+            self.assertEqual(tuple(findings[name].level for name in names), levels, free)
+        self.assertStartsWith(findings["disk"].what, "256.0 MiB free at ")
+
     def test_every_gpu_is_held_against_what_t5_needs(self):
         """One is too old for bfloat16, one is almost full, one is fine; memory is in bytes."""
         gpus = [("T4", (7, 5), 15, 16), ("A100", (8, 0), 7, 80), ("H200", (9, 0), 100, 141)]

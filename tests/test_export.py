@@ -322,6 +322,7 @@ class FlagsTest(TestCase):
         ("--format onx", "unknown format 'onx'; did you mean onnx"), ("--dtype bfloat1", "'bfloat1'; did you mean bfloat16"),
         ("--format onnx --quantize int4", "--quantize int4: only int8 is supported"),
         ("--format onnx --dtype bfloat16", "such files hold float32"),
+        ("--format ctranslate2 --encoder_only", "--format ctranslate2: a bare encoder is written only as hf"),
     )  # fmt: skip
     def test_flags_that_do_not_go_together_are_refused(self, flags, message):
         with exits_with(78, message):

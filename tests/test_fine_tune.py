@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from absl.testing import parameterized
 from safetensors.torch import load_file
+from shown_tables import terminal_tables
 from support import later_wins
 from transformers import TrainerCallback
 
@@ -159,9 +160,16 @@ class RunDirectoryTest(parameterized.TestCase):
             run(*self.flags, "--learning_rate", "0.1", output_dir=self.directory)
 
     def test_every_checkpoint_can_be_scored(self):
-        by_step, _ = run("--dataset_name", "all", "--eval_checkpoints", "all", output_dir=self.directory)
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            by_step, _ = run("--dataset_name", "all", "--eval_checkpoints", "all", output_dir=self.directory)
         self.assertEqual(list(by_step), ["2", "4"])
         self.assertEqual(by_step["4"]["tasks"].keys(), self.results["tasks"].keys())
+        (rows,) = [table for table in terminal_tables(shown.getvalue()) if "step" in table[0]]
+        for task in ("sentiment", "entailment"):
+            scores = {step: results["tasks"][task]["accuracy"] for step, results in by_step.items()}
+            best = max(scores, key=scores.get)  # of equal ones the first
+            cells = {step: f"{score:.2f}{'*' if step == best else ''}" for step, score in scores.items()}
+            self.assertEqual({row["step"]: row[task] for row in rows}, cells)
 
 
 class ModesTest(parameterized.TestCase):

@@ -1,5 +1,10 @@
-"""Intervals and paired p-values: by brute force, by exact distributions, and by how often they hold the true value."""
+"""Intervals and paired p-values: by brute force, by exact distributions, and by how often they hold the true value.
 
+Also which checkpoint's score is marked as the best.
+"""
+
+import contextlib
+import io
 import itertools
 import math
 import random
@@ -10,13 +15,15 @@ import numpy as np
 import pytest
 import scipy.stats
 from absl.testing import parameterized
+from shown_tables import terminal_tables
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from t5suite.reports import intervals
-from t5suite.reports.compare import score_cells
+from t5suite.reports.compare import mcnemar_test, score_cells
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
-from t5suite.reports.resampled_metrics import SUMS, statistic_of, units_of
+from t5suite.reports.resampled_metrics import SUMS, Statistic, statistic_of, units_of
+from t5suite.reports.tables import print_checkpoint_table
 from t5suite.tasks.metrics import METRICS
 
 
@@ -110,6 +117,20 @@ class MetricSumsTest(parameterized.TestCase):
         rows = [0, 0, 1, 2]
         expected = METRICS[name]([predictions[row] for row in rows], [references[row] for row in rows])
         self.assertAlmostEqual(value, expected)
+
+    def test_f1_of_more_than_two_classes_is_the_mean_of_the_classes_of_the_task(self):
+        """Class 3 is neither answered nor true in the rows drawn, and -1 is no class."""
+        references, predictions = np.array([0, 1, 2, 0, 2, 1, 3]), np.array([0, 1, 1, 2, 2, -1, 3])
+        statistic = statistic_of(METRICS["f1"], Judged(predictions.tolist(), references.tolist()), 4)
+        rows = [0, 0, 1, 2, 3, 3, 4, 5]
+        sides = references[rows], predictions[rows]
+        expected = f1_score(*sides, labels=[0, 1, 2, 3], average="macro", zero_division=0)
+        np.testing.assert_allclose(statistic.resampled(np.array([[2, 1, 1, 2, 1, 1, 0]])), [100 * expected])
+
+    def test_a_rank_correlation_with_a_number_that_is_not_finite_is_not_defined(self):
+        for value in (math.nan, math.inf):
+            statistic = statistic_of(METRICS["spearman"], Judged([1.0, value, 3.0], [1.0, 2.0, 4.0]), None)
+            self.assertTrue(math.isnan(statistic.value()), value)
 
     @parameterized.parameters("pearson", "spearman")
     def test_a_resample_of_equal_numbers_has_no_correlation(self, name):
@@ -209,11 +230,53 @@ class IntervalsTest(parameterized.TestCase):
     def test_what_is_undefined_has_none(self):
         self.assertIsNone(intervals.interval_over_values([60.0]))
         self.assertIsNone(intervals.interval_over_values([60.0, None]))
+        self.assertIsNone(intervals.interval_over_values([60.0, math.nan, 61.0]))
+        self.assertIsNone(intervals.interval_over_rows(accuracy_of(1, 1)), "one row")
         statistic = statistic_of(METRICS["pearson"], Judged([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), None)
         self.assertIsNone(intervals.interval_over_rows(statistic), "mostly undefined")
 
+    def test_an_interval_is_that_of_the_resamples_in_which_the_metric_is_defined_if_those_are_most(self):
+        # How often the first of three rows is drawn: 1, 2 or 3 times in 12, 6 and 1 of 27 resamples.
+        first = lambda least: lambda sums: np.where(sums[:, 0] >= least, sums[:, 0], math.nan)
+        at_least_1, at_least_2 = (Statistic(3, np.eye(3), first(least)) for least in (1, 2))
+        expected = {"low": 1.0, "high": 3.0, "resamples": 10_000, "units": 3}
+        self.assertEqual(intervals.interval_over_rows(at_least_1), expected)
+        self.assertIsNone(intervals.interval_over_rows(at_least_2), "7 of 27")
+
+    def test_two_are_compared_on_the_resamples_in_which_both_are_defined_if_those_are_most(self):
+        most_drawn = lambda most: lambda sums: np.where(sums.max(axis=1) <= most, 3.0, math.nan)
+        ones = Statistic(3, np.eye(3), lambda sums: np.ones(len(sums)))
+        in_24_of_27, in_6_of_27 = (Statistic(3, np.eye(3), most_drawn(most)) for most in (2, 1))
+        compared = paired_bootstrap(ones, in_24_of_27)
+        self.assertEqual((compared["difference"], compared["low"], compared["high"]), (2.0, 2.0, 2.0))
+        self.assertAlmostEqual(2 / compared["p"] - 1, 10_000 * 24 / 27, delta=150)
+        self.assertEqual(compared["p"], compared["smallest_p"])
+        self.assertIsNone(paired_bootstrap(ones, in_6_of_27))
+
+    def test_a_metric_of_your_own_has_500_resamples_and_one_of_texts_100(self):
+        half = lambda predictions, references, **_: 50.0
+        for answers, count in (([1, 2, 3], 500), (["a", "b", "c"], 100)):
+            interval = intervals.interval_over_rows(statistic_of(half, Judged(answers, answers), None))
+            self.assertEqual((interval["resamples"], interval["low"], interval["high"]), (count, 50.0, 50.0))
+
 
 class McNemarTest(parameterized.TestCase):
+    def test_units_are_counted_that_only_one_has_right(self):
+        answers_a, answers_b = [1, 1, 1, 0, 0, 1], [1, 0, 0, 1, 0, 0]
+        sides = [statistic_of(METRICS["accuracy"], Judged(side, [1] * 6), 2) for side in (answers_a, answers_b)]
+        self.assertEqual(mcnemar_test(*sides), {"only_a": 3, "only_b": 1, "p": 0.625})
+
+    @parameterized.parameters(
+        ("accuracy", [1, 0, 1], [1, 1, 0], ["q1", "q1", "q2"]),  # a question of two rows may be half right
+        ("squad_f1", ["the red cat", "red", "no"], [["red"], ["red"], ["yes"]], None),
+        ("f1", [1, 0, 1], [1, 1, 0], None),
+    )
+    def test_what_is_not_simply_right_or_wrong_has_no_such_test(self, metric, predictions, references, groups):
+        statistic = statistic_of(METRICS[metric], Judged(predictions, references, groups), 2)
+        right = statistic_of(METRICS["accuracy"], Judged([1] * 3, [1] * 3), 2)
+        self.assertIsNone(mcnemar_test(statistic, right))
+        self.assertIsNone(mcnemar_test(right, statistic))
+
     def test_p_is_that_of_all_ways_the_coins_may_fall(self):
         for only_a, only_b in itertools.product(range(5), range(5)):
             n = only_a + only_b
@@ -313,7 +376,29 @@ class SmallestPTest(parameterized.TestCase):
         bootstrap, cell = self.shown("accuracy", [0] * 20, [1] * 20, [1] * 20)
         self.assertEqual((bootstrap["resamples"], bootstrap["p"], cell), (10_000, 2 / 10_001, "<0.0002"))
 
+    def test_a_tiny_p_of_mcnemar_s_test_is_shown_as_below_the_least(self):
+        entry = {"task": "x", "metric": "accuracy", "a": None, "b": 71.239, "rows": 40, "bootstrap": None}
+        for p, shown in ((2**-39, "<0.0001"), (0.0001, "0.0001"), (0.00016, "0.0002"), (1.0, "1.0000")):
+            cells = score_cells({**entry, "mcnemar": {"only_a": 3, "only_b": 40, "p": p}})
+            self.assertEqual(cells, ["x", "accuracy", "–", "71.24", "–", "–", "–", f"{shown} (3/40)", "40"])
+
     def test_any_other_p_is_shown_as_it_is(self):
         bootstrap, cell = self.shown("accuracy", [0] * 6 + [1] * 14, [1] * 13 + [0] * 3 + [1] * 4, [1] * 20)
         self.assertGreater(bootstrap["p"], 0.01)
         self.assertEqual(cell, f"{bootstrap['p']:.4f}")
+
+
+class CheckpointsTest(parameterized.TestCase):
+    def test_the_first_step_of_a_task_s_best_score_is_marked_and_none_without_a_score(self):
+        scores = {
+            10: {"rte": 60.0, "cola": math.nan, "stsb": math.nan},
+            20: {"rte": 71.256, "cola": -3.0, "stsb": math.nan},
+            30: {"rte": 71.256, "cola": -1.0},
+        }
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            print_checkpoint_table(scores, "checkpoints")
+        (rows,) = terminal_tables(shown.getvalue())
+        self.assertEqual([row["step"] for row in rows], ["10", "20", "30"])
+        self.assertEqual([row["rte"] for row in rows], ["60.00", "71.26*", "71.26"])
+        self.assertEqual([row["cola"] for row in rows], ["nan", "-3.00", "-1.00*"])
+        self.assertEqual([row["stsb"] for row in rows], ["nan", "nan", "nan"])

@@ -115,6 +115,40 @@ class SeedsTest(parameterized.TestCase):
         self.assertEqual([setting["runs"] for setting in shown], [["a", "b", "d"], ["c"]])
         self.assertEqual([setting["label"] for setting in shown], ["learning_rate 0.001", "learning_rate 0.0001"])
 
+    def test_a_setting_is_called_by_three_of_its_settings_that_differ_those_of_interest_first(self):
+        """Those that would be called alike have their number; a run that pre-trains differs by no flag of the others."""
+        both = {"max_source_length": 512, "odd_a": 1}
+        settings = [
+            {**both, "odd_b": "x" * 30 + "y" * 20, "odd_c": None, "learning_rate": 0.01},
+            {**both, "odd_b": "z", "odd_c": 1, "odd_d": 1, "learning_rate": 0.001},
+            {**both, "odd_b": "z", "odd_c": 1, "odd_d": 2, "learning_rate": 0.001},
+            {"odd_a": 1},
+        ]
+        runs = [
+            bare_run("mini", {"sentiment": {"accuracy": 70.0}}, settings=part).rename(folder() / f"run{number}")
+            for number, part in enumerate(settings)
+        ]
+        first = f"learning_rate 0.01, odd_b ...{'x' * 17}{'y' * 20}, odd_c unset, 1 more"
+        alike = [f"learning_rate 0.001, odd_b z, odd_c 1, 1 more (setting {number})" for number in (2, 3)]
+        for shown, labels in ((runs, [first, *alike, "pre-training"]), (runs[2:], ["as given", "pre-training"])):
+            self.assertEqual([setting["label"] for setting in reported(*shown).data["settings"]], labels)
+
+    def test_a_score_that_one_seed_has_not_is_no_mean_and_one_that_only_some_log_is_over_these(self):
+        scores = [{"accuracy": 60.0, "f1": 50.0}, {"accuracy": 64.0, "f1": None}, {"accuracy": 71.0, "bleu": 9.0}]
+        runs = [
+            bare_run("mini", {"sentiment": part}, settings={"seed": seed}).rename(folder() / f"s{seed}")
+            for seed, part in enumerate(scores)
+        ]
+        entries = {entry["metric"]: entry for entry in reported(*runs).data["scores"]}
+        of = lambda metric: [entries[metric][name] for name in ("n", "mean", "std", "values")]
+        values = {f"s{seed}": part["accuracy"] for seed, part in enumerate(scores)}
+        self.assertEqual(of("accuracy"), [3, 65.0, np.std([60, 64, 71], ddof=1), values])
+        interval = entries["accuracy"]["interval"]
+        self.assertEqual((interval["low"], interval["high"], interval["over"]), (60.0, 71.0, "seeds"))
+        self.assertEqual(of("f1"), [2, None, None, {"s0": 50.0, "s1": None}])
+        self.assertIsNone(entries["f1"]["interval"])
+        self.assertEqual(of("bleu"), [1, 9.0, None, {"s2": 9.0}])
+
 
 # Table 14 of arXiv:1910.10683: averages on the leaderboards' test sets, GLUE's with WNLI.
 SIZES = ("small", "base", "large", "3B", "11B")

@@ -334,6 +334,14 @@ class KeyTest(parameterized.TestCase):
                 run_cli("serve", "--model_name_or_path", model_folder(), "--host", host)
 
     @parameterized.parameters(
+        ("", "--host 0.0.0.0", "T5SUITE_API_KEY is empty: set it to a long random text, or unset it"),
+        ("secret", "--no_auth", "--no_auth: T5SUITE_API_KEY is set; unset it, or drop --no_auth"),
+    )
+    def test_an_empty_key_and_one_beside_the_word_that_lets_everybody_in_are_refused(self, key, flags, reason):
+        with mock.patch.dict(os.environ, T5SUITE_API_KEY=key), exits_with(78, reason):
+            run_cli("serve", "--model_name_or_path", "x", *flags.split())
+
+    @parameterized.parameters(
         ("--port 70000", "from 0 to 65535"), ("--max_rows 0", "at least 1"), ("--timeout nan", "above 0")
     )
     def test_flags_out_of_range_are_refused(self, flags, reason):

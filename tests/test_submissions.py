@@ -246,6 +246,21 @@ class CommandTest(SmallTestSplits):
         self.assertRegex(submission.messages, named)
         self.assertFalse((submission.folder / "CB.jsonl").exists())
 
+    def test_a_line_that_says_no_answer_or_no_row_is_named_and_two_files_for_one_of_the_board_are_refused(self):
+        for line, message in (
+            ({"prediction": 1, "idx": 0}, "rte.test.jsonl:2: 'prediction' must be a text, not 1"),
+            ({"prediction": "entailment", "example": 0}, "rte.test.jsonl:2: no 'idx' or 'row'"),
+        ):
+            with exits_with(65, message):
+                submit_lines("glue", {"rte": [{"prediction": "entailment", "row": 0}, line]})
+        lines = lines_of(["entailment"])
+        with exits_with(65, "WNLI.tsv: .*wnli.test.jsonl and .*wnli_simple.test.jsonl both have predictions; keep one"):
+            submit_lines("glue", {"wnli": lines, "wnli_simple": lines})
+        with exits_with(65, "no test predictions in .* for "):
+            submit_lines("glue", {"rte": lines}, split="validation")
+        with exits_with(78, "no directory '/nowhere'; a run with --do_predict writes one"):
+            submit("glue", "/nowhere")
+
     def test_wsc_candidates_come_from_the_rows_by_idx(self):
         data = Path(tempfile.mkdtemp())
         rows = [

@@ -1,6 +1,7 @@
 """What is wrong in a sweep file, where, and what would be right."""
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,10 @@ from absl.testing import parameterized
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.launch.sweep_metrics import logged_metrics
+from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_scripts import script_of
+from t5suite.launch.sweep_summaries import summary_of
 from t5suite.testing import exits_with
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +64,9 @@ WRONG = [
     ("max: 1.0e-2", "max: 1.0e-6", 14, "learning_rate: min 1e-05 is above max 1e-06"),
     ("min: 1.0e-5", "min: 0", 14, "learning_rate: min 0: log_uniform_values needs values above 0"),
     ("    max: 1.0e-2\n", "", 12, "learning_rate: log_uniform_values needs max"),
+    ("    distribution: log_uniform_values\n    min: 1.0e-5\n", "", 12, "learning_rate: uniform needs min"),
+    ("  bf16:\n    values: [true, false]", "  bf16: {}", 20, "bf16: give value, values, or min and max"),
+    ("  bf16:\n    values: [true, false]", "  bf16: {parameters: {}}", 20, "bf16.parameters: an empty table"),
     ("max: 1.0e-2", "max: 1.0e-2\n    q: 2", 16, "learning_rate: log_uniform_values takes min, max, not 'q'"),
     ("log_uniform_values", "loguniform", 13, "learning_rate: unknown distribution 'loguniform'; did you mean log_uniform"),
     ("learning_rate:", "learnin_rate:", 12, "unknown flag --learnin_rate; did you mean --learning_rate"),
@@ -97,6 +103,8 @@ WRONG = [
     ("metric:\n  name: eval/accuracy\n  goal: maximize\n", "", 1, "metric is missing, which early_terminate needs"),
     ("name: eval/accuracy", "nam: eval/accuracy", 5, "metric: unknown key 'nam'; did you mean name"),
     ("name: eval/accuracy", "name: accuracy", 5, "logs no 'accuracy'; did you mean eval/accuracy"),
+    ("name: eval/accuracy", "name: W", 5, "logs no 'W'; it logs eval/accuracy, eval/loss, eval/invalid_rate, eval/tr"),
+    ("name: eval/accuracy", "name: eval/loss", 6, "metric: goal maximize; of eval/loss less is better: write goal: minim"),
     ("goal: maximize", "goal: max", 6, "metric.goal: 'max' is not one of minimize, maximize"),
     ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
     ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
@@ -319,6 +327,108 @@ class ScriptsTest(FilesTest):
         names = logged_metrics(sweep, script_of(sweep))
         self.assertIn("eval/average", names)
         self.assertNotIn("eval/accuracy", names)
+
+    @parameterized.parameters(
+        ("accuracy", "task_file: {value: tasks.yaml}", "'accuracy' is not a metric of a run; those are eval/... and train"),
+        ("eval/accuracy", "task_file: {value: tasks.yaml}", None), ("train/loss", "seed: {value: 1}", None),
+        ("eval/speed", "benchmark: {values: [glue, super_glue]}", None), ("eval/speed", "benchmark: {value: mine}", None),
+    )  # fmt: skip
+    def test_of_tasks_that_are_not_shipped_any_evaluation_may_be_the_metric(self, name, parameter, message):
+        sweep = self.sweep(
+            f"method: grid\nprogram: fine_tune_t5.py\nmetric: {{name: {name}, goal: maximize}}\n"
+            f"parameters: {{dataset_name: {{value: rte}}, model_name_or_path: {{value: x}}, {parameter}}}\n"
+        )
+        problems = [str(finding) for finding in check_sweep(sweep) if "metric" in finding.message]
+        self.assertLen(problems, int(message is not None), problems)
+        if message:
+            self.assertIn(message, problems[0])
+
+
+class PlansTest(FilesTest):
+    """What a sweep is to do, by its file and the command line."""
+
+    RATES = "program: fine_tune_t5.py\nparameters: {learning_rate: {min: 0.1, max: 0.2}, seed: {value: 3}}\n"
+
+    def test_the_smaller_one_of_count_and_run_cap_ends_a_search_and_a_grid_ends_by_itself(self):
+        for text, count, limit in (
+            ("method: random\n", 4, 4), ("method: random\nrun_cap: 3\n", 4, 3), ("method: random\nrun_cap: 3\n", 2, 2),
+            ("method: bayes\nrun_cap: 3\n", None, 3), ("method: grid\n", None, math.inf), ("method: grid\n", 5, 5),
+        ):  # fmt: skip
+            self.assertEqual(plan_of(self.sweep(text + self.RATES), count).limit, limit, text)
+        for method in ("random", "bayes"):
+            with exits_with(78, f"--count: a {method} sweep has no end of its own"):
+                plan_of(self.sweep(f"method: {method}\n{self.RATES}"))
+
+    def test_without_a_metric_pre_training_goes_down_in_nll_and_fine_tuning_up_in_its_average(self):
+        for program, expected in (
+            ("program: pre_train_t5.py", ("eval/nll", "minimize")),
+            ("command: [accelerate, launch, pre_train_t5.py, '${args}']", ("eval/nll", "minimize")),
+            ("program: fine_tune_t5.py", ("eval/average", "maximize")),
+            ("program: x.py\nmetric: {name: eval/f1}", ("eval/f1", "minimize")),  # W&B's default
+            ("program: x.py\nmetric: {name: eval/loss, goal: maximize}", ("eval/loss", "maximize")),
+        ):
+            plan = plan_of(self.sweep(f"method: grid\n{program}\nparameters: {{seed: {{values: [1, 2]}}}}\n"))
+            self.assertEqual((plan.metric, plan.search.goal), expected, program)
+
+    def test_words_set_what_the_file_gives_one_value_and_nothing_that_it_searches(self):
+        sweep = self.sweep("method: random\n" + self.RATES)
+        self.assertEqual(plan_of(sweep, 1, ["--seed=4", "--bf16"]).words, ["--seed=4", "--bf16"])
+        with exits_with(78, "--learning_rate 0.3 after --: the sweep searches learning_rate"):
+            plan_of(sweep, 1, ["--learning_rate", "0.3"])
+
+    def test_a_plan_has_the_file_s_search(self):
+        text = GOOD.replace("goal: maximize", "goal: maximize\n  target: 90").replace(
+            "min_iter: 3", "min_iter: 3\n  eta: 2"
+        )
+        plan = plan_of(self.sweep(text), 7, sampler="gp", seed=5)
+        search = plan.search
+        self.assertEqual((plan.name, plan.program, plan.limit, plan.text), ("rte", "fine_tune_t5.py", 7, text))
+        self.assertEqual((search.method, search.goal, search.target, search.eta), ("bayes", "maximize", 90, 2))
+        self.assertEqual((search.sampler, search.seed, search.rungs[:3]), ("gp", 5, (3, 6, 12)))
+        unnamed = plan_of(self.sweep(text.replace("name: rte\n", "").replace("  eta: 2\n", "")), 1)
+        self.assertEqual((unnamed.name, unnamed.search.eta, unnamed.search.rungs[:3]), ("sweep", 3, (3, 9, 27)))
+
+    def test_the_best_trial_is_the_first_complete_one_of_the_best_value_by_the_goal(self):
+        ends = [("complete", 5.0), ("complete", 7.0), ("complete", 3.0), ("complete", 7.0), ("complete", 3.0),
+                ("pruned", 9.0), ("failed", 1.0), ("running", 9.0), ("complete", None)]  # fmt: skip
+        records = [
+            {"number": number, "state": state, "value": value, "parameters": {"seed": number}}
+            for number, (state, value) in enumerate(ends)
+        ]
+        best = {}
+        for goal in ("maximize", "minimize"):
+            metric = f"metric: {{name: eval/f1, goal: {goal}}}\n"
+            summary = summary_of(plan_of(self.sweep(f"method: random\n{metric}{self.RATES}"), 9), records)
+            best[goal] = summary["best"]
+            self.assertEqual((summary["metric"], summary["groups"]), ({"name": "eval/f1", "goal": goal}, None))
+            self.assertIsNone(
+                summary_of(plan_of(self.sweep(f"method: grid\n{metric}{self.RATES}")), records[5:])["best"]
+            )
+        self.assertEqual(best, {"maximize": 1, "minimize": 2})
+
+    def test_a_grid_over_seeds_has_the_mean_of_each_setting_and_one_over_tasks_no_best_trial(self):
+        """By hand: of a setting's trials those that are complete count; of a score those in which it is a number."""
+        ends = [(0.1, 1, "complete", 60.0, 50.0), (0.1, 2, "complete", 64.0, None), (0.1, 3, "failed", 99.0, 99.0),
+                (0.2, 1, "complete", 70.0, 40.0), (0.2, 2, "complete", None, 40.0)]  # fmt: skip
+        records = [
+            {"number": number, "state": state, "value": value, "scores": {"eval/f1": score},
+             "parameters": {"learning_rate": rate, "seed": seed, "dataset_name": "rte"}}
+            for number, (rate, seed, state, value, score) in enumerate(ends)
+        ]  # fmt: skip
+        varied = "learning_rate: {values: [0.1, 0.2]}, seed: {values: [1, 2, 3]}"
+        text = "method: grid\nprogram: fine_tune_t5.py\nparameters: {%s, dataset_name: {%s}}\n"
+        summary = summary_of(plan_of(self.sweep(text % (varied, "value: rte"))), records)
+        first, second = summary["groups"]
+        self.assertEqual(
+            (first["parameters"], first["task"], second["parameters"]),
+            ({"learning_rate": 0.1}, "rte", {"learning_rate": 0.2}),
+        )
+        self.assertEqual((first["n"], first["mean"], first["std"]), (2, 62.0, 8**0.5))
+        self.assertEqual((second["n"], second["mean"], second["std"]), (1, 70.0, None))
+        self.assertEqual(first["scores"], {"eval/f1": {"n": 1, "mean": 50.0, "std": None}})
+        self.assertEqual(summary["best"], 3)
+        summary = summary_of(plan_of(self.sweep(text % (varied, "values: [rte, cola]"))), records)
+        self.assertEqual((summary["best"], len(summary["groups"])), (None, 2))
 
 
 class LintTest(FilesTest):

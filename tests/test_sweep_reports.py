@@ -110,6 +110,18 @@ class RecordsTest(parameterized.TestCase):
         before, after = list(rows[0]).index("eval/average"), list(rows[0]).index("step")
         self.assertEqual(list(rows[0])[before + 1 : after], columns)
 
+    def test_nested_parameters_have_their_whole_names_and_those_that_are_the_same_in_all_no_column(self):
+        rates = [{"peak": 0.1, "end": {"rate": 0.0}}, {"peak": 0.1, "end": {"rate": 0.01}}]
+        out = table([trial(number, 60.0, schedule=rate, seed=1) for number, rate in enumerate(rates)])
+        (rows,) = boxed_tables(out)
+        self.assertEqual([row["schedule.end.rate"] for row in rows], ["0", "0.01"])
+        self.assertNotIn("schedule.peak", rows[0])
+        self.assertIn("in all trials: schedule.peak=0.1, seed=1\n", out)
+        (rows,) = boxed_tables(table([trial(0, 60.0, schedule=rates[1], seed=1)]))
+        self.assertEqual(
+            [rows[0][name] for name in ("schedule.peak", "schedule.end.rate", "seed")], ["0.1", "0.01", "1"]
+        )
+
     def test_a_trial_without_a_value_is_ranked_last_whatever_its_state(self):
         lines = json_lines([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
         self.assertEqual([line["number"] for line in lines[:-1]], [2, 1, 0])
@@ -166,6 +178,18 @@ class TablesTest(parameterized.TestCase):
         self.assertIn(f"equal for rte (within one standard deviation of the best): {first}; {second}\n", out)
         self.assertIn("best for cola: learning_rate 0.0001, mean 52.00", out)
         self.assertNotIn("no trial", out)
+
+    def test_where_less_is_better_the_least_mean_is_the_best_and_one_trial_has_no_equals(self):
+        trials, groups = grid((1.5, 0.2), (1.9, 0.1), (1.4, 0.05), (1.8, 0.2))
+        out = table(trials, groups=groups, goal="minimize", metric="eval/loss")
+        self.assertIn("best for rte: learning_rate 0.0001, mean 1.40, standard deviation 0.05, n 3\n", out)
+        first = "learning_rate 0.0001, mean 1.80, standard deviation 0.20, n 3"
+        second = "learning_rate 0.001, mean 1.90, standard deviation 0.10, n 3"
+        self.assertIn(f"equal for cola (within one standard deviation of the best): {first}; {second}\n", out)
+        alone = [{**group, "n": 1, "std": None} for group in groups]
+        out = table(trials, groups=alone, goal="minimize", metric="eval/loss")
+        self.assertIn("best for cola: learning_rate 0.0001, mean 1.80, n 1\n", out)
+        self.assertIn(" 1.40 (1) ", out)
 
     def test_text_of_the_user_is_no_markup(self):
         self.assertIn("[/red]", table([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import json
 import math
 import os
 import signal
@@ -14,9 +15,10 @@ from unittest import mock
 import optuna
 from absl.testing import parameterized
 
-from t5suite.launch import process_groups, running_trials
-from t5suite.launch.running_trials import RunningTrial
-from t5suite.launch.sweep_files import Parameter
+from t5suite.launch import process_groups, running_trials, trials
+from t5suite.launch.running_trials import RunningTrial, TrialFiles
+from t5suite.launch.sweep_files import Parameter, SweepFile
+from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_search import (
     WITHOUT_COUNTERPART,
@@ -29,6 +31,9 @@ from t5suite.launch.sweep_search import (
     trial_parameters,
 )
 from t5suite.launch.sweep_store import TrialStore
+from t5suite.launch.sweeps import Sweep
+from t5suite.launch.trial_metrics import has_done_all_steps, read_curve, result_of_run
+from t5suite.launch.trials import TrialProcess, describe_exit
 from t5suite.runs.lock import RunLock
 from t5suite.testing import exits_with
 
@@ -155,6 +160,207 @@ class TrialStoreTest(parameterized.TestCase):
         reported = [trial.intermediate_values for trial in second.study.get_trials()]
         self.assertEqual(reported[0], {1: 2.0, 2: 1.5})
         self.assertEqual((reported[1][1], [*reported[1]]), (3.0, [1, 2]))
+
+    @parameterized.parameters(("maximize", 80.0, 79.9), ("minimize", 80.0, 80.1))
+    def test_no_trial_is_begun_once_one_has_a_value_as_good_as_the_target(self, goal, reached, missed):
+        self.wanted = Search(self.wanted.parameters, "random", goal=goal, target=80.0)
+        store = self.store()
+        store.end(store.claim(limit=9), "complete", value=missed)
+        unfinished = store.claim(limit=9)
+        self.assertEqual(unfinished.number, 1)
+        store.end(store.claim(limit=9), "complete", value=reached)
+        self.assertIsNone(store.claim(limit=9))
+        store.give_back(unfinished)
+        self.assertEqual(store.claim(limit=9).number, 1, "what was begun goes on")
+
+    def test_trials_of_a_process_that_has_died_are_run_again_but_not_one_whose_end_it_had_noted(self):
+        first, second = self.store(), self.store()
+        ended, running = first.claim(limit=3), first.claim(limit=3)
+        first.note(ended, state="complete", value=4.0)  # and died before Optuna was told
+        first.close()
+        again = second.claim(limit=3)
+        self.assertEqual((again.number, again.parameters), (running.number, running.parameters))
+        self.assertEqual((again.status["starts"], again.status["owner"]), (2, second.name))
+        trial = second.study.get_trials()[ended.number]
+        self.assertEqual((trial.state.name, trial.value), ("COMPLETE", 4.0))
+        self.assertEqual([second.claim(limit=3).number, second.claim(limit=3)], [2, None])
+
+    def test_half_a_line_at_the_journal_s_end_is_cut_off(self):
+        first = self.store()
+        first.end(first.claim(limit=3), "complete", value=1.0)
+        first.close()
+        journal = Path(self.directory) / "journal.log"
+        whole = journal.read_bytes()
+        journal.write_bytes(whole + b'{"op_code": 4, "worker')
+        statuses = self.store().statuses()
+        self.assertEqual([(number, status["value"]) for number, _, status in statuses], [(0, 1.0)])
+        self.assertStartsWith(journal.read_bytes(), whole)
+
+
+class TrialMetricsTest(parameterized.TestCase):
+    """What a trial's run directory says of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp())
+
+    def write(self, **files) -> None:
+        for name, content in files.items():
+            (self.folder / f"{name}.json").write_text(json.dumps(content))
+
+    def test_a_curve_has_the_last_value_of_each_step_in_the_steps_order(self):
+        lines = [
+            {"step": 20, "eval/f1": 60.0, "eval/loss": 1.0, "eval/accuracy": 3.0},
+            {"step": 10, "eval/f1": 50, "train/loss": 2.0, "eval/accuracy": None},
+            {"step": 30, "train/loss": 1.0}, {"eval/f1": 99.0}, {"step": "40", "eval/f1": 99.0}, [5], "text",
+            {"step": 40, "eval/f1": "70"}, {"step": 20, "eval/f1": 55.0, "eval/accuracy": 4.0},
+        ]  # fmt: skip
+        path = self.folder / "metrics.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)) + '\nno json\n{"step": 50, "eval/f1": 98.0}')
+        curve = read_curve(str(path), "eval/f1")
+        self.assertEqual(curve.points[:2], [(10, 50.0), (20, 55.0)])
+        self.assertLen(curve.points, 3)
+        self.assertTrue(math.isnan(curve.values[2]), "a text is no number")
+        self.assertEqual(curve.last_step, 40)
+        self.assertEqual(curve.metric_names, {"eval/f1", "eval/loss", "eval/accuracy", "train/loss"})
+        self.assertEqual(curve.scores_at_best("maximize"), {"eval/accuracy": 4.0})
+        self.assertEqual(curve.scores_at_best("minimize"), {"eval/accuracy": None})
+
+    def test_a_run_has_done_all_steps_where_its_last_logged_one_is_its_last(self):
+        self.assertFalse(has_done_all_steps(self.folder, 10), "no manifest")
+        self.write(manifest={"total_steps": 10})
+        self.assertEqual(
+            [has_done_all_steps(self.folder, step) for step in (9, 10, 11, None)], [False, True, True, False]
+        )
+        self.write(manifest={"total_steps": None})
+        self.assertFalse(has_done_all_steps(self.folder, 10), "as many as there are rows")
+
+    def test_a_run_s_result_is_the_mean_of_its_tasks_figures(self):
+        self.assertIsNone(result_of_run(self.folder), "no results")
+        self.write(manifest={"run_id": "4f2a", "settings": {"benchmark": "glue"}})
+        for tasks, result in (
+            ({"rte": {"accuracy": 70.0, "invalid_rate": 3.0}}, 70.0),
+            ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": 40.0}, "sst2": {"accuracy": 94.0}}, 68.0),
+            ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": None}}, None),
+            ({}, None),
+        ):
+            self.write(results={"tasks": tasks, "averages": {}})
+            self.assertEqual(result_of_run(self.folder), result, tasks)
+
+    def test_an_exit_code_is_said_in_words(self):
+        for code, words in ((-9, "ended by SIGKILL"), (-250, "ended by signal 250"), (3, "exit code 3"),
+                            (78, "exit code 78: bad configuration")):  # fmt: skip
+            self.assertEqual(describe_exit(code), words)
+
+
+# (exit code, why it was asked to stop, starts, the last step, of ten) -> state, whether another process may take it,
+# a part of the message.
+ENDS = [
+    (0, "", 1, 10, "complete", False, "finished, best 64"),
+    (0, "pruned", 1, 10, "complete", False, "finished, best 64"),
+    (75, "", 1, 4, "preempted", True, "preempted at step 4"),
+    (75, "", 20, 4, "failed", False, "exit code 75: preempted, 20 times"),
+    (-15, "preempted", 1, 4, "preempted", True, "preempted at step 4"),
+    (-9, "", 19, 4, "preempted", False, "ended by SIGKILL from outside; --resume continues it"),
+    (137, "", 1, 4, "preempted", False, "from outside"),
+    (-9, "", 20, 4, "failed", False, "ended by SIGKILL, 20 times"),
+    (-11, "", 1, 4, "failed", False, "failed, ended by SIGSEGV"),
+    (-15, "pruned", 1, 4, "pruned", False, "stopped early at step 4, best 64"),
+    (75, "pruned", 1, 10, "preempted", True, "has done all its steps, to 10: it goes on to its scores"),
+    (75, "pruned", 20, 10, "pruned", False, "stopped early at step 10"),
+    (65, "", 1, 4, "failed", False, "failed, exit code 65: bad data"),
+]
+
+
+class EndsTest(parameterized.TestCase):
+    """What a sweep records of a trial whose processes have ended."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        content = {
+            "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + 2))}},
+        }  # fmt: skip
+        cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
+        cls.sweep.has_succeeded = True
+        cls.addClassCleanup(cls.sweep.store.close)
+
+    def ended(self, exit_code, stopped, starts, step) -> tuple[RunningTrial, str]:
+        """A trial with values at its last step and before, which has ended, and what is said of it."""
+        claim = self.sweep.store.claim(100)
+        claim.status["starts"] = starts
+        files = TrialFiles(self.sweep.directory, claim.number)
+        files.run_dir.mkdir(parents=True)
+        (files.run_dir / "manifest.json").write_text(json.dumps({"total_steps": 10}))
+        lines = [{"step": step - 2, "eval/f1": 64.0}, {"step": step, "eval/f1": 61.0}] if step else []
+        files.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        files.log.touch()
+        slot = RunningTrial(claim, files, mock.Mock(), stopped=stopped)
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
+            self.sweep._end(slot, exit_code)
+        return slot, shown.getvalue()
+
+    def test_what_is_stopped_from_outside_goes_on_and_what_fails_does_not(self):
+        for exit_code, stopped, starts, step, state, is_free, message in ENDS:
+            slot, shown = self.ended(exit_code, stopped, starts, step)
+            record = self.sweep.records()[slot.claim.number]
+            case = (exit_code, stopped, starts, step)
+            self.assertEqual((record["state"], record["exit_code"]), (state, exit_code), case)
+            self.assertEqual((record["value"], record["last_step"]), (64.0, step), case)
+            self.assertIn(message, shown)
+            self.assertEqual(slot.claim.status["owner"] == "", is_free, case)
+            if state == "preempted":  # so that the next case does not continue it
+                self.sweep.store.end(slot.claim, "failed")
+        self.assertIsNone(self.sweep.error)
+
+    def test_one_that_logs_no_value_of_the_metric_has_failed(self):
+        slot, shown = self.ended(0, "", 1, None)
+        self.assertEqual(self.sweep.records()[slot.claim.number]["state"], "failed")
+        self.assertIn("it ended without logging eval/f1; it logged no metric", shown)
+
+
+class TrialProcessTest(parameterized.TestCase):
+    """The processes of a trial, all of which have to end."""
+
+    def setUp(self):
+        super().setUp()
+        self.members, self.signals, self.now = [7, 8], [], 100.0
+        self.enter_context(mock.patch.object(trials, "group_members", lambda group: self.members))
+        send = lambda group, number: self.signals.append((group, number))
+        self.enter_context(mock.patch.object(trials, "signal_group", send))
+        self.enter_context(mock.patch.object(trials.time, "monotonic", lambda: self.now))
+        self.process = TrialProcess(["x"], "log", {})
+        self.process._process = mock.Mock(pid=7, **{"poll.return_value": None})
+
+    def test_one_that_is_asked_to_stop_is_killed_after_its_grace(self):
+        self.assertIsNone(self.process.poll())
+        self.process.stop(grace=5)
+        self.process.stop(grace=500)
+        self.now = 104.9
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM)])
+        self.now = 105.0
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM), (7, signal.SIGKILL)])
+
+    def test_by_force_it_is_killed_at_once(self):
+        self.process.stop(grace=500)
+        self.process.kill()
+        self.process.poll()
+        self.assertEqual(self.signals, [(7, signal.SIGTERM), (7, signal.SIGKILL)])
+
+    def test_it_has_ended_when_the_others_of_its_group_have_ended_too(self):
+        self.process._process.poll.return_value = 3
+        self.assertIsNone(self.process.poll())
+        self.assertEqual(self.signals, [(7, signal.SIGTERM)])
+        self.members = []
+        self.assertEqual(self.process.poll(), 3)
+
+    def test_a_group_s_members_are_its_living_processes(self):
+        self.assertIn(os.getpid(), process_groups.group_members(os.getpgrp()))
+        self.assertIn(os.getpid(), process_groups.group_members(os.getsid(0)))
+        self.assertEmpty(process_groups.group_members(2**22 + 1))
 
 
 class GridsTest(parameterized.TestCase):

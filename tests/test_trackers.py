@@ -1,5 +1,6 @@
 """Trackers mirror metrics.jsonl: what a training does with them, never at its cost, and who follows the file."""
 
+import dataclasses
 import datetime
 import json
 import resource
@@ -20,6 +21,7 @@ from transformers import TrainerCallback
 from wandb_server import wandb_environment
 
 from t5suite import FineTuner
+from t5suite.contrib.tracker_callbacks import Settings
 from t5suite.testing import TINY_T5
 from t5suite.tracking import trackers
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
@@ -141,7 +143,7 @@ class TrackersTest(parameterized.TestCase):
 class ReportsTest(parameterized.TestCase):
     """What a training says of the process of a tracker, by what that process reports and how it ends."""
 
-    def logged(self, *reports, exit_code=0, ends=True) -> tuple[str, mock.Mock]:
+    def logged(self, *reports, exit_code=0, ends=True, code_of_training=0) -> tuple[str, mock.Mock]:
         """The lines of the log, and the process; one that does not end says nothing more until it is killed."""
         was_killed = threading.Event()
 
@@ -163,7 +165,7 @@ class ReportsTest(parameterized.TestCase):
             trackers.logger.debug("a line of this test")
             tracker = trackers.Tracker("tensorboard", folder(), "4f2a", {}, trackers.Identity(name="x"))
             tracker.send("go")
-            tracker.finish()
+            tracker.finish(code_of_training)
         return "\n".join(logs.output[1:]), process
 
     def test_what_it_reports_is_told(self):
@@ -188,6 +190,12 @@ class ReportsTest(parameterized.TestCase):
         self.assertRegex(text, r"\AWARNING.*did not end within 15 s and was killed; metrics.jsonl has every line.*\Z")
         self.killed.assert_called_once_with(7)
 
+    def test_a_run_that_is_preempted_has_eight_seconds_for_it(self):
+        text, process = self.logged(ends=False, exit_code=-9, code_of_training=75)
+        self.assertRegex(text, r"\AWARNING.*did not end within 8 s and was killed")
+        self.assertEqual(process.wait.call_args_list[0], mock.call(8.0))
+        self.assertEqual(process.stdin.write.call_args_list[-1], mock.call("end 75\n"))
+
     def test_a_process_is_killed_with_its_children_also_if_some_have_ended(self):
         ended = mock.Mock(**{"kill.side_effect": psutil.NoSuchProcess(8)})
         parent = mock.Mock(**{"children.return_value": [ended, mock.Mock()]})
@@ -197,6 +205,20 @@ class ReportsTest(parameterized.TestCase):
             process.kill.assert_called_once_with()
         with mock.patch("psutil.Process", side_effect=psutil.NoSuchProcess(7)):
             trackers.kill_with_children(7)
+
+
+class CallbackSettingsTest(parameterized.TestCase):
+    def test_a_callback_reads_the_run_s_settings_as_the_trainer_s_arguments(self):
+        config = {"seed": 3, "bf16": True, "labels": ["a", "b"], "notes": None, "no name": 1, "run_name": "theirs"}
+        settings = Settings(config, "rte", Path("runs/rte"))
+        expected = {**config, "run_name": "rte", "output_dir": "runs/rte"}
+        self.assertEqual((settings.to_dict(), json.loads(settings.to_json_string())), (expected, expected))
+        self.assertEqual(settings.to_sanitized_dict(), {**expected, "labels": "['a', 'b']", "notes": "None"})
+        self.assertEqual((settings.seed, settings.labels, settings.run_name), (3, ["a", "b"], "rte"))
+        self.assertIsNone(settings.logging_dir, "a setting that the run has not")
+        self.assertFalse(hasattr(settings, "__html__"))
+        names = [field.name for field in dataclasses.fields(settings)]
+        self.assertCountEqual(names, ["seed", "bf16", "labels", "notes", "run_name", "output_dir"])
 
 
 class NamesTest(parameterized.TestCase):
