@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from accelerate import state as accelerate_state
 from accelerate.utils.environment import CPUInformation
 from torch.testing._internal.distributed import multi_threaded_pg
@@ -23,6 +24,8 @@ from torch.testing._internal.distributed import multi_threaded_pg
 SECONDS = 30
 # `torch.distributed` has one group of threads in a process.
 _ONE_AT_A_TIME = threading.Lock()
+# An accelerator that is made empties the environment of its process for a moment, and reads a copy.
+_ONE_EMPTIES_THE_ENVIRONMENT = threading.Lock()
 
 
 def on_ranks(world_size: int, function: Callable, *args) -> list:
@@ -63,6 +66,12 @@ def on_ranks(world_size: int, function: Callable, *args) -> list:
     if errors:
         raise BaseExceptionGroup("ranks failed", [errors[rank] for rank in sorted(errors)])
     return results
+
+
+def accelerator_of_rank() -> Accelerator:
+    """An accelerator for the calling rank."""
+    with _ONE_EMPTIES_THE_ENVIRONMENT:
+        return Accelerator(cpu=True)
 
 
 def outcomes(world_size: int, function: Callable, *args) -> list:

@@ -26,10 +26,9 @@ import pytest
 import test_streams
 import torch
 from absl.testing import parameterized
-from accelerate import Accelerator
 from family_worker import VOWELS, model_of
 from number_encoder import NumberEncoder
-from ranks_in_threads import on_ranks, outcomes
+from ranks_in_threads import accelerator_of_rank, on_ranks, outcomes
 from support import OwnStopRequests, folder
 from tiny_predictor import mini_rows as rows_of_command
 from tiny_predictor import model_folder
@@ -207,7 +206,7 @@ def eval_sets(name: str, counts=(1, 2, 7)):
 def evaluate(model, tokenizer, sets, **decoding):
     """A rank's report."""
     settings = EvaluatorSettings(**decoding)
-    evaluator = Evaluator(make_collator(model), tokenizer, settings, BATCH_SIZE, Accelerator(cpu=True))
+    evaluator = Evaluator(make_collator(model), tokenizer, settings, BATCH_SIZE, accelerator_of_rank())
     return evaluator.evaluate(copy.deepcopy(model), sets)
 
 
@@ -338,7 +337,7 @@ class PreTrainingEvaluationTest(ReportTest):
         held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)], frozenset({1}))
 
         def report():
-            accelerator = Accelerator(cpu=True)
+            accelerator = accelerator_of_rank()
             evaluator = PreTrainingEvaluator(collator, BATCH_SIZE, accelerator, tokenizer=tokenizer, num_samples=5)
             return evaluator.evaluate(copy.deepcopy(model), [held_out])
 
@@ -373,7 +372,7 @@ class PreTrainingEvaluationTest(ReportTest):
                 token_logits = torch.zeros(len(input_ids), 1, 4)
                 return outputs_class(**{"prediction_logits": token_logits, logits_name: pair_logits})
 
-        evaluator = PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
+        evaluator = PreTrainingEvaluator(collator, batch_size, accelerator_of_rank())
         (result,) = evaluator.evaluate(Guesses(), [HeldOut(range(5))]).results.values()
         self.assertEqual(result.metrics["pair_accuracy"], 60.0)
         self.assertAlmostEqual(result.metrics["nll"], math.log(4), places=6)
@@ -387,7 +386,7 @@ class PreTrainingEvaluationTest(ReportTest):
         logits, num_alive = [], []
         model.register_forward_pre_hook(lambda *_: num_alive.append(sum(ref() is not None for ref in logits)))
         model.register_forward_hook(lambda model, inputs, outputs: logits.append(weakref.ref(outputs.logits)))
-        PreTrainingEvaluator(collator, BATCH_SIZE, Accelerator(cpu=True)).evaluate(model, [held_out])
+        PreTrainingEvaluator(collator, BATCH_SIZE, accelerator_of_rank()).evaluate(model, [held_out])
         self.assertEqual(num_alive, [0] * 4)
 
 
