@@ -292,3 +292,15 @@ class BlockLengthsTest(parameterized.TestCase):
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 OBJECTIVES[name].block(**{"inputs_length": 512, "sentinel_ids": SENTINELS, **settings})
+
+    def test_targets_that_half_of_the_rows_with_iid_noise_fit_into_are_accepted(self):
+        """By brute force: noise tokens and their sentinels of all rows of four tokens, with one sentinel more, and EOS."""
+        rows = list(itertools.product((False, True), repeat=4))
+        lengths = [sum(row) + sum(now and not before for before, now in zip((False, *row), row)) for row in rows]
+        mean = sum(lengths) / len(rows)  # half the tokens are noise: each row is as likely as another
+        typical = int(np.ceil(mean)) + 2
+        block = OBJECTIVES["iid_denoising"].block
+        settings = {"inputs_length": 5, "sentinel_ids": SENTINELS, "noise_density": 0.5}
+        self.assertEqual(block(targets_length=typical, **settings).targets_length, typical)
+        with self.assertRaisesRegex(ValueError, f"become {typical} targets on average"):
+            block(targets_length=typical - 1, **settings)
