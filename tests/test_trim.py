@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import random
@@ -257,6 +258,17 @@ class FiguresTest(TestCase):
         self.assertEqual(figures["tokens_before"], sum(map(len, before)) - 60)  # without the ends
         self.assertEqual(figures["tokens"], sum(map(len, after)) - 60)
         self.assertGreater(figures["tokens"], figures["tokens_before"])
+
+    def test_rows_that_are_left_take_the_likeliest_of_the_pieces_that_no_text_needs(self):
+        vocabulary = json.loads(untrimmed_tokenizer("T5").backend_tokenizer.to_str())["model"]["vocab"]
+        words = {piece: score for piece, score in vocabulary if len(piece) > 1 and piece[0] != "<"}
+        words_of_text = set(itertools.chain(*segmented(untrimmed_tokenizer("T5"), own_text())))
+        at_ends = {min(words, key=words.get), max(words, key=words.get)}
+        unneeded = [piece for piece in words if piece not in words_of_text | at_ends]
+        trimmed_vocabulary = trimmed_tokenizer("T5").get_vocab()
+        scores_of_fillers = [words[piece] for piece in unneeded if piece in trimmed_vocabulary]
+        scores_of_dropped = [words[piece] for piece in unneeded if piece not in trimmed_vocabulary]
+        self.assertGreaterEqual(min(scores_of_fillers), max(scores_of_dropped))
 
     def test_a_tenth_of_the_text_is_measured_with_the_pieces_of_the_rest(self):
         """A text for each of sixty pieces: no other one has it."""
