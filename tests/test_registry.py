@@ -20,6 +20,7 @@ from task_facts import example_row, task_facts
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
+from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
@@ -489,6 +490,19 @@ class Letters:
     def decode(self, ids, clean_up_tokenization_spaces):
         assert not clean_up_tokenization_spaces
         return "".join(map(chr, ids))
+
+
+class ScoredSplitsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("mnli", "validation", {}, ["mnli_matched", "mnli_mismatched"]),
+        ("mnli", "validation", {"validation_file": "mine.jsonl"}, ["mnli"]),
+        ("mnli", "test", {"validation_file": "mine.jsonl"}, ["mnli_matched.test", "mnli_mismatched.test"]),
+        ("rte", "validation", {"validation_file": "mine.jsonl", "data_format": "jsonl"}, ["rte"]),
+        ("ax", "validation", {"validation_file": "mine.jsonl"}, []),
+    )
+    def test_a_file_replaces_all_splits_of_a_role_and_no_other_does(self, name, role, settings, expected):
+        splits = scored_splits_of_role(load_task("glue", name), role, settings)
+        self.assertEqual([split.name for split in splits], expected)
 
 
 class LambdasTest(parameterized.TestCase):
