@@ -10,7 +10,7 @@ another class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -165,7 +165,7 @@ def class_number(label, entry) -> int:
         return INVALID_CLASS
     if isinstance(label, str) and label in words:
         return words.index(label)
-    if _is_id_in_digits(label, words):
+    if is_id_in_digits(label, words):
         label = int(label)
     if _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
@@ -188,7 +188,7 @@ def _hint_about_label(label, words: list[str]) -> str:
     return ""
 
 
-def _is_id_in_digits(label, words: list[str]) -> bool:
+def is_id_in_digits(label, words: Sequence[str]) -> bool:
     """Whether a text is a class id: its digits mean nothing else, as no label word is digits."""
     is_digits = isinstance(label, str) and label.isascii() and label.isdecimal()
     return is_digits and not any(word.isdecimal() for word in words)

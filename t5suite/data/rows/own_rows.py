@@ -22,6 +22,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.tasks.cells import value_at
+from t5suite.tasks.targets import is_id_in_digits
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +107,9 @@ def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
     number = target.strip()
     if number == "-1" and number not in labels:
         return None
-    # Where a label word is digits, digits are words: as `targets.class_number` reads them.
-    may_be_id = target not in labels and not any(word.isdecimal() for word in labels)
-    is_class_id = may_be_id and number.isdecimal() and int(number) < len(labels)
-    return labels[int(number)] if is_class_id else target
+    if is_id_in_digits(number, labels) and int(number) < len(labels):
+        return labels[int(number)]
+    return target
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
