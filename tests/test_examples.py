@@ -76,7 +76,7 @@ def printed(name: str, steps: int | None = None) -> str:
 
 
 def without_figures(text: str) -> str:
-    return re.sub(r"[-+]?\d+(\.\d+)?", "#", text)
+    return re.sub(" +", " ", re.sub(r"[-+]?\d+(\.\d+)?", "#", text))
 
 
 class ExamplesTest(parameterized.TestCase):
