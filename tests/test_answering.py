@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import types
 import typing
 from types import SimpleNamespace
 from unittest import mock
@@ -375,7 +374,7 @@ class TakenApartTest(parameterized.TestCase):
 class HeadTest(parameterized.TestCase):
     def read(self, logits, labels, problem_type="single_label_classification"):
         """A reading of rows of three tokens by a head with these outputs."""
-        model = mock.Mock(return_value=types.SimpleNamespace(logits=torch.tensor(logits)))
+        model = mock.Mock(return_value=SimpleNamespace(logits=torch.tensor(logits)))
         model.config.problem_type = problem_type
         head = HeadAnswerer(model, tiny_tokenizer(), SegmentCollator(0), "cpu", AnswerSettings())
         rows = [{"input_ids": [7, 8, 9], "labels": row} if row else {"input_ids": [7, 8, 9]} for row in labels]

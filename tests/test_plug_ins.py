@@ -256,7 +256,7 @@ class PartsTest(parameterized.TestCase):
         self.assertEqual(loss.means(ranks), {"size": 5.0})
         self.assertEqual(loss.means(ranks), {})
 
-    def test_a_loss_that_logs_numbers_of_its_own_is_told_of_the_update_and_logs_them_too(self):
+    def test_a_loss_with_numbers_of_its_own_watches_the_update_and_logs_them_too(self):
         inner = mock.Mock(return_value=3.0)
         inner.means.return_value = {"kl": 0.5}
         loss = MeasuredLoss(inner, lambda outputs, batch: {"size": 2.0, "nothing": torch.tensor([5.0])})

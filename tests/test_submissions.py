@@ -164,7 +164,7 @@ class BytesTest(parameterized.TestCase):
         self.assertEqual(content, b'{"idx": 7, "label": "Zo\\u00eb"}\n{"idx": 3, "label": "Ben"}\n')
         self.assertEqual(submission.reports["ReCoRD.jsonl"]["rows"], 2)
 
-    def test_an_index_that_is_no_number_or_comes_twice_is_refused_with_its_line(self):
+    def test_an_index_of_another_type_or_a_second_time_is_refused_with_its_line(self):
         answer = {"paragraph": 0, "question": 0, "answer": 4}
         for benchmark, task, indices, message in (
             ("glue", "rte", [5, 5], "rte.test.jsonl:2: idx 5 is already in .*rte.test.jsonl:1"),

@@ -76,6 +76,7 @@ def read_incidents(directory) -> list[dict]:
     if not path.is_file():
         return []
     lines = []
+    # Not by `splitlines`, which also ends a line at characters that JSON leaves in texts, such as U+2028.
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             line = json.loads(text)
