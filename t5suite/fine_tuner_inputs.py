@@ -172,9 +172,12 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
         files = {f"{role}_file": os.fspath(path) for role, path in splits.items()}
         return {"data_format": _format_of_file(next(iter(files.values()))), **files}, None
     rows = {role: as_rows(split, f"data[{role!r}]") for role, split in splits.items()}
-    label_names = _label_names(next(iter(splits.values())), flags.get("target_column") or "output")
-    labels = {"labels": label_names} if label_names else {}
-    return {"data_format": "jsonl", **labels}, rows
+    column = flags.get("target_column") or "output"
+    label_names = _label_names(next(iter(splits.values())), column)
+    if not label_names or flags.get("labels"):
+        return {"data_format": "jsonl"}, rows
+    named_rows = {role: [_with_label_name(row, column, label_names) for row in split] for role, split in rows.items()}
+    return {"data_format": "jsonl", "labels": label_names}, named_rows
 
 
 def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,6 +193,14 @@ def _role_of_split(name: str) -> str:
         if name in names:
             return role
     raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
+
+
+def _with_label_name(row: dict, column: str, label_names: list[str]) -> dict:
+    """The row with the name of its class in place of the id; -1 (unlabelled) and texts stay."""
+    label = row.get(column)
+    if not isinstance(label, int) or not 0 <= label < len(label_names):
+        return row
+    return {**row, column: label_names[label]}
 
 
 def _label_names(split, column: str) -> list[str]:

@@ -18,6 +18,7 @@ from absl.testing import parameterized
 from support import folder
 
 from t5suite import Task, load_task
+from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
 
@@ -122,6 +123,22 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(task.score(rows, ["1", "0", "-1"]), {"accuracy": 100.0, "invalid_rate": 0.0})
         with exits_with(65, "a.csv:3: label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load(path, labels="1,2,3", **COLUMNS)
+
+    def test_a_number_in_json_is_the_label_of_its_digits_and_an_id_where_labels_are_words(self):
+        rows = [{"text": text, "label": label} for text, label in zip("xyz", (3, 1, "2"), strict=True)]
+        path = jsonl(folder() / "a.jsonl", rows)
+        task, read_rows = load_own_rows(path, labels="1,2,3", no_eval=True, **COLUMNS)
+        targets = [task.examples(row)[0].targets for row in read_rows]
+        self.assertEqual(targets, ["3", "1", "2"])
+        scored_rows = read_task_rows(task, str(path), "test")
+        self.assertEqual([scored.examples[0].targets for scored in scored_rows], ["3", "1", "2"])
+        task, read_rows = load_own_rows(jsonl(folder() / "b.jsonl", rows[1:2]), labels="a,b", no_eval=True, **COLUMNS)
+        self.assertEqual(task.examples(read_rows[0])[0].targets, "b")
+        hidden = jsonl(folder() / "hidden.jsonl", [{"text": "x", "label": -1}])
+        self.assertEqual(load({"test": hidden}, "test", labels=["1", "2"], **COLUMNS)[0]["label"], -1)
+        zero = jsonl(folder() / "c.jsonl", [{"text": "x", "label": 0}])
+        with exits_with(65, "label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
+            load_own_rows(zero, labels="1,2,3", no_eval=True, **COLUMNS)
 
     @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
@@ -295,17 +312,18 @@ class TasksTest(parameterized.TestCase):
         with exits_with(65, r"b\.jsonl:1: .*translation\.de"):
             load_own_rows(without_german, **flags)
 
-    def test_class_labels_of_a_hub_data_set_become_label_words(self):
+    @parameterized.parameters((["bad", "good"],), (["1", "0"],))
+    def test_class_labels_of_a_hub_data_set_become_label_words(self, names):
         import datasets
 
-        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=names))
         rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
         path = folder() / "train.parquet"
         rows.to_parquet(path)
         flags = {"data_format": "hub", "hub_path": path.parent, "no_eval": True, **COLUMNS}
         task, rows = load_own_rows(**flags)
-        self.assertEqual(task.label_words, ["bad", "good"])
-        self.assertEqual([task.examples(row)[0].targets for row in rows], ["good", "bad"])
+        self.assertEqual(task.label_words, names)
+        self.assertEqual([task.examples(row)[0].targets for row in rows], [names[1], names[0]])
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},

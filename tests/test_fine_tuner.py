@@ -230,14 +230,15 @@ class DataTest(EqualFiles):
         files = tuner(data={"train": self.written(ROWS[:60]), "validation": self.written(ROWS[60:])})
         self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
 
-    def test_a_datasets_label_names_are_taken(self):
-        features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    @parameterized.parameters((["bad", "good"],), (["1", "0"],))
+    def test_a_datasets_label_names_are_taken(self, names):
+        features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
         rows = Dataset.from_list([{**row, "label": int(row["label"] == "good")} for row in ROWS]).remove_columns("id")
         columns = {"text_column": "text", "target_column": "label"}
         task, read_again = load_own_rows(rows.cast(features), no_eval=True, **columns)
-        self.assertEqual(task.label_words, ["bad", "good"])
+        self.assertEqual(task.label_words, names)
         targets = [task.examples(row)[0].targets for row in read_again]
-        self.assertEqual(targets, [row["label"] for row in ROWS])
+        self.assertEqual(targets, [names[row["label"] == "good"] for row in ROWS])
 
     def test_flags_that_own_rows_leave_without_effect_are_named(self):
         idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}

@@ -74,4 +74,5 @@ def _placed_rows(task, path: str, delimiter: str | None) -> Iterator[tuple[str, 
     kind = format_by_name(path)
     columns = Columns(tuple(task.text_columns), task.entry["label_column_name"], labels=task.label_words or None)
     for place, row in table_rows(Path(path), kind, delimiter):
-        yield place, columns.shaped(row, from_text=True) if kind in TYPELESS else row
+        shaped = columns.shaped(row, kind in TYPELESS)
+        yield place, shaped if kind in TYPELESS else row | shaped

@@ -47,7 +47,8 @@ class HubRows:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
-        rows = [self.columns.shaped(as_decimals(row, narrow)) for row in dataset]
+        has_ids = hasattr(dataset.features.get(self.columns.target), "names")
+        rows = [self.columns.shaped(as_decimals(row, narrow), has_ids=has_ids) for row in dataset]
         fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
         places = [f"{origin} row {i}" for i in range(len(rows))]
         return Rows(rows, places, origin, fingerprint, commit=commit)

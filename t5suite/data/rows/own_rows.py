@@ -69,7 +69,7 @@ class Columns:
     optional: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = field(default=None)
 
-    def shaped(self, row: dict, from_text: bool = False) -> dict:
+    def shaped(self, row: dict, from_text: bool = False, has_ids: bool = False) -> dict:
         """The row with the columns that are used, and `idx`, which identifies it in predictions.
 
         >>> Columns(("sentence",), "label", labels=("bad", "good")).shaped({"sentence": "Fine.", "label": "1"}, True)
@@ -77,16 +77,24 @@ class Columns:
 
         Args:
           from_text: the row comes from a file without types: an empty answer is None, a number is a class id.
+          has_ids: whole numbers are class ids even if label words are digits, too.
         """
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         shaped |= {name: row.get(name) for name in self.optional}
         target = _outermost(self.target, row)
         if target not in shaped:
-            shaped[target] = _typed(row.get(target), self.labels) if from_text else row.get(target)
+            shaped[target] = self._answer(row.get(target), from_text, has_ids)
         if "idx" in row:
             shaped["idx"] = row["idx"]
         return shaped
+
+    def _answer(self, target, from_text: bool, has_ids: bool):
+        if from_text:
+            return _typed(target, self.labels)
+        if has_ids or not self.labels:
+            return target
+        return label_of_number(target, self.labels)
 
     def missing_text(self, row: dict) -> str | None:
         """The first text column that a row of a file lacks."""
@@ -110,6 +118,19 @@ def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
     if is_id_in_digits(number, labels) and int(number) < len(labels):
         return labels[int(number)]
     return target
+
+
+def label_of_number(target, labels: Sequence[str]):
+    """A whole number as its digits where label words are digits, so that it is the label that it looks like.
+
+    >>> label_of_number(3, ["1", "2", "3"]), label_of_number(1, ["bad", "good"]), label_of_number(-1, ["1", "2"])
+    ('3', 1, -1)
+    """
+    is_whole = isinstance(target, int) and not isinstance(target, bool)
+    if not is_whole or not any(word.isdecimal() for word in labels):
+        return target
+    digits = str(target)
+    return target if digits == "-1" and digits not in labels else digits
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
