@@ -231,8 +231,9 @@ def _format_of_file(name: str) -> str:
 
 
 def _format_of_folder(folder: Path) -> str:
-    """The one format of the files in a folder and its subfolders."""
-    paths = [path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_file()]
+    """The one format of the files in a folder and in those of its splits, as rows are looked for."""
+    split_folders = [folder / name for names in SPLIT_NAMES.values() for name in names]
+    paths = [path for parent in (folder, *split_folders) for path in parent.glob("*") if path.is_file()]
     formats = {FORMATS_BY_SUFFIX.get(Path(without_compression(path.name)).suffix) for path in paths}
     formats.discard(None)
     if len(formats) != 1:

@@ -358,6 +358,8 @@ class InputsTest(parameterized.TestCase):
         (place / "train").mkdir()
         pd.DataFrame(ROWS).to_csv(place / "train" / "rows.csv.gz", index=False)
         (place / "README").write_text("Two words.")
+        (place / "backup").mkdir()
+        write_rows(place / "backup" / "old.jsonl", ROWS)  # no split's folder: no rows are read from it
         expected = {"data_format": "csv", "train_dir": str(place), "train_file": None}
         self.assertContainsSubset(expected.items(), self.flags_of(None, place, **columns).items())
         write_rows(place / "more.jsonl", ROWS)
