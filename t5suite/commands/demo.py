@@ -13,8 +13,8 @@ from argparse import Namespace
 from t5suite.commands.report import report
 from t5suite.training.processes.signals import catching_signals
 
-# The demo's tasks, each with its changes to recipes/mini.yaml. Sentiment hangs on the order of clauses, which eight heads
-# learn whatever the seed and the processor's rounding; with four heads it ends at 84 to 100 (docs/log.md).
+# The demo's tasks, each with its changes to recipes/mini.yaml. Sentiment hangs on the order of clauses: eight heads
+# learn it whatever the seed and the processor's rounding, with four heads it ends at 84 to 100 (docs/log.md).
 DEMO = {
     "sentiment": ["--max_steps", "1700", "--eval_steps", "425", "--config_overrides", "num_heads=8"],
     "entailment": ["--max_steps", "1000", "--eval_steps", "250", "--learning_rate", "1.2e-2"],
