@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
@@ -255,6 +256,16 @@ def adafactor_reference(p, g, state, rho, t, clip=1.0, decay=-0.8, beta1=None, l
     return p - step
 
 
+class CopiesToPython(TorchDispatchMode):
+    """Counts numbers that are read from a tensor, for each of which a GPU would be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
 class AdafactorTest(parameterized.TestCase):
     @parameterized.parameters(
         ("", {}, lambda t: 0.02), ("relative_step=True", {}, lambda t: min(1e-2, t**-0.5)),
@@ -318,6 +329,16 @@ class AdafactorTest(parameterized.TestCase):
             values = optax.apply_updates(values, updates)
         for parameter, value in zip(model.parameters(), values):
             np.testing.assert_allclose(parameter.detach().numpy(), np.asarray(value), rtol=1e-5, atol=1e-6)
+
+    @parameterized.parameters("", "relative_step=True", "min_dim_size_to_factor=0,beta1=0.9", "scale_parameter=False")
+    def test_an_update_waits_for_no_number_of_the_device(self, optim_args):
+        model = t5()
+        optimizer = optimizers.make_optimizer("adafactor", model, 0.02, optim_args, {"weight_decay": 0.1})
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with CopiesToPython() as copies:
+            optimizer.step()
+        self.assertEqual(copies.count, 0)
 
     def test_every_matrix_factored_is_transformers_adafactor_to_the_bit(self):
         """So runs that t5suite 0.2.0 began with that class go on bit for bit, their small matrices factored."""

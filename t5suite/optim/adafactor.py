@@ -99,7 +99,7 @@ class Adafactor(torch.optim.Optimizer):
             state[MOMENTUM].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
             update = state[MOMENTUM]
         if group["weight_decay"] != 0:
-            weight.add_(weight, alpha=-group["weight_decay"] * rate)
+            weight.addcmul_(weight, weight.new_ones(()) * (-group["weight_decay"] * rate))
         weight.add_(-update)
         if weight is not parameter:
             parameter.copy_(weight)
@@ -165,15 +165,19 @@ def is_factored(shape, min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR) -> 
     return len(shape) >= 2 and min(shape[-2:]) >= min_dim_size_to_factor
 
 
-def step_size(group: dict, state: dict):
-    """The rate of an update: the group's, or the paper's own (section 8), times the size of the parameter."""
+def step_size(group: dict, state: dict) -> float | torch.Tensor:
+    """The rate of an update: the group's, or the paper's own (section 8), times the size of the parameter.
+
+    A size stays on its device: nothing waits for it.
+    """
     rate = group["lr"]
     if group["relative_step"]:
         limit = 1e-6 * state["step"] if group["warmup_init"] else 1e-2
         rate = min(limit, 1.0 / math.sqrt(state["step"]))
     if not group["scale_parameter"]:
         return rate
-    return max(group["eps"][1], state["RMS"]) * rate
+    least_size = group["eps"][1]
+    return torch.where(state["RMS"] > least_size, state["RMS"] * rate, least_size * rate)
 
 
 def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
