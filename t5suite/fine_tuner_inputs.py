@@ -21,7 +21,8 @@ from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
-from t5suite.data.rows.own_rows import as_rows
+from t5suite.data.rows.formats import comma_separated
+from t5suite.data.rows.own_rows import as_rows, with_words_of_ids, words_of_ids
 from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
@@ -173,11 +174,14 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
         return {"data_format": _format_of_file(next(iter(files.values()))), **files}, None
     rows = {role: as_rows(split, f"data[{role!r}]") for role, split in splits.items()}
     column = flags.get("target_column") or "output"
-    label_names = _label_names(next(iter(splits.values())), column)
-    if not label_names or flags.get("labels"):
-        return {"data_format": "jsonl"}, rows
-    named_rows = {role: [_with_label_name(row, column, label_names) for row in split] for role, split in rows.items()}
-    return {"data_format": "jsonl", "labels": label_names}, named_rows
+    label_names = {role: _label_names(split, column) for role, split in splits.items()}
+    first_names = next(iter(label_names.values()))
+    labels = _chosen_labels(flags) or first_names
+    for role, names in label_names.items():
+        if names:
+            words = words_of_ids(names, labels)
+            rows[role] = [with_words_of_ids(row, column, words) for row in rows[role]]
+    return {"data_format": "jsonl", **({"labels": first_names} if first_names else {})}, rows
 
 
 def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,12 +199,10 @@ def _role_of_split(name: str) -> str:
     raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
 
 
-def _with_label_name(row: dict, column: str, label_names: list[str]) -> dict:
-    """The row with the name of its class in place of the id; -1 (unlabelled) and texts stay."""
-    label = row.get(column)
-    if not isinstance(label, int) or not 0 <= label < len(label_names):
-        return row
-    return {**row, column: label_names[label]}
+def _chosen_labels(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The label words that the flags name, as a text with commas or as a list."""
+    labels = flags.get("labels")
+    return comma_separated(labels, "labels") if labels is None or isinstance(labels, str) else tuple(labels)
 
 
 def _label_names(split, column: str) -> list[str]:

@@ -125,20 +125,29 @@ class TablesTest(parameterized.TestCase):
             load(path, labels="1,2,3", **COLUMNS)
 
     def test_a_number_in_json_is_the_label_of_its_digits_and_an_id_where_labels_are_words(self):
-        rows = [{"text": text, "label": label} for text, label in zip("xyz", (3, 1, "2"), strict=True)]
+        rows = [{"text": text, "label": label} for text, label in zip("wxyz", (3, 1, "2", 2.0), strict=True)]
         path = jsonl(folder() / "a.jsonl", rows)
         task, read_rows = load_own_rows(path, labels="1,2,3", no_eval=True, **COLUMNS)
         targets = [task.examples(row)[0].targets for row in read_rows]
-        self.assertEqual(targets, ["3", "1", "2"])
+        self.assertEqual(targets, ["3", "1", "2", "2"])
         scored_rows = read_task_rows(task, str(path), "test")
-        self.assertEqual([scored.examples[0].targets for scored in scored_rows], ["3", "1", "2"])
-        task, read_rows = load_own_rows(jsonl(folder() / "b.jsonl", rows[1:2]), labels="a,b", no_eval=True, **COLUMNS)
-        self.assertEqual(task.examples(read_rows[0])[0].targets, "b")
+        self.assertEqual([scored.examples[0].targets for scored in scored_rows], ["3", "1", "2", "2"])
         hidden = jsonl(folder() / "hidden.jsonl", [{"text": "x", "label": -1}])
         self.assertEqual(load({"test": hidden}, "test", labels=["1", "2"], **COLUMNS)[0]["label"], -1)
         zero = jsonl(folder() / "c.jsonl", [{"text": "x", "label": 0}])
         with exits_with(65, "label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load_own_rows(zero, labels="1,2,3", no_eval=True, **COLUMNS)
+
+    @parameterized.parameters(
+        (1, "a,b", "b"), (True, "a,b", "b"), (True, "true,false", "true"), (False, "True,False", "False"),
+        (True, "1,0", "1"), (1, "0.5,1.0", "1.0"), (0.5, "0.5,1.0", "0.5"),
+    )  # fmt: skip
+    def test_a_value_of_json_is_the_label_that_it_spells_also_in_a_field(self, value, labels, target):
+        for column, row in (("label", {"label": value}), ("meta.mark", {"meta": {"mark": value, "by": "me"}})):
+            path = jsonl(folder() / "a.jsonl", [{"text": "x", **row}])
+            columns = {"text_column": "text", "target_column": column}
+            task, (read_row,) = load_own_rows(path, labels=labels, no_eval=True, **columns)
+            self.assertEqual(task.examples(read_row)[0].targets, target)
 
     @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
@@ -312,18 +321,37 @@ class TasksTest(parameterized.TestCase):
         with exits_with(65, r"b\.jsonl:1: .*translation\.de"):
             load_own_rows(without_german, **flags)
 
-    @parameterized.parameters((["bad", "good"],), (["1", "0"],))
-    def test_class_labels_of_a_hub_data_set_become_label_words(self, names):
+    @parameterized.parameters(
+        (["bad", "good"], None, "good"), (["1", "0"], None, "0"), (["bad", "good"], "good,bad", "good"),
+        (["1 star", "2 stars"], "bad,good", "good"), (["1 star", "2 stars"], "1,2", "2"),
+    )  # fmt: skip
+    def test_class_ids_of_a_hub_data_set_become_label_words(self, names, labels, second):
+        """They are the data set's own names if those are labels, else the labels by their places."""
         import datasets
 
         features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=names))
-        rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
-        path = folder() / "train.parquet"
-        rows.to_parquet(path)
-        flags = {"data_format": "hub", "hub_path": path.parent, "no_eval": True, **COLUMNS}
-        task, rows = load_own_rows(**flags)
-        self.assertEqual(task.label_words, names)
-        self.assertEqual([task.examples(row)[0].targets for row in rows], [names[1], names[0]])
+        rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, -1]}, features=features)
+        place = folder()
+        rows.select([0]).to_parquet(place / "train.parquet")
+        rows.select([1]).to_parquet(place / "test.parquet")
+        flags = {"data_format": "hub", "hub_path": place, "no_eval": True, "labels": labels, **COLUMNS}
+        task, (row,) = load_own_rows(**flags)
+        self.assertEqual(task.label_words, labels.split(",") if labels else names)
+        self.assertEqual(task.examples(row)[0].targets, second)
+        task, (hidden_row,) = load_own_rows(None, "test", **flags)
+        self.assertFalse(task.is_labelled(hidden_row))
+
+    def test_lists_of_class_ids_of_a_hub_data_set_become_sets_of_labels(self):
+        import datasets
+
+        feature = datasets.List(datasets.ClassLabel(names=["broken", "late", "rude"]))
+        features = datasets.Features(text=datasets.Value("string"), label=feature)
+        rows = datasets.Dataset.from_dict({"text": ["x"], "label": [[2, 0]]}, features=features)
+        place = folder()
+        rows.to_parquet(place / "train.parquet")
+        flags = {"data_format": "hub", "hub_path": place, "metrics": "micro_f1", "no_eval": True, **COLUMNS}
+        task, (row,) = load_own_rows(**flags)
+        self.assertEqual(task.examples(row)[0].targets, "broken, rude")
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},

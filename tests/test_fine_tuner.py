@@ -239,6 +239,9 @@ class DataTest(EqualFiles):
         self.assertEqual(task.label_words, names)
         targets = [task.examples(row)[0].targets for row in read_again]
         self.assertEqual(targets, [names[row["label"] == "good"] for row in ROWS])
+        in_another_order = {"labels": names[::-1], "no_eval": True, **columns}
+        task, read_again = load_own_rows(rows.cast(features), **in_another_order)
+        self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
 
     def test_flags_that_own_rows_leave_without_effect_are_named(self):
         idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}

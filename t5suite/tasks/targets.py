@@ -189,9 +189,14 @@ def _hint_about_label(label, words: list[str]) -> str:
 
 
 def is_id_in_digits(label, words: Sequence[str]) -> bool:
-    """Whether a text is a class id: its digits mean nothing else, as no label word is digits."""
+    """Whether a text is a class id: its digits mean nothing else, as no label word is a number."""
     is_digits = isinstance(label, str) and label.isascii() and label.isdecimal()
-    return is_digits and not any(word.isdecimal() for word in words)
+    return is_digits and not any(is_number_word(word) for word in words)
+
+
+def is_number_word(word: str) -> bool:
+    """Whether a label word is a number in plain decimals, as `3`, `-1` and `0.5` are."""
+    return PLAIN_DECIMAL.fullmatch(word) is not None
 
 
 def _is_whole(label) -> bool:

@@ -16,7 +16,7 @@ from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.files import SPLIT_NAMES
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
-from t5suite.data.rows.own_rows import Columns, Rows
+from t5suite.data.rows.own_rows import Columns, Rows, check_columns, with_words_of_ids, words_of_ids
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,15 @@ class HubRows:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
-        has_ids = hasattr(dataset.features.get(self.columns.target), "names")
-        rows = [self.columns.shaped(as_decimals(row, narrow), has_ids=has_ids) for row in dataset]
+        plain_rows = (as_decimals(row, narrow) for row in dataset)
+        names = _class_names(dataset.features.get(self.columns.target))
+        if names:
+            words = words_of_ids(names, self.columns.labels)
+            plain_rows = (with_words_of_ids(row, self.columns.target, words) for row in plain_rows)
+        rows = [self.columns.shaped(row) for row in plain_rows]
+        if not rows:
+            raise DataError(f"{origin}: no rows")
+        check_columns(self.columns, role, rows, f"{origin} row 0", set(dataset.column_names) - rows[0].keys())
         fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
         places = [f"{origin} row {i}" for i in range(len(rows))]
         return Rows(rows, places, origin, fingerprint, commit=commit)
@@ -86,3 +93,9 @@ def hub_label_words(path: str, name: str | None, revision: str | None, column: s
     splits, _ = load_hub_splits(path, name, revision)
     dataset = next(iter(splits.values()))
     return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
+
+
+def _class_names(feature) -> list[str]:
+    """The names of a column of class labels or of lists of them; an empty list for other columns."""
+    in_lists = getattr(feature, "feature", None)
+    return getattr(feature, "names", None) or getattr(in_lists, "names", None) or []

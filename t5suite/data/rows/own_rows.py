@@ -22,7 +22,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.tasks.cells import value_at
-from t5suite.tasks.targets import is_id_in_digits
+from t5suite.tasks.targets import INVALID_CLASS, is_id_in_digits, is_number_word, same_but_for_case
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Columns:
     optional: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = field(default=None)
 
-    def shaped(self, row: dict, from_text: bool = False, has_ids: bool = False) -> dict:
+    def shaped(self, row: dict, from_text: bool = False) -> dict:
         """The row with the columns that are used, and `idx`, which identifies it in predictions.
 
         >>> Columns(("sentence",), "label", labels=("bad", "good")).shaped({"sentence": "Fine.", "label": "1"}, True)
@@ -77,24 +77,28 @@ class Columns:
 
         Args:
           from_text: the row comes from a file without types: an empty answer is None, a number is a class id.
-          has_ids: whole numbers are class ids even if label words are digits, too.
         """
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         shaped |= {name: row.get(name) for name in self.optional}
         target = _outermost(self.target, row)
         if target not in shaped:
-            shaped[target] = self._answer(row.get(target), from_text, has_ids)
+            shaped[target] = self._answer(row.get(target), from_text)
         if "idx" in row:
             shaped["idx"] = row["idx"]
         return shaped
 
-    def _answer(self, target, from_text: bool, has_ids: bool):
+    def _answer(self, value, from_text: bool):
+        """The value of the target's outermost column, with the label in it as a word where it spells one."""
         if from_text:
-            return _typed(target, self.labels)
-        if has_ids or not self.labels:
-            return target
-        return label_of_number(target, self.labels)
+            return _typed(value, self.labels)
+        if not self.labels:
+            return value
+        if isinstance(value, Mapping) and "." in self.target:
+            inner_columns = self.target.partition(".")[2]
+            label = label_of_value(value_at(value, inner_columns), self.labels)
+            return _with_value_at(value, inner_columns, label)
+        return label_of_value(value, self.labels)
 
     def missing_text(self, row: dict) -> str | None:
         """The first text column that a row of a file lacks."""
@@ -120,17 +124,58 @@ def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
     return target
 
 
-def label_of_number(target, labels: Sequence[str]):
-    """A whole number as its digits where label words are digits, so that it is the label that it looks like.
+def label_of_value(value, labels: Sequence[str]):
+    """The label word that a number or a boolean spells, so that it is the label that it looks like.
 
-    >>> label_of_number(3, ["1", "2", "3"]), label_of_number(1, ["bad", "good"]), label_of_number(-1, ["1", "2"])
-    ('3', 1, -1)
+    >>> label_of_value(3, ["1", "2", "3"]), label_of_value(2.0, ["1", "2"]), label_of_value(True, ["true", "false"])
+    ('3', '2', 'true')
+    >>> label_of_value(1, ["bad", "good"]), label_of_value(-1, ["1", "2"])    # a class id, and an unlabelled row
+    (1, -1)
     """
-    is_whole = isinstance(target, int) and not isinstance(target, bool)
-    if not is_whole or not any(word.isdecimal() for word in labels):
-        return target
-    digits = str(target)
-    return target if digits == "-1" and digits not in labels else digits
+    if isinstance(value, bool):
+        spelled = same_but_for_case(str(value), list(labels))
+        return label_of_value(int(value), labels) if spelled is None else spelled
+    is_number = isinstance(value, (int, float)) and math.isfinite(value)
+    numbers = {float(word): word for word in labels if is_number_word(word)}
+    if not is_number or not numbers:
+        return value
+    if value == INVALID_CLASS and value not in numbers:
+        return INVALID_CLASS
+    return numbers.get(float(value), str(value))
+
+
+def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str]:
+    """The label words of a data set's class ids: its own names if they are labels, else the labels by their places.
+
+    >>> words_of_ids(["pos", "neg"], ["neg", "pos"]), words_of_ids(["1 star", "2 stars"], ["bad", "good"])
+    (['pos', 'neg'], ['bad', 'good'])
+    """
+    return list(names) if labels is None or set(names) <= set(labels) else list(labels)
+
+
+def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
+    """The row with label words in place of class ids; -1 (unlabelled), and an id that has no word, stays.
+
+    >>> with_words_of_ids({"labels": [1, 0]}, "labels", ["bad", "good"])
+    {'labels': ['good', 'bad']}
+    """
+    label = row.get(column)
+    if isinstance(label, (list, tuple)):
+        return {**row, column: [_word_of_id(label_id, words) for label_id in label]}
+    return {**row, column: _word_of_id(label, words)} if column in row else row
+
+
+def _word_of_id(label, words: Sequence[str]):
+    is_id = isinstance(label, int) and 0 <= label < len(words)
+    return words[label] if is_id else label
+
+
+def _with_value_at(row: Mapping, column: str, value) -> dict:
+    """A copy of a nested object with another value at a dotted name."""
+    if column in row or "." not in column:
+        return {**row, column: value}
+    outer_column, _, inner_column = column.partition(".")
+    return {**row, outer_column: _with_value_at(row[outer_column], inner_column, value)}
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
