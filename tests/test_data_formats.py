@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -20,6 +21,8 @@ from support import folder
 from t5suite import Task, load_task
 from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
+from t5suite.tasks.task_card import make_task_card, write_task_card
+from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
 
 COLUMNS = {"text_column": "text", "target_column": "label"}
@@ -360,6 +363,40 @@ class TasksTest(parameterized.TestCase):
         examples = [task.examples(row)[0] for row in rows]
         self.assertEqual(examples[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
         self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
+
+
+class OtherRowsTest(parameterized.TestCase):
+    """A trained model's other rows are read as those of its training, unless flags say otherwise."""
+
+    def read_for(self, task, data, **flags):
+        """`(task, rows)` of validation rows for a model that was trained on the task."""
+        model = Path(tempfile.mkdtemp()) / "model"
+        shutil.copytree(bundled_model(), model)
+        write_task_card(model, make_task_card([task], Lengths(32, 8)))
+        flags = {"model_name_or_path": str(model), "eval_only": True, **flags}
+        return load_own_rows({"validation": data}, "validation", **flags)
+
+    @parameterized.parameters(("alpaca", "rows.jsonl"), ("jsonl", "rows.jsonl"), ("csv", "rows.csv"))
+    def test_instructions_keep_their_inputs_in_every_format(self, data_format, name):
+        row = {"instruction": "Name it.", "input": "a cat", "output": "Tom"}
+        path = folder() / name
+        if data_format == "csv":
+            pandas.DataFrame([row]).to_csv(path, index=False)
+        else:
+            jsonl(path, [row])
+        trained = Task("own", "a", load_own_rows([row], data_format="alpaca", no_eval=True).task.entry)
+        task, (read_row,) = self.read_for(trained, path, data_format=data_format)
+        self.assertEqual(task.examples(read_row)[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
+
+    def test_translations_have_the_model_s_languages_or_those_of_the_flags(self):
+        path = jsonl(folder() / "a.jsonl", [{"translation": {"en": "Good.", "de": "Gut."}}])
+        languages = {"data_format": "translation", "source_id": "en", "target_id": "de"}
+        trained = load_own_rows(path, no_eval=True, prefix="translate: ", **languages).task
+        for flags in ({"data_format": "translation"}, languages):
+            task, (row,) = self.read_for(trained, path, **flags)
+            self.assertEqual(task.examples(row)[0], ("translate: Good.", "Gut."))
+        task, (row,) = self.read_for(trained, path, data_format="translation", source_id="de", target_id="en")
+        self.assertEqual(task.examples(row)[0], ("Gut.", "Good."))
 
 
 class HeldOutTest(parameterized.TestCase):

@@ -65,14 +65,19 @@ def _placed_rows(task, path: str, delimiter: str | None) -> Iterator[tuple[str, 
     """`(place, row)` of every row; those of the user's own task are read as its training read them."""
     from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
     from t5suite.data.rows.jsonl import numbered_lines
-    from t5suite.data.rows.own_rows import Columns
+    from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns
 
     if task.benchmark != OWN_BENCHMARK:
         for line_number, row in numbered_lines(path):
             yield f"{path}:{line_number}", row
         return
     kind = format_by_name(path)
-    columns = Columns(tuple(task.text_columns), task.entry["label_column_name"], labels=task.label_words or None)
+    columns = Columns(
+        texts=tuple(task.text_columns),
+        target=task.entry["label_column_name"],
+        optional=OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()),
+        labels=task.label_words or None,
+    )
     for place, row in table_rows(Path(path), kind, delimiter):
         shaped = columns.shaped(row, kind in TYPELESS)
         yield place, shaped if kind in TYPELESS else row | shaped

@@ -19,6 +19,7 @@ from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
+    TRANSLATION_FIELD,
     Form,
     FormatOptions,
     OwnData,
@@ -32,9 +33,10 @@ from t5suite.data.rows.formats import (
     format_options,
     own_data,
 )
-from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
+from t5suite.tasks.cells import as_list
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
@@ -46,7 +48,17 @@ logger = logging.getLogger(__name__)
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
 # Flags that say how the user's own rows become a task.
-FLAGS_OF_OWN_TASKS = ("text_column", "target_column", "labels", "metrics", "input_format", "output_format", "prefix")
+FLAGS_OF_OWN_TASKS = (
+    "text_column",
+    "target_column",
+    "labels",
+    "metrics",
+    "input_format",
+    "output_format",
+    "prefix",
+    "source_id",
+    "target_id",
+)
 MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
 
@@ -261,7 +273,7 @@ def _own_task_of_model(arguments) -> Task | None:
     task = next(iter(card.tasks.values()))
     if task.benchmark != OWN_BENCHMARK:
         return None
-    flags = [f"--{name}" for name in FLAGS_OF_OWN_TASKS if getattr(arguments.formats, name) is not None]
+    flags = _flags_of_another_task(arguments.formats, task)
     if not flags:
         return task
     if "--metrics" not in flags and has_label_sets(task.entry):
@@ -276,16 +288,44 @@ def _own_task_of_model(arguments) -> Task | None:
     return None
 
 
+def _flags_of_another_task(formats, task: Task) -> list[str]:
+    """The flags that say how rows are read and scored; the task's own languages are no change."""
+    defaults = type(formats)()
+    languages = languages_of(task)
+    flags = []
+    for name in FLAGS_OF_OWN_TASKS:
+        value = getattr(formats, name)
+        if value not in (getattr(defaults, name), languages.get(name)):
+            flags.append(f"--{name}")
+    return flags
+
+
+def languages_of(task: Task) -> dict[str, str]:
+    """The languages of a task of translation files, as their flags name them.
+
+    >>> languages_of(task)["source_id"]
+    'en'
+    """
+    columns = {"source_id": as_list(task.entry["text_column_name"])[0], "target_id": task.entry["label_column_name"]}
+    is_translation = all(column.startswith(TRANSLATION_FIELD) for column in columns.values())
+    return {name: column.removeprefix(TRANSLATION_FIELD) for name, column in columns.items() if is_translation}
+
+
 def _form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
     """Other rows of the form that a task has: its columns, labels, texts and metrics."""
     entry = dict(task.entry)
-    text_columns = entry["text_column_name"]
-    if isinstance(text_columns, str):
-        text_columns = [text_columns]
+    text_columns = as_list(entry["text_column_name"])
     labels = tuple(entry["labels"]) if entry.get("labels") else None
-    columns = {"text_columns": tuple(text_columns), "target_column": entry["label_column_name"], "labels": labels}
+    options = replace(
+        options,
+        text_columns=tuple(text_columns),
+        target_column=entry["label_column_name"],
+        labels=labels,
+        optional_columns=OPTIONAL_COLUMNS.get(entry.get("formatter"), ()),
+        **languages_of(task),
+    )
     logger.info("rows are read and scored as those that the model was trained on: %s", ", ".join(text_columns))
-    return format_form(data_format, replace(options, **columns))._replace(entry=entry)
+    return format_form(data_format, options)._replace(entry=entry)
 
 
 def _class_sets(arguments) -> list[OwnData]:

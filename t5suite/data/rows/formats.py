@@ -42,6 +42,8 @@ HUB = "hub"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
+# The texts of a translation are fields of this column.
+TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
 NULLABLE_FIELDS = ("labels", "metric_to_optimize")
 
@@ -74,6 +76,7 @@ class FormatOptions:
     block_size: int = 512
     rows: Mapping[str, list[dict]] | None = None
     lang_columns: tuple[str | None, ...] = ()
+    optional_columns: tuple[str, ...] = ()
     delimiter: str | None = None
 
     @property
@@ -151,7 +154,7 @@ def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
     if options.labels:
         entry["labels"] = list(options.labels)
     columns_read = dict.fromkeys((*texts, *filter(None, options.lang_columns)))
-    return Columns(tuple(columns_read), target, labels=options.labels), entry
+    return Columns(tuple(columns_read), target, options.optional_columns, options.labels), entry
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -170,8 +173,8 @@ def _translation_form(options: FormatOptions) -> Form:
     """Rows with one text per language, `{"translation": {"en": ..., "de": ...}}`."""
     if options.source_id == options.target_id:
         raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
-    source = f"translation.{options.source_id}"
-    target = f"translation.{options.target_id}"
+    source = f"{TRANSLATION_FIELD}{options.source_id}"
+    target = f"{TRANSLATION_FIELD}{options.target_id}"
     entry = {
         "text_column_name": source,
         "label_column_name": target,

@@ -26,6 +26,8 @@ from t5suite.tasks.targets import INVALID_CLASS, is_id_in_digits, is_number_word
 
 logger = logging.getLogger(__name__)
 
+# Columns that a formatter reads where a row has them.
+OPTIONAL_COLUMNS = {"instruction": ("input",)}
 # So many names of unread columns stand in a message.
 MOST_COLUMNS = 30
 
