@@ -230,6 +230,17 @@ class DataTest(EqualFiles):
         files = tuner(data={"train": self.written(ROWS[:60]), "validation": self.written(ROWS[60:])})
         self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
 
+    def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
+        made = tuner(data={"train": ROWS[:60], "dev": ROWS[60:70]})
+        with exits_with(78, "own/reviews: no test rows"):
+            made.evaluate("test")
+
+    @parameterized.parameters(("super_glue/axb", "validation", "test"), ("squad/squad", "test", "validation"))
+    def test_a_file_for_a_split_that_no_task_has_is_refused(self, data, role, other_role):
+        name = {f"{role}_file": self.written(ROWS)}
+        with exits_with(78, f"has no {role} split, so the file would not be read; give it as --{other_role}_file"):
+            FineTuner(None, data, use_cpu=True, **name)
+
     @parameterized.parameters((["bad", "good"],), (["1", "0"],))
     def test_a_datasets_label_names_are_taken(self, names):
         features = Features({"text": Value("string"), "label": ClassLabel(names=names)})

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import OF_T5, reference_code
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
@@ -145,6 +146,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
+    if not (trains or scored or missing):
+        tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
+        raise ConfigError(f"{tasks}: no test rows, so nothing to predict; without --predict_only validation is scored")
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:

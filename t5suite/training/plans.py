@@ -114,13 +114,31 @@ def benchmark_plan(arguments, own_metrics: bool = False) -> Plan:
         file = getattr(data_args, name)
         if file:
             check_benchmark_file(file, f"--{name}")
-    return plan_tasks(
+    plan = plan_tasks(
         data_args.benchmark,
         data_args.dataset_name,
         data_args.task_file,
         arguments.training.metric_for_best_model,
         own_metrics,
     )
+    check_splits_of_files(plan, data_args)
+    return plan
+
+
+def check_splits_of_files(plan: Plan, data_args) -> None:
+    """Refuses a file in place of a split that no task has: it would not be read.
+
+    Raises:
+      ConfigError: names the flag under which it is read.
+    """
+    for role, other_role in (("validation", "test"), ("test", "validation")):
+        file = getattr(data_args, f"{role}_file")
+        if file and not any(task.splits(role) for task in plan.evaluate):
+            tasks = ",".join(task.name for task in plan.evaluate)
+            raise ConfigError(
+                f"--{role}_file {file}: {plan.benchmark}/{tasks} has no {role} split, so the file would not be read; "
+                f"give it as --{other_role}_file"
+            )
 
 
 def take_known_tasks(data_args, model_name: str | None) -> None:
