@@ -141,6 +141,19 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, "label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load_own_rows(zero, labels="1,2,3", no_eval=True, **COLUMNS)
 
+    def test_whole_numbers_beside_fractions_stay_whole_in_texts_and_targets(self):
+        rows = [{"age": 3, "meta": {"size": 1}, "answer": 2}, {"age": 2.5, "meta": {"size": 0.5}, "answer": 1.5}]
+        columns = {"text_column": "age,meta.size", "target_column": "answer"}
+        task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
+        examples = [task.examples(row)[0] for row in read_rows]
+        self.assertEqual(examples, [("age: 3 meta.size: 1", "2"), ("age: 2.5 meta.size: 0.5", "1.5")])
+
+    def test_a_field_that_is_a_number_is_learned_as_it_is_written(self):
+        rows = [{"text": "x", "meta": {"score": score}} for score in (1, 2.5)]
+        columns = {"text_column": "text", "target_column": "meta.score", "metrics": "pearson"}
+        task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
+        self.assertEqual([task.examples(row)[0].targets for row in read_rows], ["1", "2.5"])
+
     @parameterized.parameters(
         (1, "a,b", "b"), (True, "a,b", "b"), (True, "true,false", "true"), (False, "True,False", "False"),
         (True, "1,0", "1"), (1, "0.5,1.0", "1.0"), (0.5, "0.5,1.0", "0.5"),

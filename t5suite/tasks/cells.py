@@ -42,6 +42,18 @@ def value_at(row, column: str, default=None):
     return value_at(row[outer_column], inner_column, default)
 
 
+def with_value_at(row: Mapping, column: str, value) -> dict:
+    """A copy of a row with another value in a column, or at a dotted name.
+
+    >>> with_value_at({"answers": {"text": 3, "start": 0}}, "answers.text", "3")
+    {'answers': {'text': '3', 'start': 0}}
+    """
+    if column in row or "." not in column:
+        return {**row, column: value}
+    outer_column, _, inner_column = column.partition(".")
+    return {**row, outer_column: with_value_at(row[outer_column], inner_column, value)}
+
+
 def cell(row, column: str, kind: type = object):
     """`value_at` of type `kind`, or a `DataError` that names the column, its value and the row's columns."""
     value = value_at(row, column, _NOTHING)

@@ -21,7 +21,7 @@ from t5suite.base.files import file_sha256
 from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
-from t5suite.tasks.cells import value_at
+from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.targets import INVALID_CLASS, is_id_in_digits, is_number_word, same_but_for_case
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Columns:
         if isinstance(value, Mapping) and "." in self.target:
             inner_columns = self.target.partition(".")[2]
             label = label_of_value(value_at(value, inner_columns), self.labels)
-            return _with_value_at(value, inner_columns, label)
+            return with_value_at(value, inner_columns, label)
         return label_of_value(value, self.labels)
 
     def missing_text(self, row: dict) -> str | None:
@@ -170,14 +170,6 @@ def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
 def _word_of_id(label, words: Sequence[str]):
     is_id = isinstance(label, int) and 0 <= label < len(words)
     return words[label] if is_id else label
-
-
-def _with_value_at(row: Mapping, column: str, value) -> dict:
-    """A copy of a nested object with another value at a dotted name."""
-    if column in row or "." not in column:
-        return {**row, column: value}
-    outer_column, _, inner_column = column.partition(".")
-    return {**row, outer_column: _with_value_at(row[outer_column], inner_column, value)}
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:

@@ -11,10 +11,10 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.files import file_sha256
@@ -28,8 +28,9 @@ from t5suite.data.rows.instruction_files import read_instances
 from t5suite.data.rows.jsonl import numbered_lines
 from t5suite.data.rows.own_rows import Rows, RowSource, places_without_folders
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
+from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal
+from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal, value_kind
 
 logger = logging.getLogger(__name__)
 
@@ -290,15 +291,29 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     """The rows; whole numbers among others (1, 2.5) as texts, since a column of them would turn 1 into 1.0."""
-    if not has_free_numbers(task.entry):
-        return rows
-    column = task.entry["label_column_name"]
-    labels = [row.get(column) for row in rows]
-    kinds = {type(label) for label in labels if label is not None}
-    if len(kinds) < 2:
-        return rows
-    texts = [None if label is None else plain_decimal(label) for label in labels]
-    return [{**row, column: text} for row, text in zip(rows, texts, strict=True)]
+    target_column = task.entry["label_column_name"]
+    if has_free_numbers(task.entry):
+        target_kinds = _kinds_in(rows, target_column)
+        rows = _as_texts(rows, target_column, plain_decimal) if len(target_kinds) > 1 else rows
+    text_targets = [target_column] if value_kind(task.entry) == "text" else []
+    for column in dict.fromkeys([*task.text_columns, *text_targets]):
+        if _kinds_in(rows, column) == {int, float}:
+            rows = _as_texts(rows, column, str)
+    return rows
+
+
+def _kinds_in(rows: list[dict], column: str) -> set[type]:
+    """The types of the values of a column."""
+    return {type(value_at(row, column)) for row in rows} - {type(None)}
+
+
+def _as_texts(rows: list[dict], column: str, text_of: Callable[[Any], str]) -> list[dict]:
+    """The rows with the values of a column as texts; None stays."""
+    converted_rows = []
+    for row in rows:
+        value = value_at(row, column)
+        converted_rows.append(row if value is None else with_value_at(row, column, text_of(value)))
+    return converted_rows
 
 
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
