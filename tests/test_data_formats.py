@@ -21,6 +21,8 @@ from support import folder
 from t5suite import Task, load_task
 from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
+from t5suite.data.rows.formats import Wishes, own_entry
+from t5suite.data.rows.sources import merge_references
 from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
@@ -147,6 +149,46 @@ class TablesTest(parameterized.TestCase):
         task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
         examples = [task.examples(row)[0] for row in read_rows]
         self.assertEqual(examples, [("age: 3 meta.size: 1", "2"), ("age: 2.5 meta.size: 0.5", "1.5")])
+
+    def test_an_empty_cell_in_a_list_is_no_label_and_no_answer(self):
+        path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["late", None, "broken"]}])
+        task, (row,) = load_own_rows(path, metrics="micro_f1", no_eval=True, **COLUMNS)
+        self.assertEqual(task.examples(row)[0].targets, "broken, late")
+        task, (row,) = load_own_rows(path, no_eval=True, **COLUMNS)
+        self.assertEqual(task.score([row], ["None"])["exact_match"], 0)
+        hidden = jsonl(folder() / "b.jsonl", [{"text": "x", "label": [None]}])
+        with exits_with(65, r"b\.jsonl:1: column 'label' holds \[None\]: a train row must be labelled"):
+            load(hidden, **COLUMNS)
+
+    @parameterized.parameters("f1", "precision", "recall_macro", "mcc")
+    def test_several_correct_texts_are_not_scored_by_a_metric_of_classes(self, metric):
+        path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["a", "b"]}])
+        with exits_with(65, rf"a\.jsonl:1: .*{metric} of classes cannot score; for answers in text: squad_f1"):
+            load(path, metrics=f"exact_match,{metric}", **COLUMNS)
+
+    def test_lists_in_a_table_of_pandas_are_lists_of_answers(self):
+        table = pandas.DataFrame({"text": ["x"], "label": [np.array(["a", "b"])]})
+        task, (row,) = load_own_rows(table, no_eval=True, **COLUMNS)
+        self.assertEqual(task.examples(row)[0].targets, "a")
+        self.assertEqual(task.score([row], ["b"])["exact_match"], 100)
+
+    @parameterized.parameters("PAR1–dependent signalling", "BZhou's café", "%PDF is no letter: ü")
+    def test_a_text_may_begin_as_another_kind_of_file(self, text):
+        path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
+        self.assertEqual(load(path, **COLUMNS), [{"text": text, "label": "bad"}])
+
+    @parameterized.parameters(("sentiment", "sentiment"), (None, "a"))
+    def test_a_data_set_has_the_name_of_the_flag_or_of_its_file(self, flag, name):
+        path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": "bad"}])
+        flags = COLUMNS if flag is None else {**COLUMNS, "dataset_name": flag}
+        self.assertEqual(load_own_rows(path, no_eval=True, **flags).task.name, name)
+
+    def test_rows_of_one_question_need_its_key(self):
+        import datasets
+
+        rows = datasets.Dataset.from_list([{"id": key, "answer": "Ann"} for key in ("a", None)])
+        with exits_with(65, "column 'id' of row 1 is empty"):
+            merge_references(rows, "id", "answer")
 
     def test_a_field_that_is_a_number_is_learned_as_it_is_written(self):
         rows = [{"text": "x", "meta": {"score": score}} for score in (1, 2.5)]
@@ -376,6 +418,17 @@ class TasksTest(parameterized.TestCase):
         examples = [task.examples(row)[0] for row in rows]
         self.assertEqual(examples[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
         self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
+
+
+class EntryTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (None, {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "mcc"), (("accuracy",), {}, "accuracy"),
+        (None, {"metric_names": ["rouge"], "metric_to_optimize": "rougeLsum"}, "rougeLsum"),
+        (("bleu", "chrf"), {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "average"), (None, {}, "average"),
+        (("evaluate:./words",), {"metric_names": ["f1"], "metric_to_optimize": "words"}, "words"),
+    )  # fmt: skip
+    def test_the_entry_s_own_choice_of_a_metric_stays_unless_flags_name_metrics(self, metrics, fields, optimized):
+        self.assertEqual(own_entry(fields, Wishes(metrics=metrics))["metric_to_optimize"], optimized)
 
 
 class OtherRowsTest(parameterized.TestCase):

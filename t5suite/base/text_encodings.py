@@ -10,6 +10,7 @@ Only a line is examined, so the words say "seems".
 
 import itertools
 import re
+import unicodedata
 
 PICKLE = "a Python pickle, which is never loaded: save its rows as JSON lines or Parquet"
 # What a file of another kind begins with. Letters alone may begin a text, too: the bytes after them decide.
@@ -94,12 +95,19 @@ def problem_of_rows(line: bytes) -> str | None:
 
 
 def _other_file(line: bytes) -> str | None:
-    all_letters = line.isascii() and b"\0" not in line
     for start, description in OTHER_FILES.items():
-        may_be_text = all_letters and start.isascii()
-        if line.startswith(start) and not may_be_text:
+        if line.startswith(start) and not (start.isascii() and _is_readable(line)):
             return description
     return None
+
+
+def _is_readable(line: bytes) -> bool:
+    """Whether a line is UTF-8 without control characters."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return not any(unicodedata.category(character) == "Cc" for character in text.strip("\r\n").replace("\t", " "))
 
 
 def utf16_form(line: bytes) -> str | None:

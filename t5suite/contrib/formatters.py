@@ -12,7 +12,8 @@ def instruction(row, entry, split):
     [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
     """
     instruction_text = join_columns(row, entry["prefix"], entry["text_column_name"])
-    input_line = f"input: {row['input']}\n" if row.get("input") else ""
+    has_input = row.get("input") not in (None, "")
+    input_line = f"input: {row['input']}\n" if has_input else ""
     return [Example(f"{instruction_text}\n{input_line}output:", label_text(row, entry).strip())]
 
 

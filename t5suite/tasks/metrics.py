@@ -499,6 +499,10 @@ TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
 ERRORS = {"neg_mean_absolute_error"}
 NUMBER_METRICS = {"pearson", "spearman", "pearsonr", "spearmanr"} | ERRORS
 
+# Metrics of one class a row.
+CLASS_METRICS = {"matthews_correlation", "mcc", "mean_3class_f1", "f1", "precision", "recall"}
+CLASS_METRICS |= {"f1_macro", "precision_macro", "recall_macro"}
+
 # Metrics of several labels a row; a task that names one joins a row's labels in one text.
 SET_METRICS = {"micro_f1", "macro_f1", "subset_accuracy"}
 

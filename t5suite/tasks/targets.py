@@ -89,8 +89,15 @@ def has_free_numbers(entry) -> bool:
 
 
 def label_of(row, entry):
-    """The value of the label column; -1 if there is none."""
-    return value_at(row, entry["label_column_name"], INVALID_CLASS)
+    """The value of the label column; -1 if there is none. A list is without its empty cells.
+
+    >>> label_of({"answers": ["Ann", None]}, {"label_column_name": "answers"})
+    ['Ann']
+    """
+    label = value_at(row, entry["label_column_name"], INVALID_CLASS)
+    if isinstance(label, (list, tuple)):
+        return [part for part in label if part is not None]
+    return label
 
 
 def label_text(row, entry) -> str:

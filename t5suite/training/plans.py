@@ -272,7 +272,8 @@ def _format_set(arguments, rows=None) -> OwnData:
         read_by = spec.metadata.get("formats", formats.data_format).split()
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
-    name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
+    is_named = "dataset_name" in data_args.flags_given
+    name = data_args.dataset_name if is_named else form_name(options)
     task_of_model = None if _trains(arguments) else _own_task_of_model(arguments)
     if task_of_model is not None:
         form = _form_like(task_of_model, formats.data_format, options)

@@ -247,7 +247,7 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     if wishes.labels is not None:
         entry["labels"] = list(wishes.labels)
         if fields.get("labels") is None:
-            entry["metric_names"] = None  # the form's metrics are for free text
+            entry |= {"metric_names": None, "metric_to_optimize": None}  # the form's metrics are for free text
     entry |= _metric_fields(entry, wishes.metrics)
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
@@ -267,7 +267,7 @@ def _metric_fields(entry: dict, metrics: tuple[str, ...] | None) -> dict:
     if names is None:
         names = DEFAULT_METRICS[entry["labels"] is not None]
     optimised = entry["metric_to_optimize"]
-    if suite_metrics is not None or optimised not in ("average", *names):
+    if suite_metrics is not None or optimised is None:
         optimised = _metric_to_optimize(names)
     return {"metric_names": [*names, *evaluate_metrics], "metric_to_optimize": optimised}
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from t5suite.base.errors import DataError
 from t5suite.base.files import file_sha256
 from t5suite.base.lookup import closest, suggestion
@@ -388,6 +390,8 @@ def _plain(value):
     """A value as JSON has it: NumPy scalars as Python numbers; pandas' missing values as None."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = scalar(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     return value

@@ -12,9 +12,17 @@ from decimal import Decimal
 from t5suite.base.errors import DataError
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
-from t5suite.tasks.metrics import label_set
+from t5suite.tasks.entry_metrics import function_name
+from t5suite.tasks.metrics import CLASS_METRICS, label_set
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import MOST_DECIMALS, has_label_sets, label_number, plain_decimal, rounded_decimal
+from t5suite.tasks.targets import (
+    MOST_DECIMALS,
+    has_label_sets,
+    label_number,
+    label_of,
+    plain_decimal,
+    rounded_decimal,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +63,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         try:
             texts = _texts_of(task, row)
             are_labelled = _check_labelled(task, role, row, are_labelled)
+            _check_metrics_of_lists(task, row)
             task.examples(row, role)
         except DataError as error:
             raise DataError(f"{place(i)}: {error}") from None
@@ -76,6 +85,18 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     if rows_with_empty_text:
         _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
     return len(rows_with_empty_text)
+
+
+def _check_metrics_of_lists(task: Task, row) -> None:
+    """Rejects several correct texts where a metric of classes would score them."""
+    if task.value_kind != "text" or not isinstance(label_of(row, task.entry), (list, tuple)):
+        return
+    unfit_names = [name for name in task.entry["metric_names"] if function_name(name, task.entry) in CLASS_METRICS]
+    if unfit_names:
+        raise DataError(
+            f"column {task.entry['label_column_name']!r} is a list of correct texts, which the metric "
+            f"{', '.join(unfit_names)} of classes cannot score; for answers in text: squad_f1,squad_exact_match"
+        )
 
 
 def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> None:
@@ -193,7 +214,8 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
         cure = "unlabelled ones are what --test_file and --predict_only are for"
         if has_label_sets(task.entry):
             cure = "a row with no label of a set has a label for that, such as none"
-        content = "is empty" if row.get(column) is None else f"holds {row[column]!r:.60}"
+        label = value_at(row, column)
+        content = "is empty" if label is None else f"holds {label!r:.60}"
         raise DataError(f"column {column!r} {content}: a {role} row must be labelled ({cure})")
     if are_labelled is None:
         return is_labelled

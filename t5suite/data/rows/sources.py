@@ -339,7 +339,7 @@ def merge_references(rows, by: str, column: str):
     Rows without an answer (None, in hidden test splits) keep None.
 
     Raises:
-      DataError: there is no such column.
+      DataError: there is no such column, or it is empty in a row.
     """
     for name in (by, column):
         if name not in rows.column_names:
@@ -347,6 +347,8 @@ def merge_references(rows, by: str, column: str):
     first_row: dict = {}
     answers: dict[object, list[str]] = {}
     for i, (key, answer) in enumerate(zip(rows[by], rows[column], strict=True)):
+        if key is None:
+            raise DataError(f"column {by!r} of row {i} is empty: rows of one question are told apart by it")
         if isinstance(key, (list, dict)):
             raise DataError(f"column {by!r} of row {i} holds {key!r:.100}, by which rows cannot be told apart")
         first_row.setdefault(key, i)
