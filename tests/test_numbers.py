@@ -125,6 +125,13 @@ class OwnNumbersTest(parameterized.TestCase):
         listed = [{"text": "a", "score": np.float32(value)} for value in values]
         for data in (frame, dataset, listed):
             self.assertEqual(targets_of(*load_own_rows(data, metrics="pearson", **COLUMNS)), texts)
+        nested = pyarrow.array([{"score": value} for value in values], pyarrow.struct([("score", pyarrow.float32())]))
+        columns = {"text_column": "text", "target_column": "meta.score", "metrics": "pearson", "no_eval": True}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "train.parquet"
+            pyarrow.parquet.write_table(pyarrow.table({"text": list("abcd"), "meta": nested}), file)
+            for flags in ({"data": file}, {"data_format": "hub", "hub_path": folder}):
+                self.assertEqual(targets_of(*load_own_rows(**flags, **columns)), texts)
         missing = pandas.DataFrame({"text": ["a", "b"], "score": pandas.array([0.1, None], "Float32")})
         rows = load_own_rows({"test": missing}, "test", metrics="none", **COLUMNS).rows
         self.assertEqual([row["score"] for row in rows], [0.1, None])

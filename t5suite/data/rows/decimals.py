@@ -11,24 +11,44 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from t5suite.tasks.cells import value_at, with_value_at
+
 # pyarrow says float and halffloat; datasets, pandas, NumPy and torch say float32 and float16.
 NARROW_TYPES = {"float": np.float32, "float32": np.float32, "halffloat": np.float16, "float16": np.float16}
 
 
 def narrow_columns(types: Mapping[str, object]) -> dict[str, type]:
-    """The columns of narrow numbers, and NumPy's type of each, from the columns' types.
+    """The columns of narrow numbers, and NumPy's type of each, from the columns' types; a field has a dotted name.
 
-    >>> narrow_columns({"price": pyarrow.float32(), "count": pyarrow.int64()})
-    {'price': <class 'numpy.float32'>}
+    >>> narrow_columns({"price": pyarrow.float32(), "count": pyarrow.int64(), "meta": {"score": "float16"}})
+    {'price': <class 'numpy.float32'>, 'meta.score': <class 'numpy.float16'>}
     """
-    names = {column: str(getattr(kind, "dtype", kind)).lower() for column, kind in types.items()}
-    return {column: NARROW_TYPES[name] for column, name in names.items() if name in NARROW_TYPES}
+    columns = {}
+    for column, kind in types.items():
+        fields = _fields_of(kind)
+        columns |= {f"{column}.{name}": narrow for name, narrow in narrow_columns(fields).items()}
+        name = str(getattr(kind, "dtype", kind)).lower()
+        if name in NARROW_TYPES:
+            columns[column] = NARROW_TYPES[name]
+    return columns
+
+
+def _fields_of(kind) -> Mapping[str, object]:
+    """The types of the fields of a column of objects, as datasets and pyarrow have them; none for other columns."""
+    if isinstance(kind, Mapping):
+        return kind
+    is_struct = str(kind).startswith("struct<")
+    return {field.name: field.type for field in kind} if is_struct else {}
 
 
 def as_decimals(row: Mapping, columns: Mapping[str, type]) -> dict:
     """The row; cells of narrow columns are the floats with the same shortest decimals."""
-    narrow = {column: kind for column, kind in columns.items() if isinstance(row.get(column), float)}
-    return {**row, **{column: float(str(kind(row[column]))) for column, kind in narrow.items()}}
+    converted_row = dict(row)
+    for column, kind in columns.items():
+        value = value_at(converted_row, column)
+        if isinstance(value, float):
+            converted_row = with_value_at(converted_row, column, float(str(kind(value))))
+    return converted_row
 
 
 def scalar(value):
