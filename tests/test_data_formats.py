@@ -206,6 +206,11 @@ class TablesTest(parameterized.TestCase):
             columns = {"text_column": "text", "target_column": column}
             task, (read_row,) = load_own_rows(path, labels=labels, no_eval=True, **columns)
             self.assertEqual(task.examples(read_row)[0].targets, target)
+        path = jsonl(folder() / "a.jsonl", [{"row": {"text": "x", "label": value}}])
+        columns = {"text_column": "row.text", "target_column": "row.label"}
+        task, (read_row,) = load_own_rows(path, labels=labels, no_eval=True, **columns)
+        self.assertEqual(task.examples(read_row)[0], ("x", target))
+        self.assertFalse(task.is_labelled(load({"test": jsonl(path, [{"row": {"text": "x"}}])}, "test", **columns)[0]))
 
     @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):

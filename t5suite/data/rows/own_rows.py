@@ -85,24 +85,20 @@ class Columns:
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         shaped |= {name: row.get(name) for name in self.optional}
-        target = _outermost(self.target, row)
-        if target not in shaped:
-            shaped[target] = self._answer(row.get(target), from_text)
+        shaped.setdefault(_outermost(self.target, row), row.get(_outermost(self.target, row)))
         if "idx" in row:
             shaped["idx"] = row["idx"]
-        return shaped
+        if self.target in self.texts:
+            return shaped
+        answer = value_at(shaped, self.target)
+        spelled_answer = self._spelled(answer, from_text)
+        return shaped if spelled_answer is answer else with_value_at(shaped, self.target, spelled_answer)
 
-    def _answer(self, value, from_text: bool):
-        """The value of the target's outermost column, with the label in it as a word where it spells one."""
+    def _spelled(self, answer, from_text: bool):
+        """The answer, as the label word that it spells if it spells one."""
         if from_text:
-            return _typed(value, self.labels)
-        if not self.labels:
-            return value
-        if isinstance(value, Mapping) and "." in self.target:
-            inner_columns = self.target.partition(".")[2]
-            label = label_of_value(value_at(value, inner_columns), self.labels)
-            return with_value_at(value, inner_columns, label)
-        return label_of_value(value, self.labels)
+            return _typed(answer, self.labels)
+        return label_of_value(answer, self.labels) if self.labels else answer
 
     def missing_text(self, row: dict) -> str | None:
         """The first text column that a row of a file lacks."""
