@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -19,13 +18,8 @@ from absl.testing import parameterized
 from support import folder
 
 from t5suite import Task, load_task
-from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
-from t5suite.data.rows.formats import Wishes, own_entry
-from t5suite.data.rows.sources import merge_references
-from t5suite.tasks.task_card import make_task_card, write_task_card
-from t5suite.tasks.tokenization import Lengths
-from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, tiny_tokenizer, write_rows
+from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, save_model, tiny_tokenizer, write_rows
 
 COLUMNS = {"text_column": "text", "target_column": "label"}
 ROLES = ("train", "validation", "test")
@@ -135,8 +129,6 @@ class TablesTest(parameterized.TestCase):
         task, read_rows = load_own_rows(path, labels="1,2,3", no_eval=True, **COLUMNS)
         targets = [task.examples(row)[0].targets for row in read_rows]
         self.assertEqual(targets, ["3", "1", "2", "2"])
-        scored_rows = read_task_rows(task, str(path), "test")
-        self.assertEqual([scored.examples[0].targets for scored in scored_rows], ["3", "1", "2", "2"])
         hidden = jsonl(folder() / "hidden.jsonl", [{"text": "x", "label": -1}])
         self.assertEqual(load({"test": hidden}, "test", labels=["1", "2"], **COLUMNS)[0]["label"], -1)
         zero = jsonl(folder() / "c.jsonl", [{"text": "x", "label": 0}])
@@ -182,13 +174,6 @@ class TablesTest(parameterized.TestCase):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": "bad"}])
         flags = COLUMNS if flag is None else {**COLUMNS, "dataset_name": flag}
         self.assertEqual(load_own_rows(path, no_eval=True, **flags).task.name, name)
-
-    def test_rows_of_one_question_need_its_key(self):
-        import datasets
-
-        rows = datasets.Dataset.from_list([{"id": key, "answer": "Ann"} for key in ("a", None)])
-        with exits_with(65, "column 'id' of row 1 is empty"):
-            merge_references(rows, "id", "answer")
 
     def test_a_field_that_is_a_number_is_learned_as_it_is_written(self):
         rows = [{"text": "x", "meta": {"score": score}} for score in (1, 2.5)]
@@ -425,25 +410,12 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
 
 
-class EntryTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (None, {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "mcc"), (("accuracy",), {}, "accuracy"),
-        (None, {"metric_names": ["rouge"], "metric_to_optimize": "rougeLsum"}, "rougeLsum"),
-        (("bleu", "chrf"), {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "average"), (None, {}, "average"),
-        (("evaluate:./words",), {"metric_names": ["f1"], "metric_to_optimize": "words"}, "words"),
-    )  # fmt: skip
-    def test_the_entry_s_own_choice_of_a_metric_stays_unless_flags_name_metrics(self, metrics, fields, optimized):
-        self.assertEqual(own_entry(fields, Wishes(metrics=metrics))["metric_to_optimize"], optimized)
-
-
 class OtherRowsTest(parameterized.TestCase):
     """A trained model's other rows are read as those of its training, unless flags say otherwise."""
 
     def read_for(self, task, data, **flags):
         """`(task, rows)` of validation rows for a model that was trained on the task."""
-        model = Path(tempfile.mkdtemp()) / "model"
-        shutil.copytree(bundled_model(), model)
-        write_task_card(model, make_task_card([task], Lengths(32, 8)))
+        model = save_model(folder() / "model", tasks=[task])
         flags = {"model_name_or_path": str(model), "eval_only": True, **flags}
         return load_own_rows({"validation": data}, "validation", **flags)
 

@@ -20,6 +20,9 @@ from task_facts import example_row, task_facts
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
+from t5suite.commands.task_rows import read_task_rows
+from t5suite.data.rows.formats import Wishes, own_entry
+from t5suite.data.rows.sources import merge_references
 from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
@@ -708,6 +711,32 @@ class TaskCardTest(parameterized.TestCase):
     def test_what_differs_for_a_causal_model_warns_and_holds(self, card, card_that_agrees, words, message):
         folders = [self.saved("sentiment", model=self.causal, **changes) for changes in (card, card_that_agrees)]
         self.check_that_it_warns_and_holds(folders[0], words, message, folders[1])
+
+
+class EntryTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (None, {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "mcc"), (("accuracy",), {}, "accuracy"),
+        (None, {"metric_names": ["rouge"], "metric_to_optimize": "rougeLsum"}, "rougeLsum"),
+        (("bleu", "chrf"), {"metric_names": ["f1"], "metric_to_optimize": "mcc"}, "average"), (None, {}, "average"),
+        (("evaluate:./words",), {"metric_names": ["f1"], "metric_to_optimize": "words"}, "words"),
+    )  # fmt: skip
+    def test_the_entry_s_own_choice_of_a_metric_stays_unless_flags_name_metrics(self, metrics, fields, optimized):
+        self.assertEqual(own_entry(fields, Wishes(metrics=metrics))["metric_to_optimize"], optimized)
+
+
+class OwnRowsTest(parameterized.TestCase):
+    def test_rows_of_one_question_need_its_key(self):
+        import datasets
+
+        rows = datasets.Dataset.from_list([{"id": key, "answer": "Ann"} for key in ("a", None)])
+        with exits_with(65, "column 'id' of row 1 is empty"):
+            merge_references(rows, "id", "answer")
+
+    def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
+        entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))
+        path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", [{"input": "x", "label": n} for n in (3, 1, "2")])
+        task_rows = read_task_rows(Task("own", "a", entry), str(path), "test")
+        self.assertEqual([row.examples[0].targets for row in task_rows], ["3", "1", "2"])
 
 
 class SavedModelsTest(parameterized.TestCase):
