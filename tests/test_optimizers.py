@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
-from t5suite.optim import optimizers
+from t5suite.optim import adafactor, optimizers
 from t5suite.testing import exits_with, parse_flags, tiny_model, tiny_run, tiny_trainer
 
 RATES = {"adamw": 1e-2, "adamw_rms": 3e-2, "adafactor": 3e-2}
@@ -339,6 +339,15 @@ class AdafactorTest(parameterized.TestCase):
         with CopiesToPython() as copies:
             optimizer.step()
         self.assertEqual(copies.count, 0)
+
+    @parameterized.parameters(1, 3000, 2**30)
+    def test_how_many_parameters_are_updated_together_changes_no_bit(self, most_numbers):
+        alone, together = t5(), t5()
+        for model, most in ((alone, 0), (together, most_numbers)):
+            with mock.patch.object(adafactor, "MOST_NUMBERS", most):
+                optimizer = optimizers.make_optimizer("adafactor", model, 0.02, "min_dim_size_to_factor=16")
+                steps(model, optimizer, 3)
+        self.assertTrue(torch.equal(weights(alone), weights(together)))
 
     def test_every_matrix_factored_is_transformers_adafactor_to_the_bit(self):
         """So runs that t5suite 0.2.0 began with that class go on bit for bit, their small matrices factored."""

@@ -21,12 +21,15 @@ every matrix, `min_dim_size_to_factor=0` here. Moments are float32 whatever the 
 
 import logging
 import math
+from collections.abc import Iterator
 
 import torch
 
 logger = logging.getLogger(__name__)
 
 MIN_DIM_SIZE_TO_FACTOR = 128
+# Numbers of the parameters that are updated together: what is computed of them takes three times their memory.
+MOST_NUMBERS = 2**24
 # Names of the state, as in transformers' class.
 ROWS = "exp_avg_sq_row"
 COLUMNS = "exp_avg_sq_col"
@@ -80,49 +83,71 @@ class Adafactor(torch.optim.Optimizer):
         """One update of every parameter that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
+            for parameters in self._alike(group):
+                self._update(parameters, group)
         return loss
 
-    def _update(self, parameter: torch.Tensor, group: dict) -> None:
-        grad = at_least_float32(parameter.grad)
-        state = self._state(parameter, grad, group)
-        state["step"] += 1
-        weight = at_least_float32(parameter)
-        state["RMS"] = rms(weight)
-        rate = step_size(group, state)
-        update = self._scaled(grad, state, group)
-        update.div_((rms(update) / group["clip_threshold"]).clamp_(min=1.0))
-        update.mul_(rate)
+    def _alike(self, group: dict) -> Iterator[list[torch.Tensor]]:
+        """Parameters with gradients that one list of operations updates: of one kind, MOST_NUMBERS together."""
+        by_kind: dict[tuple, list[torch.Tensor]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                state = self._state(parameter, group)
+                kind = (state["step"], FULL in state, parameter.device, parameter.dtype)
+                by_kind.setdefault(kind, []).append(parameter)
+        for parameters in by_kind.values():
+            yield from lists_of(parameters, MOST_NUMBERS)
+
+    def _update(self, parameters: list[torch.Tensor], group: dict) -> None:
+        weights = [at_least_float32(parameter) for parameter in parameters]
+        grads = [at_least_float32(parameter.grad) for parameter in parameters]
+        states = [self.state[parameter] for parameter in parameters]
+        step = states[0]["step"] + 1
+        sizes = root_mean_squares(weights)
+        for state, size in zip(states, sizes, strict=True):
+            state["step"] = step
+            state["RMS"] = size
+        rates = step_sizes(group, step, sizes)
+        updates = self._scaled(grads, states, group)
+        excesses = root_mean_squares(updates)
+        torch._foreach_div_(excesses, group["clip_threshold"])
+        torch._foreach_clamp_min_(excesses, 1.0)
+        torch._foreach_div_(updates, excesses)
+        torch._foreach_mul_(updates, rates)
         if group["beta1"] is not None:
-            state[MOMENTUM].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
-            update = state[MOMENTUM]
+            averages = [state[MOMENTUM] for state in states]
+            torch._foreach_mul_(averages, group["beta1"])
+            torch._foreach_add_(averages, updates, alpha=1 - group["beta1"])
+            updates = averages
         if group["weight_decay"] != 0:
-            weight.addcmul_(weight, weight.new_ones(()) * (-group["weight_decay"] * rate))
-        weight.add_(-update)
-        if weight is not parameter:
-            parameter.copy_(weight)
+            torch._foreach_mul_(rates, -group["weight_decay"])
+            torch._foreach_addcmul_(weights, weights, rates)
+        torch._foreach_sub_(weights, updates)
+        for parameter, weight in zip(parameters, weights, strict=True):
+            if weight is not parameter:
+                parameter.copy_(weight)
 
-    def _scaled(self, grad: torch.Tensor, state: dict, group: dict) -> torch.Tensor:
-        """The gradient over the root of its second moment, which is updated first."""
-        decay = 1.0 - math.pow(state["step"], group["decay_rate"])
-        squared = grad**2 + group["eps"][0]
-        if FULL in state:
-            state[FULL].mul_(decay).add_(squared, alpha=1.0 - decay)
-            return state[FULL].rsqrt().mul_(grad)
-        rows = state[ROWS]
-        columns = state[COLUMNS]
-        rows.mul_(decay).add_(squared.mean(dim=-1), alpha=1.0 - decay)
-        columns.mul_(decay).add_(squared.mean(dim=-2), alpha=1.0 - decay)
-        row_factor = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
-        column_factor = columns.unsqueeze(-2).rsqrt()
-        return torch.mul(row_factor, column_factor).mul_(grad)
+    def _scaled(self, grads: list[torch.Tensor], states: list[dict], group: dict) -> list[torch.Tensor]:
+        """Gradients over the roots of their second moments, which are updated first."""
+        decay = 1.0 - math.pow(states[0]["step"], group["decay_rate"])
+        squares = torch._foreach_mul(grads, grads)
+        torch._foreach_add_(squares, group["eps"][0])
+        if FULL in states[0]:
+            moments = [state[FULL] for state in states]
+            update_averages(moments, squares, decay)
+            scaled_grads = torch._foreach_rsqrt(moments)
+        else:
+            update_averages([state[ROWS] for state in states], [square.mean(dim=-1) for square in squares], decay)
+            update_averages([state[COLUMNS] for state in states], [square.mean(dim=-2) for square in squares], decay)
+            scaled_grads = [inverse_root(state[ROWS], state[COLUMNS]) for state in states]
+        torch._foreach_mul_(scaled_grads, grads)
+        return scaled_grads
 
-    def _state(self, parameter: torch.Tensor, grad: torch.Tensor, group: dict) -> dict:
+    def _state(self, parameter: torch.Tensor, group: dict) -> dict:
         state = self.state[parameter]
         if state:
             return state
+        grad = at_least_float32(parameter.grad)
         state["step"] = 0
         if group["beta1"] is not None:
             state[MOMENTUM] = torch.zeros_like(grad)
@@ -165,19 +190,46 @@ def is_factored(shape, min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR) -> 
     return len(shape) >= 2 and min(shape[-2:]) >= min_dim_size_to_factor
 
 
-def step_size(group: dict, state: dict) -> float | torch.Tensor:
-    """The rate of an update: the group's, or the paper's own (section 8), times the size of the parameter.
+def lists_of(parameters: list[torch.Tensor], most_numbers: int) -> Iterator[list[torch.Tensor]]:
+    """The parameters in lists of so many numbers at most; a larger one is a list by itself.
 
-    A size stays on its device: nothing waits for it.
+    >>> [len(some) for some in lists_of([torch.zeros(3), torch.zeros(2), torch.zeros(9), torch.zeros(1)], 5)]
+    [2, 1, 1]
     """
+    some: list[torch.Tensor] = []
+    for parameter in parameters:
+        if some and sum(other.numel() for other in some) + parameter.numel() > most_numbers:
+            yield some
+            some = []
+        some.append(parameter)
+    if some:
+        yield some
+
+
+def step_sizes(group: dict, step: int, sizes: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The rates of an update: the group's, or the paper's own (section 8), times the sizes of the parameters."""
     rate = group["lr"]
     if group["relative_step"]:
-        limit = 1e-6 * state["step"] if group["warmup_init"] else 1e-2
-        rate = min(limit, 1.0 / math.sqrt(state["step"]))
+        limit = 1e-6 * step if group["warmup_init"] else 1e-2
+        rate = min(limit, 1.0 / math.sqrt(step))
     if not group["scale_parameter"]:
-        return rate
-    least_size = group["eps"][1]
-    return torch.where(state["RMS"] > least_size, state["RMS"] * rate, least_size * rate)
+        return [torch.full_like(size, rate) for size in sizes]
+    rates = torch._foreach_mul(sizes, rate)
+    torch._foreach_clamp_min_(rates, group["eps"][1] * rate)
+    return rates
+
+
+def update_averages(averages: list[torch.Tensor], values: list[torch.Tensor], decay: float) -> None:
+    """Moving averages with another value each, in place."""
+    torch._foreach_mul_(averages, decay)
+    torch._foreach_add_(averages, values, alpha=1.0 - decay)
+
+
+def inverse_root(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """One over the root of a second moment that is kept as the means of its rows and of its columns."""
+    row_factor = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
+    column_factor = columns.unsqueeze(-2).rsqrt()
+    return torch.mul(row_factor, column_factor)
 
 
 def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
@@ -185,6 +237,12 @@ def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def rms(tensor: torch.Tensor) -> torch.Tensor:
-    """Root mean square, 0-d."""
-    return tensor.norm(2) / (tensor.numel() ** 0.5)
+def root_mean_squares(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The root mean square of each tensor, 0-d, on its device and without waiting for it.
+
+    >>> root_mean_squares([torch.tensor([3.0, 4.0])])
+    [tensor(3.5355)]
+    """
+    norms = list(torch._foreach_norm(tensors, 2))
+    torch._foreach_div_(norms, [tensor.numel() ** 0.5 for tensor in tensors])
+    return norms
