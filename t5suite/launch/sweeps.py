@@ -338,7 +338,7 @@ class Sweep:
         """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones."""
         plan = self.plan
         remaining = {name: value for name, value in parameters.items() if name not in self.replaced_flags}
-        command = command_without(plan.command or DEFAULT_COMMAND, plan.words)
+        command = command_without(plan.command or DEFAULT_COMMAND, plan.words, plan.program)
         json_file = TrialFiles(self.directory, number).parameters
         words = [*command_words(command, remaining, plan.program, json_file), *plan.words]
         return [installed_script(word) for word in words]
