@@ -103,9 +103,21 @@ class WordsTest(parameterized.TestCase):
         (["p", "a.yaml", "--max-steps=1500", "${args}"], ["--max_steps=9"], ["p", "a.yaml", "${args}"]),
         (["p", "--data_path", "x", "y", "--seed", "1"], ["--data_path", "z"], ["p", "--seed", "1"]),
         (["p", "--seed", "1"], ["--max_steps", "9"], ["p", "--seed", "1"]),
+        (
+            ["accelerate", "launch", "--bf16", "${program}", "--bf16", "--seed=1", "${args}"],
+            ["--bf16", "--seed", "2"],
+            ["accelerate", "launch", "--bf16", "${program}", "${args}"],
+        ),
+        (
+            ["a", "--gradient_accumulation_steps", "2", "-m", "t5suite", "fine_tune", "${args}"],
+            ["--gradient_accumulation_steps", "4"],
+            ["a", "--gradient_accumulation_steps", "2", "-m", "t5suite", "fine_tune", "${args}"],
+        ),
     )
-    def test_a_command_loses_the_flags_that_stand_behind_the_dashes(self, command, words, expected):
-        self.assertEqual(command_without(command, words), expected)
+    def test_a_script_loses_the_flags_that_stand_behind_the_dashes_and_its_launcher_none(
+        self, command, words, expected
+    ):
+        self.assertEqual(command_without(command, words, "fine_tune_t5.py"), expected)
 
 
 class DevicesTest(parameterized.TestCase):

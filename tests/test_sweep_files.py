@@ -112,6 +112,7 @@ WRONG = [
     ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is not a whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
+    ("min_iter: 3", "min_iter: 3\n  max_iter: 27", 22, "early_terminate: give min_iter, or max_iter and s; max_iter needs s"),
     ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is not a number above 1"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is not a word"),
     ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
@@ -332,8 +333,9 @@ class ScriptsTest(FilesTest):
         ("accuracy", "task_file: {value: tasks.yaml}", "'accuracy' is not a metric of a run; those are eval/... and train"),
         ("eval/accuracy", "task_file: {value: tasks.yaml}", None), ("train/loss", "seed: {value: 1}", None),
         ("eval/speed", "benchmark: {values: [glue, super_glue]}", None), ("eval/speed", "benchmark: {value: mine}", None),
+        ("eval/kappa", "benchmark: {value: glue}, metrics: {value: 'scores:kappa'}", None),
     )  # fmt: skip
-    def test_of_tasks_that_are_not_shipped_any_evaluation_may_be_the_metric(self, name, parameter, message):
+    def test_of_tasks_and_metrics_that_are_not_shipped_any_evaluation_may_be_the_metric(self, name, parameter, message):
         sweep = self.sweep(
             f"method: grid\nprogram: fine_tune_t5.py\nmetric: {{name: {name}, goal: maximize}}\n"
             f"parameters: {{dataset_name: {{value: rte}}, model_name_or_path: {{value: x}}, {parameter}}}\n"
@@ -363,6 +365,9 @@ class PlansTest(FilesTest):
         for program, expected in (
             ("program: pre_train_t5.py", ("eval/nll", "minimize")),
             ("command: [accelerate, launch, pre_train_t5.py, '${args}']", ("eval/nll", "minimize")),
+            ("command: [t5suite, pre_train, '${args}']", ("eval/nll", "minimize")),
+            ("command: [python, -m, t5suite, pre_train, '${args}']", ("eval/nll", "minimize")),
+            ("command: [t5suite, fine_tune, --run_name, pre_train_t5, '${args}']", ("eval/average", "maximize")),
             ("program: fine_tune_t5.py", ("eval/average", "maximize")),
             ("program: x.py\nmetric: {name: eval/f1}", ("eval/f1", "minimize")),  # W&B's default
             ("program: x.py\nmetric: {name: eval/loss, goal: maximize}", ("eval/loss", "maximize")),
@@ -375,6 +380,10 @@ class PlansTest(FilesTest):
         self.assertEqual(plan_of(sweep, 1, ["--seed=4", "--bf16"]).words, ["--seed=4", "--bf16"])
         with exits_with(78, "--learning_rate 0.3 after --: the sweep searches learning_rate"):
             plan_of(sweep, 1, ["--learning_rate", "0.3"])
+        with exits_with(78, "after --: output_dir: all trials would share it"):
+            plan_of(sweep, 1, ["--output_dir", "runs/x"])
+        other_program = self.sweep("method: random\n" + self.RATES.replace("fine_tune_t5.py", "x.py"))
+        self.assertEqual(plan_of(other_program, 1, ["--output_dir=x"]).words, ["--output_dir=x"])
 
     def test_a_plan_has_the_file_s_search(self):
         text = GOOD.replace("goal: maximize", "goal: maximize\n  target: 90").replace(

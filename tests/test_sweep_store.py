@@ -15,6 +15,7 @@ from unittest import mock
 import optuna
 from absl.testing import parameterized
 
+from t5suite import DATASET_VALS
 from t5suite.launch import process_groups, running_trials, trials
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
 from t5suite.launch.sweep_files import Parameter, SweepFile
@@ -236,16 +237,50 @@ class TrialMetricsTest(parameterized.TestCase):
         self.assertFalse(has_done_all_steps(self.folder, 10), "as many as there are rows")
 
     def test_a_run_s_result_is_the_mean_of_its_tasks_figures(self):
-        self.assertIsNone(result_of_run(self.folder), "no results")
-        self.write(manifest={"run_id": "4f2a", "settings": {"benchmark": "glue"}})
+        self.assertIsNone(result_of_run(self.folder, "eval/average"), "no results")
+        names = ("rte", "cola", "sst2", "mnli")
+        self.write(
+            manifest={"run_id": "4f2a", "settings": {}, "tasks": {name: DATASET_VALS["glue"][name] for name in names}}
+        )
         for tasks, result in (
             ({"rte": {"accuracy": 70.0, "invalid_rate": 3.0}}, 70.0),
             ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": 40.0}, "sst2": {"accuracy": 94.0}}, 68.0),
             ({"rte": {"accuracy": 70.0}, "cola": {"matthews_correlation": None}}, None),
+            (
+                {"rte": {"accuracy": 70.0}, "mnli_matched": {"accuracy": 82.0}, "mnli_mismatched": {"accuracy": 80.0}},
+                75.5,
+            ),
+            ({"rte": {"accuracy": 70.0}, "mnli": {"accuracy": 80.0}}, 75.0),
             ({}, None),
         ):
             self.write(results={"tasks": tasks, "averages": {}})
-            self.assertEqual(result_of_run(self.folder), result, tasks)
+            self.assertEqual(result_of_run(self.folder, "eval/average"), result, tasks)
+
+    @parameterized.parameters(
+        # (settings, the entry's metric, metric_names, the scores of each split, the result)
+        ({}, "f1", ["f1", "accuracy"], {"a": {"f1": 80.0, "accuracy": 60.0}}, 80.0),
+        ({}, "average", ["f1", "accuracy"], {"a": {"f1": 80.0, "accuracy": 60.0}}, 70.0),
+        ({}, "average", ["pearson", "neg_mean_absolute_error"],
+         {"a": {"pearson": 90.0, "neg_mean_absolute_error": -3.0}}, 90.0),
+        ({}, "f1", ["f1"], {"a": {"f1": 80.0}, "a.test": {"f1": 40.0}}, 80.0),
+        ({}, "f1", ["f1"], {"a.test": {"f1": 40.0}}, 40.0),
+        ({"metric_for_best_model": "kappa"}, "f1", ["f1"], {"a": {"f1": 80.0, "kappa": 50.0}}, 50.0),
+        ({}, None, [], {"a": {"loss": 2.5}}, -2.5), ({}, None, [], {"a": {"loss": None}}, None),
+    )  # fmt: skip
+    def test_a_task_s_figure_is_by_the_metric_that_selects_in_this_run_without_test_splits(
+        self, settings, optimised, names, tasks, result
+    ):
+        entry = {"metric_to_optimize": optimised, "metric_names": names}
+        self.write(manifest={"run_id": "4f2a", "settings": settings, "tasks": {"a": entry}})
+        self.write(results={"tasks": tasks, "averages": {}})
+        self.assertEqual(result_of_run(self.folder, "eval/average"), result)
+
+    def test_the_result_of_pre_training_is_its_nll_and_no_average(self):
+        scores = {"nll": 2.25, "perplexity": 9.5, "accuracy": 50.0, "unigram_nll": 5.0}
+        self.write(manifest={"run_id": "4f2a", "settings": {}})
+        self.write(results={"tasks": {"held_out": scores}, "averages": {}})
+        results = {name: result_of_run(self.folder, name) for name in ("eval/nll", "eval/average", "eval/f1")}
+        self.assertEqual(results, {"eval/nll": 2.25, "eval/average": None, "eval/f1": None})
 
     def test_an_exit_code_is_said_in_words(self):
         for code, words in ((-9, "ended by SIGKILL"), (-250, "ended by signal 250"), (3, "exit code 3"),
@@ -280,7 +315,7 @@ class EndsTest(parameterized.TestCase):
         super().setUpClass()
         content = {
             "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
-            "parameters": {"seed": {"values": list(range(len(ENDS) + 2))}},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + 3))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
         cls.sweep.has_succeeded = True
@@ -313,6 +348,15 @@ class EndsTest(parameterized.TestCase):
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
         self.assertIsNone(self.sweep.error)
+
+    def test_the_value_of_one_that_goes_on_is_the_best_of_its_curve(self):
+        slot, _ = self.ended(75, "", 1, 4)
+        claim = self.sweep.store.claim(100)
+        with slot.files.metrics.open("a") as metrics:
+            metrics.write('{"step": 6, "eval/f1": 70.0}\n')
+        record = self.sweep.records()[slot.claim.number]
+        self.sweep.store.end(claim, "failed")
+        self.assertEqual((claim.number, record["state"], record["value"]), (slot.claim.number, "running", 70.0))
 
     def test_one_that_logs_no_value_of_the_metric_has_failed(self):
         slot, shown = self.ended(0, "", 1, None)

@@ -29,6 +29,7 @@ import yaml
 from absl.testing import parameterized
 from shown_tables import boxed_tables
 
+from t5suite import DATASET_VALS
 from t5suite.testing import cli_output, exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -410,7 +411,8 @@ class FailuresTest(SweepTest):
         }
         for name, tasks in results.items():
             (self.folder / f"{name}.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
-        (self.folder / "manifest.json").write_text(json.dumps({"run_id": "1", "settings": {"benchmark": "super_glue"}}))
+        entries = {name: DATASET_VALS["super_glue"][name] for name in ("axg", "cb", "wic")}
+        (self.folder / "manifest.json").write_text(json.dumps({"run_id": "1", "settings": {}, "tasks": entries}))
         script = f'd="$T5SUITE_RUN_DIR"; mkdir -p "$d"; cp {self.folder}/manifest.json "$d"; '
         script += f'cp {self.folder}/${{1#--x=}}.json "$d/results.json"'
         command = ["/bin/sh", "-c", script, "sh", "${args}"]

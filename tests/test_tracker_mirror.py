@@ -130,7 +130,7 @@ MODULES = {"wandb": wandb_module, "aim": aim_module, "trackio": trackio_module}
 
 
 def told_in_legs(name: str, directory: Path) -> Received:
-    """What a tracker gets of a run that is preempted in the evaluation of step 20, fails behind its last step, and then finishes."""
+    """What a tracker gets of a run that is preempted in the evaluation of step 20, fails in it, fails behind its last step, and then finishes."""
     received, whole = Received(), (directory / "metrics.jsonl").read_text()
     modules = MODULES.get(name, clients_of_callbacks)(received)
     callbacks = {name: lambda: callback_of(name, received)}
@@ -145,6 +145,7 @@ def told_in_legs(name: str, directory: Path) -> Received:
     ):
         for lines, words in (
             (_before_evaluation(whole, 20), b"go\nend 75\n"),
+            (_before_evaluation(whole, 20), b"go\nend 1\n"),
             (whole, b"go\nend 70\n"),
             (whole, b"go\nend 0\n"),
         ):
@@ -238,8 +239,8 @@ class RowsTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("all at the end", b"go\nend 0\n", [2, 4, 6]),
-        ("a failure too", b"go\nend 70\n", [2, 4, 6]),
         ("not the last one of a run that comes back, since it may lack its evaluation", b"go\nend 75\n", [2, 4]),
+        ("nor of one that failed", b"go\nend 70\n", [2, 4]),
         ("nor of one that was killed", b"go\n", [2, 4]),
         ("nothing before the file is this run's", b"", []),
     )
@@ -448,7 +449,7 @@ class MirrorTest(parameterized.TestCase):
         self.assertEqual((first[-1], second[-2:]), (("finish", 1), [("results", 70.5, RUN_ID), ("finish", 0)]))
 
     def test_results_of_a_run_that_is_not_finished_are_not_sent(self):
-        for code, rows in ((75, [1, 2]), (70, [1, 2, 3])):
+        for code, rows in ((75, [1, 2]), (70, [1, 2])):
             directory = described_run([1, 2, 3])
             (directory / "results.json").write_text(json.dumps(RESULTS_OF_RUN))
             events = self.mirrored(directory, b"go\nend %d\n" % code)

@@ -158,16 +158,40 @@ def _read_json_or_word(word: str):
     return read_word(word)
 
 
-def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
+def entry_script(words: list[str], program: str | None = None) -> tuple[int, str | None]:
+    """The position of the word of a `command:` that names an entry script, and the script; None if no word does.
+
+    >>> entry_script(["accelerate", "launch", "--num_processes", "2", "pre_train_t5.py", "${args}"])
+    (4, 'pre_train_t5')
+    """
+    previous_word = ""
+    for position, word in enumerate(words):
+        filled_word = word
+        if word == "${program}":
+            filled_word = str(program)
+        script = script_named(filled_word, previous_word)
+        if script:
+            return position, script
+        previous_word = filled_word
+    return len(words), None
+
+
+def command_without(command: Iterable, words: Iterable[str], program: str | None = None) -> list[str]:
     """A `command:` without the flags that the words give: a script rejects a flag that is given twice.
+
+    The flags of a launcher, which stand before an entry script, stay.
 
     >>> command_without(["python", "fine_tune_t5.py", "--max_steps", 1500, "--bf16", "${args}"], ["--max_steps", "100"])
     ['python', 'fine_tune_t5.py', '--bf16', '${args}']
     """
+    items = [str(item) for item in command]
+    start, script = entry_script(items, program)
+    if script is None:
+        start = 0
     replaced_flags = flags_in(words)
-    remaining = []
+    remaining = items[:start]
     is_replaced = False
-    for item in map(str, command):
+    for item in items[start:]:
         if item.startswith(("--", "${")):
             is_replaced = item[2:].partition("=")[0].replace("-", "_") in replaced_flags
         if not is_replaced:

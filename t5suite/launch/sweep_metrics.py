@@ -43,7 +43,7 @@ def is_score_of_task(name: str) -> bool:
 
 
 def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
-    """The names that all of the runs log evaluations by; None where the tasks are not known from the file.
+    """The names that all of the runs log evaluations by; None where tasks or metrics are not shipped.
 
     >>> logged_metrics(read_sweep("sweeps/glue_cola_sweep.yaml"), script)[0]
     'eval/matthews_correlation'
@@ -53,7 +53,8 @@ def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
     values = _values_of_flags(sweep, script)
     benchmarks = values.get("benchmark", [])
     dataset_names = values.get("dataset_name", [])
-    if "task_file" in values or not dataset_names:
+    has_own_names = "task_file" in values or "metrics" in values
+    if has_own_names or not dataset_names:
         return None
     are_names = all(isinstance(name, str) for name in [*benchmarks, *dataset_names])
     if len(benchmarks) != 1 or not are_names:

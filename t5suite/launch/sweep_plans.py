@@ -6,13 +6,13 @@
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.launch.commands import flags_in
 from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
+from t5suite.launch.sweep_scripts import SHARED_OUTPUT_DIR, script_of
 from t5suite.launch.sweep_search import Search, rungs_of
 
 # The metric of runs if a sweep names none: fine-tuning, pre-training.
@@ -46,12 +46,12 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     """The plan of a sweep file that was checked.
 
     Raises:
-      ConfigError: an endless search without `count`; words that set a searched parameter.
+      ConfigError: an endless search without `count`; words that set a searched parameter or `output_dir`.
     """
     content = sweep.content
     limit = _limit_of(content, count)
     parameters = parameters_of(sweep)
-    _check_words(words, parameters)
+    _check_words(flags_in(words), sweep, parameters)
     metric, goal = _metric_of(sweep)
     early_terminate = sweep.table("early_terminate")
     search = Search(
@@ -88,9 +88,10 @@ def _limit_of(content: dict, count: int | None) -> float:
     return min(limits, default=math.inf)
 
 
-def _check_words(words: Iterable[str], parameters: list[Parameter]) -> None:
-    """Refuses words after `--` that set what the sweep searches."""
-    flags = flags_in(words)
+def _check_words(flags: dict[str, object], sweep: SweepFile, parameters: list[Parameter]) -> None:
+    """Refuses flags after `--` that set what the sweep searches, or one directory for all trials."""
+    if "output_dir" in flags and script_of(sweep) is not None:
+        raise ConfigError(f"after --: {SHARED_OUTPUT_DIR}")
     for parameter in parameters:
         flag = parameter.path[0]
         if flag in flags and parameter.distribution != "constant":
@@ -105,9 +106,8 @@ def _metric_of(sweep: SweepFile) -> tuple[str, str]:
     metric = sweep.table("metric")
     if metric:
         return metric["name"], metric.get("goal", "minimize")
-    programs = [*(sweep.content.get("command") or []), sweep.content.get("program")]
-    is_pre_training = any("pre_train_t5" in str(word) for word in programs)
+    script = script_of(sweep)
     name = "eval/average"
-    if is_pre_training:
+    if script is not None and script.name == "pre_train_t5":
         name = "eval/nll"
     return name, DEFAULT_METRICS[name]

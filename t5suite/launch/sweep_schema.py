@@ -152,8 +152,12 @@ EARLY_TERMINATE = {
     "additionalProperties": False,
     "if": {"type": "object"},
     "then": {
-        "anyOf": [{"required": ["min_iter"]}, {"required": ["max_iter", "s"]}],
-        "description": "give min_iter, or max_iter and s",
+        "anyOf": [
+            {"required": ["max_iter", "s"]},
+            # W&B takes max_iter before min_iter.
+            {"required": ["min_iter"], "properties": {"max_iter": False}},
+        ],
+        "description": "give min_iter, or max_iter and s; max_iter needs s",
     },
 }
 CONTROLLER = {**TABLE, "properties": {"type": one_of(("local", "cloud"))}, "additionalProperties": False}

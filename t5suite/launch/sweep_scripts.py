@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.base.script_flags import flags_of, script_named, value_problem
-from t5suite.launch.commands import ARGUMENT_MACROS, ENVIRONMENT_MACRO, MACRO_NAMES, flags_in, macro_name
+from t5suite.base.script_flags import flags_of, value_problem
+from t5suite.launch.commands import ARGUMENT_MACROS, ENVIRONMENT_MACRO, MACRO_NAMES, entry_script, flags_in, macro_name
 from t5suite.launch.config_files import config_content
 from t5suite.launch.flag_problems import unknown_flag
 from t5suite.launch.schema_problems import Problem
@@ -50,7 +50,7 @@ class Script(NamedTuple):
 def script_of(sweep: SweepFile) -> Script | None:
     """The entry script that the command runs, with the flags that follow it there; None: it is another program."""
     words = sweep.command()
-    position, script = _entry_script(words, sweep.content.get("program"))
+    position, script = entry_script(words, sweep.content.get("program"))
     if script is None:
         return None
     arguments = words[position + 1 :]
@@ -79,20 +79,6 @@ def _first_file(arguments: list[str]) -> str | None:
     if not arguments or arguments[0].startswith(("-", "$")):
         return None
     return arguments[0]
-
-
-def _entry_script(words: list[str], program) -> tuple[int, str | None]:
-    """The position of the word that names an entry script, and the script; None if no word does."""
-    previous_word = ""
-    for position, word in enumerate(words):
-        filled_word = word
-        if word == "${program}":
-            filled_word = str(program)
-        script = script_named(filled_word, previous_word)
-        if script:
-            return position, script
-        previous_word = filled_word
-    return len(words), None
 
 
 def _flags_of_config(source: str) -> dict:

@@ -276,7 +276,7 @@ class Sweep:
         """Records a trial that ended by itself, a failure if it has no value; returns the message."""
         value = facts["value"]
         if not curve.points and "metric" not in self.plan.content:
-            value = result_of_run(slot.files.run_dir)
+            value = result_of_run(slot.files.run_dir, self.plan.metric)
         if not curve.points and value is None:
             evaluated_names = sorted(name for name in curve.metric_names if name.startswith("eval/"))
             logged = ", ".join(evaluated_names) or "no metric"
@@ -338,7 +338,7 @@ class Sweep:
         """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones."""
         plan = self.plan
         remaining = {name: value for name, value in parameters.items() if name not in self.replaced_flags}
-        command = command_without(plan.command or DEFAULT_COMMAND, plan.words)
+        command = command_without(plan.command or DEFAULT_COMMAND, plan.words, plan.program)
         json_file = TrialFiles(self.directory, number).parameters
         words = [*command_words(command, remaining, plan.program, json_file), *plan.words]
         return [installed_script(word) for word in words]
@@ -357,7 +357,9 @@ class Sweep:
         is_running = state == "running"
         files = TrialFiles(self.directory, number)
         curve = self._curve(files)
-        value = status.get("value")
+        value = None
+        if state in FINAL:
+            value = status.get("value")
         if value is None:
             value = best_of(curve.values, self.plan.search.goal)
         seconds = status.get("seconds")

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.files import read_json
-from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_metrics import is_score_of_task
 from t5suite.runs.directory import MANIFEST, read_manifest, read_results
 
@@ -121,20 +120,69 @@ def best_of(values: list[float], goal: str) -> float | None:
     return min(numbers, default=None)
 
 
-def result_of_run(directory) -> float | None:
-    """The run's score in `results.json`: its task's `metric_to_optimize`; with several tasks, their mean.
+def result_of_run(directory, metric: str) -> float | None:
+    """What `results.json` says of a metric that the run has not logged while it trained.
 
-    None: no results, or a score that is not a number.
+    `eval/average` is the task's `metric_to_optimize` in this run; with several tasks, the mean over them. Test splits
+    count only if nothing else was scored.
+
+    None: no results, a score that is not a number, or a metric that such a run does not have.
+    """
+    try:
+        scores_by_split = read_results(directory)["tasks"]
+        manifest = read_manifest(directory)
+    except (OSError, UserError):
+        return None
+    counted = {name: scores for name, scores in scores_by_split.items() if not name.endswith(".test")}
+    counted = counted or scores_by_split
+    if metric == "eval/average":
+        return _mean_of_tasks(counted, manifest)
+    name = metric.removeprefix("eval/")
+    return _mean([scores.get(name) for scores in counted.values()])
+
+
+def _mean_of_tasks(scores_by_split: dict[str, dict], manifest: dict) -> float | None:
+    """The mean over a run's tasks, each of which counts once, however many splits it has (MNLI)."""
+    tasks = _tasks_by_split(manifest)
+    figures_of_task: dict[str, list] = {}
+    for split, scores in scores_by_split.items():
+        name, entry = tasks.get(split.removesuffix(".test"), (split, None))
+        figure = _figure_of_split(scores, entry, manifest["settings"].get("metric_for_best_model"))
+        figures_of_task.setdefault(name, []).append(figure)
+    return _mean([_mean(figures) for figures in figures_of_task.values()])
+
+
+def _tasks_by_split(manifest: dict) -> dict[str, tuple[str, dict]]:
+    """A run's tasks, as `(name, entry)`, by each name that a split of theirs may have in results."""
+    from t5suite.tasks.registry import Task
+
+    tasks = {}
+    for name, entry in (manifest.get("tasks") or {}).items():
+        task = Task("", name, entry)
+        for split in (name, *task.splits("validation"), *task.splits("test")):
+            tasks[split] = (name, entry)
+    return tasks
+
+
+def _figure_of_split(scores: dict, entry: dict | None, selecting_metric: str | None) -> float | None:
+    """The one number of a split, of which more is better: the metric that selects checkpoints, or else its task's.
+
+    Args:
+      entry: of the task; None for what is none, such as the held-out text of pre-training.
     """
     from t5suite.tasks.entry_metrics import task_figure
 
-    try:
-        scores_by_task = read_results(directory)["tasks"]
-        settings = read_manifest(directory)["settings"]
-    except (OSError, UserError):
+    if entry is None:
         return None
-    entries = DATASET_VALS.get(settings.get("benchmark"), {})
-    values = [task_figure(scores, entries.get(name)) for name, scores in scores_by_task.items()]
+    if scores.keys() == {"loss"}:
+        return None if scores["loss"] is None else -scores["loss"]
+    if selecting_metric in scores:
+        return scores[selecting_metric]
+    return task_figure(scores, entry)
+
+
+def _mean(values: list) -> float | None:
+    """The mean; None of no values, or where one is None."""
     if not values or None in values:
         return None
     return sum(values) / len(values)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
 from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import load_object
 from t5suite.base.redaction import printable, redacted
@@ -101,9 +101,9 @@ class Commands:
         return self.orphaned or self.exit_code is not None
 
     @property
-    def will_resume(self) -> bool:
-        """Whether the run is to be resumed later: the last row may lack a line that it will write then."""
-        return self.orphaned or self.exit_code == EXIT_PREEMPTED
+    def may_resume(self) -> bool:
+        """Whether the run may be resumed later: the last row may lack a line that it will write then."""
+        return self.orphaned or self.exit_code != EXIT_FINISHED
 
 
 def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = False) -> None:
@@ -169,7 +169,7 @@ def send_rows(log, lines: MetricLines, commands: Commands, first: int, record=No
             is_last_time = is_last_time and not lines.behind
             rows = rows_by_step(pending)
             open_step = None
-            if rows and (not is_last_time or commands.will_resume):
+            if rows and (not is_last_time or commands.may_resume):
                 open_step, _ = rows.pop()
             for step, row in rows:
                 log(row, step)
