@@ -33,7 +33,7 @@ from t5suite.reports.published import has_published_scores, published_average, p
 from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.seeds import group_by_setting
-from t5suite.reports.sweeps import trial_directories
+from t5suite.reports.sweeps import sweep_titles, trial_directories
 from t5suite.tasks.entry_metrics import metric_functions
 
 # Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES.
@@ -111,7 +111,7 @@ def trial_names(sweeps) -> dict[Path, str]:
 
 def report_title(runs: list[dict], sweeps) -> str:
     """The sweeps and tasks of a report; of many the first ones, and how many more there are."""
-    names = [f"sweep {sweep['name']}" for sweep in sweeps]
+    names = [f"sweep {title}" for title in sweep_titles(sweeps)]
     for run in runs:
         benchmark = run["benchmark"] or "text"
         tasks = run["results"] or [run["dataset_name"]]
