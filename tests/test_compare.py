@@ -424,6 +424,7 @@ def wsc_row(candidate: str, label: int, number: int) -> dict:
 
 REFERENTS = [wsc_row("Mark", 0, 0), wsc_row("the fuzzy bunny", 1, 1)]
 QUESTION = {"question": "Who won?", "context": "Ann beat Bob.", "answers": {"text": ["Ann", "the winner"]}, "id": "a"}
+JOINED = {"id": "a", "input": "Who won?", "output": ["Ann", "the winner"]}
 QUERY = {"query": "@placeholder won.", "entities": ["Ann", "Ann Lee"], "passage": "Ann Lee beat Bob.",
          "answers": ["Ann", "Ann Lee"], "idx": {"passage": 0, "query": 0}}  # fmt: skip
 
@@ -456,6 +457,7 @@ class VerdictsTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("wsc_by_its_label", "super_glue", "wsc.fixed", REFERENTS, ["Pete", "bunny"], ["Mark", "Pete"]),
         ("any_answer_of_squad", "squad", "squad", [QUESTION], ["winner"], ["Bob"]),
+        ("any_answer_of_joined_rows", "scrolls", "quality", [JOINED], ["winner"], ["Bob"]),
         ("any_answer_of_record", "super_glue", "record", [QUERY], ["Ann Lee"] * 2, ["Bob"] * 2),
     )
     def test_an_answer_is_right_by_the_whole_row(self, benchmark, task, rows, right, wrong):
