@@ -416,6 +416,69 @@ class GroupsTest(parameterized.TestCase):
         )
 
 
+def wsc_row(candidate: str, label: int, number: int) -> dict:
+    """A row of WSC: whether the candidate is who ran."""
+    return {"text": "Ann saw that he ran .", "span1_text": candidate, "span1_index": 0, "span2_text": "he",
+            "span2_index": 3, "label": label, "idx": number}  # fmt: skip
+
+
+REFERENTS = [wsc_row("Mark", 0, 0), wsc_row("the fuzzy bunny", 1, 1)]
+QUESTION = {"question": "Who won?", "context": "Ann beat Bob.", "answers": {"text": ["Ann", "the winner"]}, "id": "a"}
+JOINED = {"id": "a", "input": "Who won?", "output": ["Ann", "the winner"]}
+QUERY = {"query": "@placeholder won.", "entities": ["Ann", "Ann Lee"], "passage": "Ann Lee beat Bob.",
+         "answers": ["Ann", "Ann Lee"], "idx": {"passage": 0, "query": 0}}  # fmt: skip
+
+
+def run_over_rows(
+    name: str, benchmark: str, task_name: str, rows: list[dict], answers: list[str], score: float
+) -> Path:
+    """A run with one answer per example of the rows; all of its metrics are `score`."""
+    task = load_task(benchmark, task_name)
+    scores = {task_name: dict.fromkeys(task.entry["metric_names"], score)}
+    return run_with_answers(name, task, rows, answers, scores, "validation")
+
+
+def run_with_answers(name: str, task, rows: list[dict], answers: list[str], scores: dict, split: str) -> Path:
+    path = write_rows(folder() / "rows.jsonl", rows)
+    target = "candidate" if task.entry.get("postprocess") == "wsc_verdict" else "target"
+    examples = [(number, example) for number, row in enumerate(rows) for example in task.examples(row)]
+    lines = [
+        {"row": number, "example": 0, "prediction": answer, target: example.targets, "idx": rows[number].get("idx")}
+        for (number, example), answer in zip(examples, answers, strict=True)
+    ]
+    settings = {"benchmark": task.benchmark, "dataset_name": task.name, "seed": 1, f"{split}_file": str(path)}
+    manifest = {"run_id": name, "tasks": {task.name: task.entry}, "marks": {}, "data": {}, "settings": settings}
+    return written(folder() / name, manifest, f"{task.name}.{split}", lines, scores)
+
+
+class VerdictsTest(parameterized.TestCase):
+    """What counts as right beside a score is what counts as right in it."""
+
+    @parameterized.named_parameters(
+        ("wsc_by_its_label", "super_glue", "wsc.fixed", REFERENTS, ["Pete", "bunny"], ["Mark", "Pete"]),
+        ("any_answer_of_squad", "squad", "squad", [QUESTION], ["winner"], ["Bob"]),
+        ("any_answer_of_joined_rows", "scrolls", "quality", [JOINED], ["winner"], ["Bob"]),
+        ("any_answer_of_record", "super_glue", "record", [QUERY], ["Ann Lee"] * 2, ["Bob"] * 2),
+    )
+    def test_an_answer_is_right_by_the_whole_row(self, benchmark, task, rows, right, wrong):
+        runs = [
+            run_over_rows(name, benchmark, task, rows, answers, score)
+            for name, answers, score in (("a", right, 100.0), ("b", wrong, 0.0))
+        ]
+        comparison = Comparison(*runs)
+        self.assertEqual([flip["flip"] for flip in comparison.flips], ["lost"] * len(right))
+        (entry,) = [entry for entry in comparison.scores if entry["metric"] in ("accuracy", "exact_match")]
+        self.assertEqual((entry["a"], entry["b"], entry["mcnemar"]["only_b"]), (100.0, 0.0, 0))
+        first, second = reported(*runs).data["examples"]
+        self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": len(right)}, {"wrong": len(right)}))
+
+    def test_a_referent_of_a_row_without_a_label_is_neither_right_nor_wrong(self):
+        task, rows = load_task("super_glue", "wsc.fixed"), [wsc_row("Mark", -1, 0)]
+        run = run_with_answers("a", task, rows, ["Mark"], {"wsc.fixed.test": {}}, "test")
+        (part,) = reported(run).data["examples"]
+        self.assertEqual((part["note"], part["verdicts"]), ("", {"unlabelled": 1}))
+
+
 # Every row's faults, of ten rows each; what A and B answer to them.
 FAULTS = {
     "late, broken": ("late", "broken, late"),

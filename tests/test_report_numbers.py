@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from report_runs import make_run, reported, written
+from report_runs import curve_lines, make_run, reported, written
 from shown_tables import terminal_tables
 from support import folder
 
@@ -131,7 +131,11 @@ class SeedsTest(parameterized.TestCase):
         first = f"learning_rate 0.01, odd_b ...{'x' * 17}{'y' * 20}, odd_c unset, 1 more"
         alike = [f"learning_rate 0.001, odd_b z, odd_c 1, 1 more (setting {number})" for number in (2, 3)]
         for shown, labels in ((runs, [first, *alike, "pre-training"]), (runs[2:], ["as given", "pre-training"])):
-            self.assertEqual([setting["label"] for setting in reported(*shown).data["settings"]], labels)
+            report = reported(*shown)
+            self.assertEqual([setting["label"] for setting in report.data["settings"]], labels)
+            left_out = report.page.tables.get("What the names of settings leave out", [])
+            expected = [(label, f"odd_d {value}") for label, value in zip((first, *alike), ("unset", "1", "2"))]
+            self.assertEqual([(row["Setting"], row["And"]) for row in left_out], expected if shown == runs else [])
 
     def test_a_score_that_one_seed_has_not_is_no_mean_and_one_that_only_some_log_is_over_these(self):
         scores = [{"accuracy": 60.0, "f1": 50.0}, {"accuracy": 64.0, "f1": None}, {"accuracy": 71.0, "bleu": 9.0}]
@@ -254,11 +258,41 @@ class RunTablesTest(parameterized.TestCase):
         tasks |= {"mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}}
         self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
 
-    def test_tasks_of_one_name_in_two_benchmarks_have_each_its_own_rate_of_invalid_answers(self):
-        rates = {"glue": 2.0, "super_glue": 40.0}
-        runs = [bare_run(name, {"rte": {"accuracy": 70.0, "invalid_rate": rate}}) for name, rate in rates.items()]
-        table = reported(*runs).page.tables["In points (nll: nats per token)"]
-        self.assertCountEqual([row["Invalid %"] for row in table], ["2.0", "40.0"])
+    def test_where_runs_have_the_same_tasks_an_average_is_of_one_run(self):
+        parts = {"entailment": {"accuracy": 60.0}, "similarity": {"pearson": 70.0, "spearman": 50.0}}
+        runs = [bare_run("mini", {"sentiment": {"accuracy": score}, **parts}) for score in (90.0, 30.0)]
+        expected = {str(runs[0]): (90 + 60 + 60) / 3, str(runs[1]): (30 + 60 + 60) / 3}
+        averages = [row for row in json_rows(*runs) if "average" in row]
+        self.assertEqual({row["run"]: row["average"] for row in averages}, expected)
+        printed = cli_output("report", *runs, "--format", "none").splitlines()
+        lines = [f"average mini, {run}: {average:.2f}" for run, average in expected.items()]
+        self.assertEqual([line for line in printed if line.startswith("average")], lines)
+        with_a_task_again = [bare_run("mini", part) for part in ({"sentiment": {"accuracy": 10.0}}, parts)]
+        self.assertEmpty([row for row in json_rows(*with_a_task_again, with_a_task_again[0]) if "average" in row])
+        lone_rows = json_rows(*with_a_task_again, runs[0])
+        self.assertEqual([row["run"] for row in lone_rows if "average" in row], [str(runs[0])])
+
+    def test_tasks_of_one_name_in_two_benchmarks_are_told_apart(self):
+        rates, accuracies = {"glue": 2.0, "super_glue": 40.0}, {"glue": 70.0, "super_glue": 60.0}
+        runs = []
+        for name, rate in rates.items():
+            scores = {"accuracy": accuracies[name], "invalid_rate": rate}
+            run = bare_run(name, {"rte": scores}, settings={"dataset_name": "rte", "seed": 1})
+            write_rows(run / "metrics.jsonl", curve_lines(1, {"accuracy": accuracies[name]}))
+            runs.append(run)
+        report = reported(*runs)
+        table = report.page.tables["In points (nll: nats per token)"]
+        self.assertEqual(
+            [(row["Task"], row["Invalid %"]) for row in table], [("glue/rte", "2.0"), ("super_glue/rte", "40.0")]
+        )
+        self.assertContainsSubset({"glue/rte accuracy", "super_glue/rte accuracy"}, report.page.headline)
+        labels = [label.get_text() for label in report.figures["scores"].axes[0].get_yticklabels()]
+        self.assertEqual(labels, ["glue/rte accuracy", "super_glue/rte accuracy"])
+        for name, accuracy in accuracies.items():
+            (axes,) = report.figures[f"curve-{name}-rte-accuracy"].axes
+            self.assertEqual(axes.get_title(), f"{name}/rte: accuracy")
+            self.assertEqual([line.get_ydata()[-1] for line in axes.lines], [accuracy])
+        self.assertLen([name for name in report.figures if name.startswith("curve-")], 4)
 
 
 def warnings_of_a_run(flags: dict) -> list[str]:

@@ -148,6 +148,14 @@ class NumbersTest(parameterized.TestCase):
             second = scored_run("own", {"own.validation": {"fingerprint": fingerprint, "origin": origin}}, seed)
             self.assertEqual("different rows" in marks_of_the_mean([first, second]), differ)
 
+    def test_other_rows_of_a_task_that_has_a_test_split_alone_are_other_rows(self):
+        for fingerprint, differ in (("a", False), ("b", True)):
+            runs = [
+                scored_run("axb", {"axb.test": {"fingerprint": part}}, seed)
+                for seed, part in ((1, "a"), (2, fingerprint))
+            ]
+            self.assertEqual("different rows" in marks_of_the_mean(runs), differ)
+
     def test_rows_of_a_task_whose_name_another_begins_with_are_not_its_rows(self):
         of_another = (
             {"rte.validation": {"fingerprint": seed}, "rte2.validation": {"fingerprint": "a"}} for seed in "12"

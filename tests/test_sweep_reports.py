@@ -1,8 +1,10 @@
 """`t5suite report SWEEP_DIR`: the order of trials, what counts as best, a grid's means, and plots of each kind."""
 
+import contextlib
 import json
 import math
 import random
+import re
 import tempfile
 from pathlib import Path
 
@@ -19,14 +21,15 @@ def trial(number, value, state="complete", **parameters):
     curve = [] if value is None else [[10, value - 1], [20, value]]
     return {
         "number": number, "state": state, "parameters": parameters, "value": value, "last_step": 20, "curve": curve,
-        "seconds": 12.3, "exit_code": {"complete": 0, "failed": 78}.get(state), "run_dir": f"trials/{number:04d}",
+        "seconds": 12.3, "exit_code": {"complete": 0, "failed": 78}.get(state), "run_dir": f"runs/sweeps/rte/trials/{number:04d}",
         "command": f"python fine_tune_t5.py --number '{number}'",
     }  # fmt: skip
 
 
-def sweep_dir(trials, goal="maximize", best=None, groups=None, metric="eval/accuracy"):
-    folder = Path(tempfile.mkdtemp())
-    content = {"name": "rte", "method": "bayes", "metric": {"name": metric, "goal": goal}, "trials": trials}
+def sweep_dir(trials, goal="maximize", best=None, groups=None, metric="eval/accuracy", name="rte", folder=None):
+    folder = Path(folder or tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"name": name, "method": "bayes", "metric": {"name": metric, "goal": goal}, "trials": trials}
     (folder / "sweep.json").write_text(json.dumps({**content, "best": best, "groups": groups}))
     return folder
 
@@ -151,7 +154,9 @@ class TablesTest(parameterized.TestCase):
         out = table(MIXED, best=2)
         for text in ("pruned", "failed", "preempted", "running", "in all trials: seed=1", "trial 1: out of memory"):
             self.assertIn(text, out)
-        self.assertIn("best: trial 2, eval/accuracy 64 (trials/0002)\npython fine_tune_t5.py --number '2'\n", out)
+        self.assertIn(
+            "best: trial 2, eval/accuracy 64 (runs/sweeps/rte/trials/0002)\npython fine_tune_t5.py --number '2'\n", out
+        )
 
     def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
         lines = json_lines(MIXED, best=2)
@@ -207,6 +212,37 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(names, ["alone", f"{sweep.name} trial 0"], "a trial that is named is there once")
         self.assertEqual([part["name"] for part in data["sweeps"]], ["rte"])
         self.assertIn("sweep-rte-objective", report.figures)
+
+    def test_the_trials_of_a_sweep_are_those_in_its_folder(self):
+        """Another project has a sweep of the same default name, in the folder from which the report is made."""
+        place, sweep = Path(tempfile.mkdtemp()), "runs/sweeps/rte"
+        for project, seed in (("ours", 1), ("theirs", 2)):
+            sweep_dir([trial(0, 50.0, learning_rate=1e-3)], folder=place / project / sweep)
+            make_run(place / project / sweep / "trials/0000", "sentiment", seed=seed)
+        (place / "moved").mkdir()
+        for folder, directory, seed in (
+            ("ours", f"../theirs/{sweep}", 2), ("theirs/runs", "sweeps/rte", 2), ("ours", sweep, 1), ("moved", "../ours/" + sweep, 1),
+        ):  # fmt: skip
+            with contextlib.chdir(place / folder):
+                runs = reported(directory).data["runs"]
+            self.assertEqual([(run["name"], run["seed"]) for run in runs], [("rte trial 0", seed)], directory)
+
+    def test_sweeps_of_one_name_have_each_its_own_plots_and_directory(self):
+        place = Path(tempfile.mkdtemp())
+        sweeps = [
+            sweep_dir([trial(0, 50.0, learning_rate=1e-3)], name=name, folder=place / folder)
+            for name, folder in (("rte", "small"), ("rte", "base"), ("cola", "c"), ("cola: again", "d"))
+        ]
+        report = reported(*sweeps)
+        pictures = {}
+        for section in report.markdown.split("\n## ")[1:]:
+            title, _, content = section.partition("\n")
+            pictures[title] = re.findall(r"!\[(.*?)\]", content)
+        titles = ("rte (small)", "rte (base)", "cola", "cola: again")
+        expected = {f"Sweep {title}": [f"{title}: Every trial and the best so far"] for title in titles}
+        self.assertEqual({title: pictures[title] for title in expected}, expected)
+        self.assertEqual(report.data["title"], ", ".join(f"sweep {title}" for title in titles))
+        self.assertLen(report.figures, 4)
 
 
 class PlotsTest(parameterized.TestCase):

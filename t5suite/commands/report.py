@@ -134,7 +134,7 @@ def _print_sweeps(sweeps: list, as_json: bool) -> None:
 
 def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are listed in notes."""
-    from t5suite.reports.finished_runs import rows_of_runs, suite_averages
+    from t5suite.reports.finished_runs import averages_of_runs, rows_of_runs
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.tables import print_run_table
     from t5suite.runs.directory import RESULTS
@@ -154,8 +154,8 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
         return
     for row in rows:
         print_json(row)
-    for benchmark, average in suite_averages(rows).items():
-        print_json({"benchmark": benchmark, "average": average})
+    for entry in averages_of_runs(rows):
+        print_json(entry)
 
 
 def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:

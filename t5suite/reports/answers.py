@@ -13,7 +13,7 @@ import re
 from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.reports.formatting import shortened, significant
 from t5suite.tasks.entry_metrics import metric_functions
-from t5suite.tasks.postprocessors import correctness
+from t5suite.tasks.postprocessors import correctness, is_invalid
 
 # Of a task of numbers, valid answers to labelled rows are neither right nor wrong: they are at a distance.
 VERDICTS = ("invalid", "wrong", "numeric", "right", "unlabelled")
@@ -65,8 +65,9 @@ def _shown_example(example: dict, verdict: str) -> dict:
     place = f"row {example['row']}"
     if PLACE_IN_FILE.search(example["key"]):
         place = example["key"]
+    shown = {name: value for name, value in example.items() if name != "right"}
     return {
-        **example,
+        **shown,
         "inputs": _shortened_text(example["inputs"]),
         "target": _shortened_text(example["target"]),
         "prediction": _shortened_text(example["prediction"]),
@@ -82,10 +83,19 @@ def _shortened_text(text: str | None) -> str | None:
 
 
 def example_verdict(evaluation: TaskEvaluation, example: dict) -> str:
-    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer."""
+    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer.
+
+    Without the row, its target alone decides, although the row may have further references.
+    """
     if example["target"] is None:
         return "unlabelled"
-    return correctness(evaluation.task, example["prediction"], [example["target"]])
+    if is_invalid(evaluation.task, example["prediction"]):
+        return "invalid"
+    if example["right"] is None:
+        return correctness(evaluation.task, example["prediction"], [example["target"]])
+    if example["right"]:
+        return "right"
+    return "wrong"
 
 
 def has_known_classes(evaluation: TaskEvaluation) -> bool:

@@ -23,7 +23,7 @@ from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_n
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.entry_metrics import metric_functions
-from t5suite.tasks.postprocessors import Judged
+from t5suite.tasks.postprocessors import Judged, is_right
 from t5suite.tasks.registry import Task
 
 # Points by which a recomputed metric may differ: its sums may be in another order.
@@ -38,8 +38,8 @@ class TaskEvaluation:
 
     Attributes:
       scored: which split.
-      examples: `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction"}`; `inputs`
-        is None if the rows could not be read.
+      examples: `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction", "right"}`;
+        `inputs` and `right` (`tasks.postprocessors.is_right`) are None if the rows could not be read.
       judged: predictions, references and groups as the metrics take them; None if the labels are not known.
       unit_keys: what names each judged prediction, in their order.
       scores: as `results.json` has them.
@@ -182,6 +182,7 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
             "inputs": line.get("inputs"),
             "target": line.get("target"),
             "prediction": line["prediction"],
+            "right": None,
         }
         for line in lines
     ]
@@ -219,11 +220,13 @@ def evaluation_of_rows(
     for place, example, line in zip(example_set.row_of_example, example_set.examples, lines, strict=True):
         if line.get("target", example.targets) != example.targets:
             return None
+        row = rows.rows[place]
         source = {"row": rows.numbers[place], "place": None}
         if rows.places:
             source["place"] = rows.places[place]
         target = None
-        if "target" in line or "candidate" in line:
+        has_candidate = "candidate" in line and task.is_labelled(row)
+        if "target" in line or has_candidate:
             target = example.targets
         joined = {
             "row": source["row"],
@@ -231,6 +234,7 @@ def evaluation_of_rows(
             "inputs": example.inputs,
             "target": target,
             "prediction": line["prediction"],
+            "right": is_right(task, row, example.targets, line["prediction"]),
         }
         examples.append(joined)
     is_labelled = all(task.is_labelled(row) for row in rows.rows)

@@ -8,7 +8,7 @@ Only `results.json` and `manifest.json` are read, so neither the models nor torc
 
 import logging
 import math
-from collections.abc import Iterable
+from collections import Counter
 from pathlib import Path
 
 from t5suite.base.errors import DataError
@@ -126,15 +126,44 @@ def is_scored_in_role(result: str, split: str, role: str) -> bool:
     return task + name.removeprefix(role) == result.removesuffix(".test")
 
 
-def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
-    """Each benchmark's published average if the rows cover all of its tasks; MNLI's halves are averaged first.
+def averages_of_runs(rows: list[dict]) -> list[dict]:
+    """`{"benchmark", "average"}` of each benchmark that the runs cover together, each task once.
+
+    Where several runs have the same task, each run that covers the benchmark alone has its own, with `"run"`.
+
+    Args:
+      rows: as `rows_of_runs` has them.
+    """
+    entries = [{"benchmark": benchmark, "average": average} for benchmark, average in suite_averages(rows).items()]
+    repeated = _benchmarks_with_repeated_tasks(rows)
+    rows_by_run: dict[str, list[dict]] = {}
+    for row in rows:
+        if row["benchmark"] in repeated:
+            rows_by_run.setdefault(row["run"], []).append(row)
+    for run, rows_of_run in rows_by_run.items():
+        for benchmark, average in suite_averages(rows_of_run).items():
+            entries.append({"benchmark": benchmark, "average": average, "run": run})
+    return entries
+
+
+def _benchmarks_with_repeated_tasks(rows: list[dict]) -> set[str]:
+    """The benchmarks of which a task was scored several times."""
+    counts = Counter((row["benchmark"], row["task"]) for row in rows if row["metrics"])
+    return {benchmark for (benchmark, _), count in counts.items() if count > 1}
+
+
+def suite_averages(rows: list[dict]) -> dict[str, float]:
+    """Each benchmark's published average if the rows cover all of its tasks, each once.
+
+    MNLI's halves are averaged first.
 
     Args:
       rows: `{"benchmark", "task", "metrics"}`.
     """
+    repeated = _benchmarks_with_repeated_tasks(rows)
     figures: dict[str, dict[str, float]] = {}
     for row in rows:
-        if not row["metrics"]:
+        if not row["metrics"] or row["benchmark"] in repeated:
             continue
         benchmark = row["benchmark"]
         task = row["task"]

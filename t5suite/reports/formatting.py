@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 NOTHING = "–"
@@ -74,6 +74,22 @@ def average_title(name: str) -> str:
     if name == "average":
         return name
     return f"average {name}"
+
+
+def names_of_benchmarks(runs: Iterable[dict]) -> list[str]:
+    """The benchmarks of a report's runs; pre-training has none."""
+    return list(dict.fromkeys(run["benchmark"] for run in runs if run["benchmark"]))
+
+
+def task_title(benchmark: str | None, task: str, benchmarks: Collection[str]) -> str:
+    """A task's name, with its benchmark before it where a report has several, which may have tasks of one name.
+
+    >>> task_title("glue", "rte", ["glue"]), task_title("glue", "rte", ["glue", "super_glue"])
+    ('rte', 'glue/rte')
+    """
+    if benchmark is None or len(benchmarks) < 2:
+        return task
+    return f"{benchmark}/{task}"
 
 
 def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
-from t5suite.reports.formatting import shortened
+from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
 from t5suite.reports.plot_style import COLOURS, DASHES, INK, literal, use_ink
 from t5suite.reports.run_facts import curves_of
 from t5suite.runs.directory import METRICS
@@ -173,16 +173,21 @@ def curve_panels(data: dict) -> list[dict]:
 def _lines_of_curves(runs: list[dict]) -> dict[Curve, list[dict]]:
     """The line of every run that has a curve, by curve."""
     lines_of_curve: dict[Curve, list[dict]] = {}
+    benchmarks = names_of_benchmarks(runs)
     for run in runs:
         is_finished = run["status"] == "finished"
-        for curve, points in curves_of_run(run):
+        for curve, points in curves_of_run(run, benchmarks):
             line = {"run": run["name"], "setting": run["setting"], "points": points, "finished": is_finished}
             lines_of_curve.setdefault(curve, []).append(line)
     return lines_of_curve
 
 
-def curves_of_run(run: dict) -> list[tuple[Curve, list]]:
-    """A run's curves with their points, its task's name in each; averages have none."""
+def curves_of_run(run: dict, benchmarks: list[str]) -> list[tuple[Curve, list]]:
+    """A run's curves with their points, its task's name in each; averages have none.
+
+    Args:
+      benchmarks: those of all runs of the report.
+    """
     task_of_run = "pre-training"
     if run["benchmark"]:
         task_of_run = str(run["dataset_name"])
@@ -193,7 +198,7 @@ def curves_of_run(run: dict) -> list[tuple[Curve, list]]:
             continue
         if _is_zero_share(curve, points):
             continue
-        task = curve.task or task_of_run
+        task = task_title(run["benchmark"], curve.task or task_of_run, benchmarks)
         curves.append((curve._replace(task=task), points))
     return curves
 

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from t5suite.reports.formatting import shortened
+from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
 from t5suite.reports.learning_curves import curve_panels, draw_panel
 from t5suite.reports.plot_style import INCHES, INK, literal, setting_styles, use_ink
 from t5suite.reports.sweep_plots import PLOTS
+from t5suite.reports.sweeps import sweep_titles
 from t5suite.tasks.metrics import METRICS
 
 LONGEST_FILE_NAME = 120
@@ -27,6 +28,7 @@ class Plot(NamedTuple):
       draw: matplotlib figure -> None.
       size: inches.
       section: scores, curves, or sweeps.
+      sweep: its number in the report, from 1; 0 for other plots.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Plot(NamedTuple):
     draw: Callable
     size: tuple[float, float]
     section: str
+    sweep: int = 0
 
 
 def report_plots(data: dict) -> list[Plot]:
@@ -43,13 +46,25 @@ def report_plots(data: dict) -> list[Plot]:
     for panel in curve_panels(data):
         draw = functools.partial(draw_panel, panel=panel, styles=styles)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
-    for sweep in data["sweeps"]:
-        for name, plot in PLOTS.items():
-            if plot.applies(sweep):
-                draw = functools.partial(plot.draw, sweep=sweep)
-                title = f"{sweep['name']}: {plot.title}"
-                plots.append(Plot(f"sweep-{sweep['name']}-{name}", title, draw, (INCHES, 3.6), "sweeps"))
+    sweeps = data["sweeps"]
+    for number, (sweep, title) in enumerate(zip(sweeps, sweep_titles(sweeps), strict=True), 1):
+        plots += sweep_plots(sweep, title, number)
     return with_file_names(plots)
+
+
+def sweep_plots(sweep: dict, title: str, number: int) -> list[Plot]:
+    """The plots of one sweep.
+
+    Args:
+      title: what the report calls the sweep.
+      number: which of the report's sweeps it is, from 1.
+    """
+    plots = []
+    for name, plot in PLOTS.items():
+        if plot.applies(sweep):
+            draw = functools.partial(plot.draw, sweep=sweep)
+            plots.append(Plot(f"sweep-{title}-{name}", f"{title}: {plot.title}", draw, (INCHES, 3.6), "sweeps", number))
+    return plots
 
 
 def with_file_names(plots: list[Plot]) -> list[Plot]:
@@ -69,7 +84,9 @@ def score_plots(data: dict, styles: dict) -> list[Plot]:
     defined = [entry for entry in scores if entry["mean"] is not None]
     if not defined:
         return []
-    draw = functools.partial(draw_scores, entries=defined, styles=styles)
+    benchmarks = names_of_benchmarks(data["runs"])
+    titled = [{**entry, "task": task_title(entry["benchmark"], entry["task"], benchmarks)} for entry in defined]
+    draw = functools.partial(draw_scores, entries=titled, styles=styles)
     return [Plot("scores", "Scores by task", draw, (INCHES, 1.2 + 0.28 * len(defined)), "scores")]
 
 

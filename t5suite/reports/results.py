@@ -33,7 +33,7 @@ from t5suite.reports.published import has_published_scores, published_average, p
 from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.seeds import group_by_setting
-from t5suite.reports.sweeps import trial_directories
+from t5suite.reports.sweeps import sweep_titles, trial_directories
 from t5suite.tasks.entry_metrics import metric_functions
 
 # Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES.
@@ -111,7 +111,7 @@ def trial_names(sweeps) -> dict[Path, str]:
 
 def report_title(runs: list[dict], sweeps) -> str:
     """The sweeps and tasks of a report; of many the first ones, and how many more there are."""
-    names = [f"sweep {sweep['name']}" for sweep in sweeps]
+    names = [f"sweep {title}" for title in sweep_titles(sweeps)]
     for run in runs:
         benchmark = run["benchmark"] or "text"
         tasks = run["results"] or [run["dataset_name"]]
@@ -294,14 +294,23 @@ def score_marks(runs: list[dict], task: str) -> list[str]:
 
 def rows_identity(run: dict, task: str) -> tuple:
     """What tells the rows of a task's score from others: their fingerprints, and the seed where it has drawn them."""
-    role = "test" if task.endswith(".test") else "validation"
-    splits = [split for split in sorted(run["fingerprints"]) if is_scored_in_role(task, split, role)]
+    splits = splits_of_score(run, task)
     fingerprints = [run["fingerprints"][split] for split in splits]
     is_subset = "subset" in run["marks"].get(task, [])
     is_held_out = any(split in run["held_out"] for split in splits)
     if is_subset or is_held_out:
         return *fingerprints, run["seed"]
     return *fingerprints, None
+
+
+def splits_of_score(run: dict, task: str) -> list[str]:
+    """The splits with fingerprints that a task's score is of: its validation splits, or its test split alone."""
+    splits_of_role = {}
+    for role in ("validation", "test"):
+        splits_of_role[role] = [split for split in sorted(run["fingerprints"]) if is_scored_in_role(task, split, role)]
+    if task.endswith(".test"):
+        return splits_of_role["test"]
+    return splits_of_role["validation"] or splits_of_role["test"]
 
 
 def spread_over_seeds(values: list) -> dict:

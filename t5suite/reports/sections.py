@@ -8,7 +8,16 @@ import json
 
 from t5suite.launch.sweep_tables import best_lines, parameters_text
 from t5suite.reports.finished_runs import RATES
-from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_plain_number, significant
+from t5suite.reports.formatting import (
+    MEANINGS,
+    NOTHING,
+    average_title,
+    explained,
+    is_plain_number,
+    names_of_benchmarks,
+    significant,
+    task_title,
+)
 from t5suite.reports.page_parts import (
     Cell,
     Column,
@@ -21,6 +30,8 @@ from t5suite.reports.page_parts import (
     number_cell,
 )
 from t5suite.reports.plots import Plot
+from t5suite.reports.seeds import unnamed_settings
+from t5suite.reports.sweeps import sweep_titles
 
 # More averages or scores than this are only in their tables.
 MOST_IN_HEADLINE = 4
@@ -37,12 +48,14 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         Section("scores", "Scores", _scores(data) + _plots_of(plots, "scores")),
         Section("averages", "Suite averages", _averages(data)),
     ]
-    for number, sweep in enumerate(data["sweeps"], 1):
-        parts = _sweep(sweep) + _plots_of(plots, "sweeps", f"{sweep['name']}: ")
-        sections.append(Section(f"sweep-{number}", f"Sweep {sweep['name']}", parts))
+    sweeps = data["sweeps"]
+    for number, (sweep, title) in enumerate(zip(sweeps, sweep_titles(sweeps), strict=True), 1):
+        parts = _sweep(sweep) + _plots_of(plots, "sweeps", number)
+        sections.append(Section(f"sweep-{number}", f"Sweep {title}", parts))
     sections += [
         Section("curves", "Learning curves", _plots_of(plots, "curves")),
         Section("runs", "Every run", _runs(data)),
+        Section("settings", "Settings", _settings(data)),
         Section("parts", "Parts of tasks", _groups(data)),
         Section("confusions", "Confusion matrices", [_confusion(matrix) for matrix in data["confusions"]]),
         Section("examples", "Examples", _examples(data)),
@@ -53,9 +66,9 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
     return [section for section in sections if section.parts]
 
 
-def _plots_of(plots: list[Plot], section: str, title_start: str = "") -> list[Part]:
-    """The plots of a section, or of those only whose titles begin so."""
-    plots = [plot for plot in plots if plot.section == section and plot.title.startswith(title_start)]
+def _plots_of(plots: list[Plot], section: str, sweep: int = 0) -> list[Part]:
+    """The plots of a section; in that of a sweep, those of the sweep of this number."""
+    plots = [plot for plot in plots if plot.section == section and plot.sweep == sweep]
     if not plots:
         return []
     return [Part("plots", plots)]
@@ -104,7 +117,7 @@ def _headline_figures(data: dict) -> list[tuple[str, str]]:
     """The averages (without one: the scores) with their settings; none if there are too many."""
     entries = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
     if not entries:
-        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in _entries_without_rates(data["scores"])]
+        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in _titled_scores(data)]
     if len(entries) > MOST_IN_HEADLINE:
         return []
     figures = []
@@ -117,8 +130,21 @@ def _headline_figures(data: dict) -> list[tuple[str, str]]:
     return figures
 
 
-def _entries_without_rates(entries: list[dict]) -> list[dict]:
-    return [entry for entry in entries if entry["metric"] not in RATES]
+def _titled_scores(data: dict) -> list[dict]:
+    """The scores without rates, each with its task's title and its rate of invalid answers."""
+    invalid_rates = {}
+    for entry in data["scores"]:
+        if entry["metric"] in RATES:
+            invalid_rates[_place_of_score(entry)] = entry["mean"]
+    benchmarks = names_of_benchmarks(data["runs"])
+    entries = []
+    for entry in data["scores"]:
+        if entry["metric"] in RATES:
+            continue
+        title = task_title(entry["benchmark"], entry["task"], benchmarks)
+        invalid_rate = invalid_rates.get(_place_of_score(entry))
+        entries.append({**entry, "task": title, "invalid": invalid_rate})
+    return entries
 
 
 def _model_names(runs: list[dict]) -> str:
@@ -173,16 +199,8 @@ SCORE_COLUMNS = (
 
 
 def _scores(data: dict) -> list[Part]:
-    """Every setting, task and metric; the rate of invalid answers is next to its task's scores."""
-    invalid_rates = {}
-    for entry in data["scores"]:
-        if entry["metric"] in RATES:
-            invalid_rates[_place_of_score(entry)] = entry["mean"]
-    entries = []
-    for entry in _entries_without_rates(data["scores"]):
-        invalid_rate = invalid_rates.get(_place_of_score(entry))
-        entries.append({**entry, "invalid": invalid_rate})
-    return _score_table("In points (nll: nats per token)", entries)
+    """Every setting, task and metric."""
+    return _score_table("In points (nll: nats per token)", _titled_scores(data))
 
 
 def _place_of_score(entry: dict) -> tuple[str, str, str]:
@@ -387,6 +405,15 @@ def _row_without_results(run: dict) -> list[Cell]:
         number_cell(run["seed"], str(run["seed"])),
         Cell(f"{run['status']}, no results", style="wide"),
     ]
+
+
+def _settings(data: dict) -> list[Part]:
+    """The settings whose names say only how many more differ, with these."""
+    unnamed = unnamed_settings(data["settings"])
+    if not unnamed:
+        return []
+    rows = [[head_cell(label), Cell(text, style="wide")] for label, text in unnamed]
+    return [Part("table", Table("What the names of settings leave out", [Column("Setting"), Column("And")], rows))]
 
 
 def _groups(data: dict) -> list[Part]:

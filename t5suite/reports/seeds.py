@@ -92,10 +92,29 @@ def setting_label(differs: dict) -> str:
     >>> setting_label({"learning_rate": 0.001, "optimizer": "adafactor"})
     'learning_rate 0.001, optimizer adafactor'
     """
-    parts = [f"{name} {_value_text(value)}" for name, value in list(differs.items())[:MOST_NAMED]]
-    if len(differs) > MOST_NAMED:
-        parts.append(f"{len(differs) - MOST_NAMED} more")
+    texts = _setting_texts(differs)
+    parts = texts[:MOST_NAMED]
+    if len(texts) > MOST_NAMED:
+        parts.append(f"{len(texts) - MOST_NAMED} more")
     return ", ".join(parts)
+
+
+def unnamed_settings(settings: list[dict]) -> list[tuple[str, str]]:
+    """`(label, the settings that it leaves out)` of each setting whose label says how many more there are.
+
+    >>> unnamed_settings([{"label": "a 1, b 2, c 3, 1 more", "differs": {"a": 1, "b": 2, "c": 3, "d": 4}}])
+    [('a 1, b 2, c 3, 1 more', 'd 4')]
+    """
+    unnamed = []
+    for setting in settings:
+        texts = _setting_texts(setting["differs"])
+        if len(texts) > MOST_NAMED:
+            unnamed.append((setting["label"], ", ".join(texts[MOST_NAMED:])))
+    return unnamed
+
+
+def _setting_texts(differs: dict) -> list[str]:
+    return [f"{name} {_value_text(value)}" for name, value in differs.items()]
 
 
 def _value_text(value) -> str:

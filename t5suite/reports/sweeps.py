@@ -7,6 +7,7 @@
 The file is rewritten whole while the sweep runs, so it can be read at any time.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from t5suite.base.files import read_json
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
 from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, shown_scores, table_of
-from t5suite.reports.formatting import is_plain_number
+from t5suite.reports.formatting import is_plain_number, short_names
 from t5suite.reports.tables import new_console, new_table
 
 SWEEP_FILE = "sweep.json"
@@ -102,6 +103,24 @@ def _trial_of(entry: dict) -> dict:
         "value": value,
         "curve": [point for point in entry["curve"] if is_plain_number(point[1])],
     }
+
+
+def sweep_titles(sweeps: Iterable[dict]) -> list[str]:
+    """What each sweep is called: its name, and its directory where others have the same name.
+
+    >>> sweep_titles([{"name": "rte", "directory": "runs/small"}, {"name": "rte", "directory": "runs/base"}])
+    ['rte (small)', 'rte (base)']
+    """
+    sweeps = list(sweeps)
+    names = [sweep["name"] for sweep in sweeps]
+    short_name_of = short_names(sweep["directory"] for sweep in sweeps)
+    titles = []
+    for sweep, name in zip(sweeps, names, strict=True):
+        title = name
+        if names.count(name) > 1:
+            title = f"{name} ({short_name_of[str(sweep['directory'])]})"
+        titles.append(title)
+    return titles
 
 
 def valued(sweep: dict) -> list[dict]:
@@ -243,13 +262,17 @@ def _lines_of_best(sweep: dict) -> list[str]:
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:
-    """Where the runs of a sweep's trials are, by number; a relative path may be relative to the sweep's directory."""
+    """Where the runs of a sweep's trials are, by number.
+
+    They are in its folder `trials`: the recorded path may be relative to where the sweep was started, and the sweep may
+    have moved since.
+    """
     directories = {}
     for trial in sorted(sweep["trials"], key=lambda trial: trial["number"]):
         if not trial["run_dir"]:
             continue
-        path = Path(trial["run_dir"])
+        path = Path(sweep["directory"], "trials", Path(trial["run_dir"]).name)
         if not path.is_dir():
-            path = Path(sweep["directory"], path)
+            path = Path(sweep["directory"], trial["run_dir"])
         directories[trial["number"]] = path
     return directories

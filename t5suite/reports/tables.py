@@ -13,9 +13,9 @@ from rich.table import Table
 
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.reports.finished_runs import (
+    averages_of_runs,
     changed_files,
     method_remarks,
-    suite_averages,
     warn_of_lost_model,
     without_rates,
 )
@@ -75,7 +75,11 @@ def print_run_table(rows: list[dict]) -> None:
     for row in rows:
         notes += row["notes"]
     _print_meanings(console, explained_columns, notes)
-    _print_averages(console, suite_averages(rows))
+    for entry in averages_of_runs(rows):
+        title = average_title(entry["benchmark"])
+        if "run" in entry:
+            title += f", {entry['run']}"
+        console.print(f"{title}: {points(entry['average'], 'nan')}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _cells_of_run(row: dict) -> list[str]:
