@@ -113,8 +113,11 @@ class Predictor:
             answers_per_text = len(written_ids) // len(places)
             answer_scores = [None] * len(written_ids)
             if scores:
-                candidates = in_chunks(written_ids, answers_per_text)
-                sums = self._log_probabilities([prompts[place] for place in places], candidates)
+                sums = self._scores_of_written(
+                    [prompts[place] for place in places],
+                    [labels[place] for place in places] if labels else labels,
+                    in_chunks(written_ids, answers_per_text),
+                )
                 answer_scores = [total for sums_of_text in sums for total in sums_of_text]
             return in_chunks(self._as_answers(written_ids, answer_scores), answers_per_text)
 
@@ -219,6 +222,23 @@ class Predictor:
         batches = batches_by_length(lengths, self.batch_size)
 
         def answer_batches_of_rank() -> dict:
+    def _scores_of_written(self, prompts, labels, written) -> list[list[float]]:
+        """Of each prompt's written answers, the sums over their tokens, after the fixed ones that `labels` begin with.
+
+        log P(answer | code) = log P(code, answer) - log P(code)
+        """
+        num_fixed = self.encoding.num_fixed_tokens
+        if not num_fixed:
+            return self._log_probabilities(prompts, written)
+        candidates = []
+        for row_labels, answers in zip(labels, written, strict=True):
+            lead = row_labels[:num_fixed]
+            candidates.append([*([*lead, *ids] for ids in answers), lead])
+        scores = []
+        for *sums, lead_sum in self._log_probabilities(prompts, candidates):
+            scores.append([total - lead_sum for total in sums])
+        return scores
+
             answers = {}
             for places in batches[self.ranks.rank :: self.ranks.world_size]:
                 answers.update(zip(places, answer_batch(places), strict=True))
