@@ -17,6 +17,7 @@ from t5suite.inference.predictor import (
     Choice,
     Predictor,
     WrittenAnswer,
+    check_labels_differ,
     prompts_of,
     segment_features,
 )
@@ -200,6 +201,8 @@ class Job:
 
     def _chosen(self, requests: list[RowRequest], prompts: list[list[int]], predictor: Predictor) -> list[dict]:
         """The likeliest candidate of each row."""
+        if isinstance(self.labels, list):
+            check_labels_differ(predictor.encoding, self.labels)
         choices = predictor.choices(prompts, [request.candidates for request in requests])
         return [line_of_choice(choice) for choice in choices]
 

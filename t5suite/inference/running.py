@@ -25,6 +25,7 @@ from t5suite.inference.exported import EncodingSettings
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
+from t5suite.inference.predictor import warn_of_cut_labels
 from t5suite.inference.row_texts import with_hints_about_columns
 from t5suite.inference.rows import InputRows
 from t5suite.inference.settings import (
@@ -156,7 +157,7 @@ def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, jo
         text.languages,
         template="\n".join([task_template, job.input_format or ""]),
     )
-    return load_predictor(
+    predictor = load_predictor(
         source,
         settings,
         batch_size=arguments.batch_size,
@@ -181,6 +182,8 @@ def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Call
         settings = ranks.together(run_settings, arguments, text, job)
         output = ResumableOutput(arguments.output, settings, arguments.overwrite)
     else:
+    warn_of_cut_labels(predictor.encoding, job.labels)
+    return predictor
         output = StreamOutput(sys.stdout)
     try:
         # Libraries may print when they are first used, but standard output is for answers only.
