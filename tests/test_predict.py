@@ -272,6 +272,22 @@ class AnswersTest(parameterized.TestCase):
         model = random_model("masked", "similarity")
         model.classifier.bias.data.add_(100)
         folder = saved(model, "similarity")
+    @parameterized.parameters("entailment", "sentiment")
+    @pytest.mark.quick_cases(1)
+    def test_an_encoder_without_a_task_card_reads_and_refuses_what_one_with_a_card_does(self, task):
+        folder = model_folder("masked", task)
+        bare = shutil.copytree(folder, Path(tempfile.mkdtemp()) / "bare", ignore=shutil.ignore_patterns("task.json"))
+        flags = f"--benchmark mini --dataset_name {task} --max_source_length {SOURCE_LENGTH} --include_inputs"
+        rows = rows_file(task, 5)
+        self.assertEqual(answers(flags, rows=rows, model=bare), answers(flags, rows=rows, model=folder))
+        for setting, message in (
+            ("--num_beams 3", "--num_beams has no effect: the model's head answers, and no text is generated$"),
+            ("--scores", "--scores has no effect: the model's head answers"),
+            ("--labels good,bad", "an encoder's head has only its own labels"),
+        ):
+            with exits_with(78, message):
+                answers(flags, setting, rows=rows, model=bare)
+
         lines = answers(rows=rows_file("similarity", 5), model=folder)
         self.assertEqual([line["prediction"] for line in lines], ["5.0"] * 5)
 
