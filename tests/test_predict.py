@@ -159,6 +159,10 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual(texts_of(lines), decoded(ids[:, 1:]))
         first_answers = ids[:: settings.get("num_return_sequences", 1)].tolist()
         self.assertEqual([line.get("truncated", False) for line in lines], [1 not in row for row in first_answers])
+        if "num_return_sequences" in settings:
+            truncated = [answer.get("truncated", False) for line in lines for answer in line["predictions"]]
+            self.assertEqual(truncated, [1 not in row for row in ids.tolist()])
+            self.assertLen(set(truncated), 2)
         truncated_count = sum("truncated" in line for line in lines)
         self.assertIn(f"{truncated_count} of 12 answers are cut off after 6 tokens", log)
         for name in settings:

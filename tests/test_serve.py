@@ -192,10 +192,15 @@ class AnswersTest(ServedTest):
         )
 
     def test_several_texts_and_several_draws_have_a_choice_each(self):
-        body = {"prompt": ["a b", "c"], "n": 2, "temperature": 1.0, "max_tokens": 4}
+        body = {"prompt": ["a b", "c"], "n": 8, "temperature": 1.0, "max_tokens": 60}
         completion = posted(self.url, "/v1/completions", body)
-        self.assertEqual([choice["index"] for choice in completion["choices"]], [0, 1, 2, 3])
+        self.assertEqual([choice["index"] for choice in completion["choices"]], list(range(16)))
         self.assertEqual(completion["object"], "text_completion")
+        drawn = {"rows": ["a b", "c"], "raw": True, "do_sample": True, "num_return_sequences": 8, "max_new_tokens": 60}
+        lines = posted(self.url, "/predict", drawn)["answers"]
+        expected = ["length" if "truncated" in answer else "stop" for line in lines for answer in line["predictions"]]
+        self.assertEqual([choice["finish_reason"] for choice in completion["choices"]], expected)
+        self.assertLen(set(expected), 2)
         (model,) = json.loads(request(self.url, "GET", "/v1/models")[2])["data"]
         self.assertEqual(completion["model"], model["id"])
 

@@ -244,7 +244,7 @@ def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bo
     best = answers[0]
     line = {"prediction": best.text}
     if len(answers) > 1:
-        line["predictions"] = [{"text": answer.text, "score": round(answer.score, SCORE_DIGITS)} for answer in answers]
+        line["predictions"] = [_entry_of_answer(answer) for answer in answers]
     elif scores:
         line["score"] = round(best.score, SCORE_DIGITS)
     if best.truncated:
@@ -252,6 +252,14 @@ def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bo
     if token_counts:
         line["answer_tokens"] = sum(answer.num_tokens for answer in answers)
     return line
+
+
+def _entry_of_answer(answer: WrittenAnswer) -> dict:
+    """One of several answers in a line."""
+    entry = {"text": answer.text, "score": round(answer.score, SCORE_DIGITS)}
+    if answer.truncated:
+        entry["truncated"] = True
+    return entry
 
 
 def line_of_choice(choice: Choice, output_format: str | None = None) -> dict:
