@@ -272,10 +272,6 @@ class AnswersTest(parameterized.TestCase):
         count = f"{is_valid.count(False)} of 5 answers are no label or number of the task"
         self.assertIn(count, log.getvalue())
 
-    def test_encoders_number_keeps_to_the_tasks_range(self):
-        model = random_model("masked", "similarity")
-        model.classifier.bias.data.add_(100)
-        folder = saved(model, "similarity")
     @parameterized.parameters("entailment", "sentiment")
     @pytest.mark.quick_cases(1)
     def test_an_encoder_without_a_task_card_reads_and_refuses_what_one_with_a_card_does(self, task):
@@ -292,6 +288,10 @@ class AnswersTest(parameterized.TestCase):
             with exits_with(78, message):
                 answers(flags, setting, rows=rows, model=bare)
 
+    def test_encoders_number_keeps_to_the_tasks_range(self):
+        model = random_model("masked", "similarity")
+        model.classifier.bias.data.add_(100)
+        folder = saved(model, "similarity")
         lines = answers(rows=rows_file("similarity", 5), model=folder)
         self.assertEqual([line["prediction"] for line in lines], ["5.0"] * 5)
 
@@ -476,27 +476,6 @@ class CutTest(parameterized.TestCase):
         self.assertEqual(line["cut_tokens"], len(whole) - SOURCE_LENGTH)
 
 
-class RowsTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ("--raw", [{"inputs": "a"}, "b", {"sentence": "c", "input": "d"}], ["a", "b", "d"]),
-        (
-            "", ["a", {"sentence": "b", "label": 1}, {"inputs": "finished", "targets": "c"}],
-            ["sentiment sentence: a", "sentiment sentence: b", "finished"],
-        ),
-        ("--benchmark translation --dataset_name wmt14_en_de", ["Hi."], ["translate English to German: Hi."]),
-        (
-            "--benchmark squad --dataset_name squad", [{"question": "Q?", "context": "A."}],
-            ["question: Q ? context: A . "],
-        ),
-        (
-            "--benchmark glue --dataset_name mnli", [{"premise": "A.", "hypothesis": "B."}],
-            ["mnli hypothesis: B. premise: A."],
-        ),
-    )  # fmt: skip
-    def test_what_a_row_becomes(self, flags, rows, expected):
-        path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
-        self.assertEqual(models_texts(path, flags), expected)
-
 class PositionsTest(parameterized.TestCase):
     """A model's table of positions ends: what does not fit is refused, and what just fits is answered."""
 
@@ -550,6 +529,27 @@ class OwnLabelsTest(parameterized.TestCase):
         self.assertNotIn("cut", self.log_of("good", "bad"))
 
 
+class RowsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("--raw", [{"inputs": "a"}, "b", {"sentence": "c", "input": "d"}], ["a", "b", "d"]),
+        (
+            "", ["a", {"sentence": "b", "label": 1}, {"inputs": "finished", "targets": "c"}],
+            ["sentiment sentence: a", "sentiment sentence: b", "finished"],
+        ),
+        ("--benchmark translation --dataset_name wmt14_en_de", ["Hi."], ["translate English to German: Hi."]),
+        (
+            "--benchmark squad --dataset_name squad", [{"question": "Q?", "context": "A."}],
+            ["question: Q ? context: A . "],
+        ),
+        (
+            "--benchmark glue --dataset_name mnli", [{"premise": "A.", "hypothesis": "B."}],
+            ["mnli hypothesis: B. premise: A."],
+        ),
+    )  # fmt: skip
+    def test_what_a_row_becomes(self, flags, rows, expected):
+        path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
+        self.assertEqual(models_texts(path, flags), expected)
+
     @parameterized.parameters(
         ("rows.txt", "\ufeffone\r\n\ntwo", ["one", "", "two"]),
         ("rows.jsonl", '\ufeff{"inputs": "a"}\n\n"b"\n', ["a", "b"]),
@@ -586,7 +586,7 @@ class SettingsTest(parameterized.TestCase):
     @parameterized.parameters(
         "--temperature 0.5", "--top_p 0.5", "--top_p 1.5 --do_sample", "--temperature 0.0 --do_sample",
         "--num_beams 2 --do_sample", "--num_return_sequences 2", "--num_beam_groups 3 --num_beams 4",
-        "--max_new_tokens 0", "--diversity_penalty 0.5", "--length_penalty 0.5",
+        "--max_new_tokens 0", "--diversity_penalty 0.5", "--length_penalty 0.5", f"--seed {2**63}",
     )  # fmt: skip
     def test_settings_without_sense_are_refused_by_flag_and_value(self, flags):
         path = output_path()

@@ -229,6 +229,8 @@ REFUSED = (
     ("POST", "/predict", {"rows": ["a"], "do_sample": True, "num_return_sequences": 17}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 1025}, {}, 400), ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 0}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "labels": ["x"]}, {}, 400), ("POST", "/predict", {"rows": ["a"], "labels": ["x", "y"], "scores": True}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "labels": [f"the {'the ' * 9}{word}" for word in "xy"]}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "seed": 2**63}, {}, 400), ("POST", "/predict", {"rows": ["a"], "seed": 10**400}, {}, 400),
     ("POST", "/predict", b'{"rows": ["a"], "do_sample": true, "temperature": NaN}', {}, 400),
     ("POST", "/predict", b'{"rows": ["' + b"x" * 2**22 + b'"]}', {}, 413),
     ("POST", "/v1/completions", {"prompt": "a", "stop": ["b"]}, {}, 400), ("POST", "/v1/completions", {"prompt": "a", "best_of": 2}, {}, 400),
