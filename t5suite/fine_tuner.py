@@ -27,6 +27,7 @@ from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
 from t5suite.constants import DATASET_VALS
+from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
@@ -34,10 +35,10 @@ from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inpu
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
-from t5suite.inference.settings import NO_LANGUAGES, TextFlags, text_settings
+from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_settings
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
-from t5suite.models.families import encoding_for
+from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
@@ -197,7 +198,6 @@ class FineTuner:
         Raises:
           ConfigError: invalid or conflicting settings. DataError: a row that does not fit the task.
         """
-        decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
         unknown = decoding.keys() - DecodingSettings.__dataclass_fields__.keys()
         if unknown:
             name = min(unknown)
@@ -205,7 +205,16 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        is_one_row, lines = self._lines(inputs, settings, dataset_name, raw, labels=labels, scores=return_scores)
+        names_search = "num_beams" in decoding or settings.do_sample
+        is_one_row, lines = self._lines(
+            inputs,
+            settings,
+            dataset_name,
+            raw,
+            labels=labels,
+            scores=return_scores,
+            default_num_beams=None if names_search else self.args.generation_num_beams,
+        )
         answers = [answer_of_line(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return answers[0] if is_one_row else answers
 
@@ -216,7 +225,11 @@ class FineTuner:
 
         >>> tuner.predict_labels(["A joy."])
         [{'bad': 0.1, 'good': 0.9}]
+
+        Raises:
+          ConfigError: no label is chosen: `labels="none"`, a head that answers with a number or a label for every word.
         """
+        self._check_chooses_a_label(labels)
         candidates = "task" if labels is None else labels
         is_one_row, lines = self._lines(inputs, DecodingSettings(), dataset_name, raw, labels=candidates)
         probabilities = [line["probabilities"] for line in lines]
@@ -486,8 +499,22 @@ class FineTuner:
         if self._card is not None or not self._has_data:
             return self._card
         return make_task_card(
-            self.plan.tasks, lengths_of(self.data_args), **{TOKENIZER: describe_tokenizer(self.tokenizer)}
+            self.plan.tasks,
+            lengths_of(self.data_args),
+            family=recognize_family(self.model).name,
+            **{TOKENIZER: describe_tokenizer(self.tokenizer)},
         )
+
+    def _check_chooses_a_label(self, labels) -> None:
+        reason = None
+        if isinstance(labels, str) and labels == WRITTEN:
+            reason = f"labels={WRITTEN!r} has the model write, and no label is chosen"
+        elif isinstance(self.encoding, LabelsEncoding):
+            reason = "this model answers with a label for every word, which has no probability here"
+        elif isinstance(self.encoding, SegmentEncoding) and self.encoding.words is None:
+            reason = "this model answers with a number, which has no probability"
+        if reason is not None:
+            raise ConfigError(f"predict_labels: {reason}; call predict")
 
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **choices) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
@@ -507,6 +534,7 @@ class FineTuner:
                 languages=languages,
             )
             text = text_settings(self._known_card(), flags)
+            text = dataclasses.replace(text, family=recognize_family(self.model).name)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)

@@ -5,19 +5,27 @@
 Answer(text='Es regnet.', score=-0.5, truncated=False)
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import WINDOW, Job
-from t5suite.inference.predictor import Answer, Predictor
+from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
 from t5suite.inference.rows import Row
-from t5suite.inference.settings import candidate_labels, check_no_writing
+from t5suite.inference.settings import InputSettings, candidate_labels, check_no_writing, writes_text
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.tokenization import bind_fits
 
 
 def answer_rows(
-    predictor: Predictor, text, rows: Sequence, decoding: DecodingSettings, labels=None, scores=False, raw=False
+    predictor: Predictor,
+    text: InputSettings,
+    rows: Sequence,
+    decoding: DecodingSettings,
+    labels=None,
+    scores=False,
+    raw=False,
+    default_num_beams: int | None = None,
 ) -> list[dict]:
     """The answers to rows, one line per row, as `t5suite predict` writes them.
 
@@ -25,13 +33,17 @@ def answer_rows(
       text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
       labels: choose among these instead of writing; `task`: among the task's own; `none`: write; default: as the model
         was scored.
+      default_num_beams: of answers that are written, in place of those in `decoding`.
 
     Raises:
-      ConfigError: settings of writing where labels are chosen. DataError: a row that does not fit the task.
+      ConfigError: settings of writing where the model does not write. DataError: a row that does not fit the task.
     """
     candidates = candidate_labels(labels, text)
-    if candidates is not None:
-        check_no_writing(decoding, scores, by_default=labels is None)
+    if not writes_text(labels, text):
+        check_no_writing(decoding, scores, labels, text)
+    elif default_num_beams is not None:
+        decoding = dataclasses.replace(decoding, num_beams=default_num_beams)
+    warn_of_cut_labels(predictor.encoding, candidates)
     fits = None
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
         fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template)

@@ -171,7 +171,8 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
         raise ConfigError(f"data: {', '.join(roles_in_files)} in files, other splits in memory; give all in one way")
     if roles_in_files:
         files = {f"{role}_file": os.fspath(path) for role, path in splits.items()}
-        return {"data_format": _format_of_file(next(iter(files.values()))), **files}, None
+        data_format = flags.get("data_format") or _format_of_file(next(iter(files.values())))
+        return {"data_format": data_format, **files}, None
     rows = {role: as_rows(split, f"data[{role!r}]") for role, split in splits.items()}
     column = flags.get("target_column") or "output"
     label_names = {role: _label_names(split, column) for role, split in splits.items()}

@@ -169,6 +169,18 @@ class WordsTest(parameterized.TestCase):
                 run_cli("predict", f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu")
             lines = [json.loads(line) for line in printed.getvalue().splitlines()]
             self.assertEqual([line["prediction"] for line in lines], expected)
+        (folder / "task.json").unlink()
+        tasks = folder.parent / "tasks.yaml"
+        tasks.write_text(json.dumps({"mine": {"words": {**ENTRY, "prefix": "words: "}}}))
+        flags = {"task_file": str(tasks), "benchmark": "mine", "dataset_name": "words"}
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run_cli("predict", f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu", *words)
+        self.assertEqual([json.loads(line)["prediction"] for line in printed.getvalue().splitlines()], expected)
+        tuner = tiny_tuner(str(folder), train_file=str(file), **flags)
+        self.assertEqual(tuner.predict(sentences), expected)
+        with exits_with(78, "predict_labels: this model answers with a label for every word"):
+            tuner.predict_labels(sentences)
 
     @parameterized.parameters("bert", "t5_encoder")
     @pytest.mark.slow

@@ -388,8 +388,15 @@ class InputsTest(parameterized.TestCase):
         for split in ("train", "valid"):
             files[split] = f"{tempfile.mkdtemp()}/{split}.csv"
             pd.DataFrame(ROWS).to_csv(files[split], index=False)
-        flags = self.flags_of(None, files, text_column="text", target_column="label")
+        columns = {"text_column": "text", "target_column": "label"}
+        flags = self.flags_of(None, files, **columns)
         expected = {"data_format": "csv", "train_file": files["train"], "validation_file": files["valid"]}
+        self.assertContainsSubset(expected.items(), flags.items())
+        unnamed = {split: str(Path(file).rename(Path(file).with_suffix(".dat"))) for split, file in files.items()}
+        with exits_with(78, r"train.dat': give data_format"):
+            self.flags_of(None, unnamed, **columns)
+        flags = self.flags_of(None, unnamed, data_format="csv", **columns)
+        expected = {"data_format": "csv", "train_file": unnamed["train"], "validation_file": unnamed["valid"]}
         self.assertContainsSubset(expected.items(), flags.items())
 
     @parameterized.parameters(

@@ -5,6 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -125,6 +126,26 @@ class OneLanguageTest(parameterized.TestCase):
         dropped = (its_tokenizer.pad_token_id, its_tokenizer.bos_token_id)
         text = its_tokenizer.decode([i for i in ids if i not in dropped], clean_up_tokenization_spaces=False)
         self.assertEqual(answer, text)
+
+    @parameterized.parameters("NllbTokenizer", "MBart50Tokenizer", "M2M100Tokenizer", "MBartTokenizer")
+    @pytest.mark.quick_cases(1)
+    @torch.no_grad()
+    def test_the_score_of_an_answer_is_its_log_probability_after_its_language(self, kind):
+        model, theirs = model_of(kind), self.of_transformers(kind)
+        labels = theirs.pop("labels")
+        tuner = tuner_of(kind, self.ROWS, model, **self.languages(kind))
+        beams = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5}
+        (answers,) = tuner.predict(["good thing"], return_scores=True, **beams)
+        start = model.generation_config.decoder_start_token_id or model.config.decoder_start_token_id
+        lead = [start] if kind == "MBartTokenizer" else [start, int(labels[0, 0])]
+        rows = model.eval().generate(**theirs, decoder_input_ids=torch.tensor([lead]), **beams).tolist()
+        expected = []
+        for row in rows:
+            ids = row[: row.index(2, len(lead)) + 1] if 2 in row[len(lead) :] else row
+            log_probs_TV = model(**theirs, decoder_input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+            steps = range(len(lead), len(ids))
+            expected.append(sum(log_probs_TV[place - 1, ids[place]].item() for place in steps))
+        np.testing.assert_allclose([answer.score for answer in answers], expected, atol=1e-3)
 
     @parameterized.parameters(*KINDS)
     @pytest.mark.quick_cases(1)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from tiny_predictor import (
+    ANSWER_LENGTH,
     SOURCE_LENGTH,
     answers,
     mini_rows,
@@ -31,7 +32,7 @@ from tiny_predictor import (
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, T5ForConditionalGeneration
 
 from t5suite import load_task
-from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, run_cli, tiny_model, tiny_tokenizer, write_rows
 
 SENTIMENT = load_task("mini", "sentiment")
 TOKENIZER = tiny_tokenizer()
@@ -158,6 +159,10 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual(texts_of(lines), decoded(ids[:, 1:]))
         first_answers = ids[:: settings.get("num_return_sequences", 1)].tolist()
         self.assertEqual([line.get("truncated", False) for line in lines], [1 not in row for row in first_answers])
+        if "num_return_sequences" in settings:
+            truncated = [answer.get("truncated", False) for line in lines for answer in line["predictions"]]
+            self.assertEqual(truncated, [1 not in row for row in ids.tolist()])
+            self.assertLen(set(truncated), 2)
         truncated_count = sum("truncated" in line for line in lines)
         self.assertIn(f"{truncated_count} of 12 answers are cut off after 6 tokens", log)
         for name in settings:
@@ -266,6 +271,22 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual([line.get("invalid") for line in lines], [None if valid else True for valid in is_valid])
         count = f"{is_valid.count(False)} of 5 answers are no label or number of the task"
         self.assertIn(count, log.getvalue())
+
+    @parameterized.parameters("entailment", "sentiment")
+    @pytest.mark.quick_cases(1)
+    def test_an_encoder_without_a_task_card_reads_and_refuses_what_one_with_a_card_does(self, task):
+        folder = model_folder("masked", task)
+        bare = shutil.copytree(folder, Path(tempfile.mkdtemp()) / "bare", ignore=shutil.ignore_patterns("task.json"))
+        flags = f"--benchmark mini --dataset_name {task} --max_source_length {SOURCE_LENGTH} --include_inputs"
+        rows = rows_file(task, 5)
+        self.assertEqual(answers(flags, rows=rows, model=bare), answers(flags, rows=rows, model=folder))
+        for setting, message in (
+            ("--num_beams 3", "--num_beams has no effect: the model's head answers, and no text is generated$"),
+            ("--scores", "--scores has no effect: the model's head answers"),
+            ("--labels good,bad", "an encoder's head has only its own labels"),
+        ):
+            with exits_with(78, message):
+                answers(flags, setting, rows=rows, model=bare)
 
     def test_encoders_number_keeps_to_the_tasks_range(self):
         model = random_model("masked", "similarity")
@@ -455,6 +476,59 @@ class CutTest(parameterized.TestCase):
         self.assertEqual(line["cut_tokens"], len(whole) - SOURCE_LENGTH)
 
 
+class PositionsTest(parameterized.TestCase):
+    """A model's table of positions ends: what does not fit is refused, and what just fits is answered."""
+
+    @parameterized.parameters(("masked", "", 512), ("causal", "--labels", 128), ("causal", "--max_new_tokens 3", 128))
+    def test_texts_have_the_room_that_the_model_has_positions_for(self, family, flags, positions):
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["the " * 2 * positions])
+        answer_length = {"": 0, "--labels": 2, "--max_new_tokens 3": 3}[flags]
+        room = positions - answer_length
+        answers("--raw", flags, f"--max_source_length {room}", rows=rows, family=family)
+        with exits_with(78, f"--max_source_length.* {positions + 1}: .*has positions for {positions} tokens"):
+            answers("--raw", flags, f"--max_source_length {room + 1}", rows=rows, family=family)
+
+    def test_an_encoder_of_relative_positions_alone_reads_texts_of_any_length(self):
+        sizes = (
+            "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48,max_position_embeddings=32"
+        )
+        relative = "position_biased_input=false,relative_attention=true"
+        model = tiny_model("deberta-v2", f"{sizes},{relative}", family="masked", tasks=[SENTIMENT])
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["the " * 60])
+        (line,) = answers("--raw", rows=rows, model=saved(model, "sentiment"))
+        self.assertIn(line["prediction"], ("negative", "positive"))
+
+    @parameterized.parameters("bart", "marian", "pegasus")
+    @pytest.mark.quick_cases(1)
+    def test_written_answers_have_the_room_that_the_decoder_has_positions_for(self, model_type):
+        sizes = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
+        overrides = f"{sizes},encoder_ffn_dim=32,decoder_ffn_dim=32,max_position_embeddings=24"
+        folder = saved(tiny_model(model_type, overrides), "sentiment")
+        flags = "--max_source_length 8 --min_new_tokens 24 --max_new_tokens"
+        answers(flags, "24", rows=rows_file(count=2), model=folder)
+        with exits_with(78, "--max_new_tokens 25: .*has positions for 24 tokens"):
+            answers(flags, "25", rows=rows_file(count=2), model=folder)
+
+
+class OwnLabelsTest(parameterized.TestCase):
+    def log_of(self, *labels: str) -> str:
+        """What is logged where the model chooses among these."""
+        words = predict_words(rows=rows_file(count=1), output=output_path())
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            run_cli(*words, "--labels", ",".join(labels))
+        return log.getvalue()
+
+    def test_labels_that_are_the_same_answer_are_refused_and_one_that_is_cut_is_named(self):
+        long = "a good film of the year and one that"
+        length = f"at most {ANSWER_LENGTH} tokens, as in the model's training; give others"
+        with exits_with(
+            78, f"--labels: '{long} ends' and '{long} goes on' have the same tokens: an answer has {length}"
+        ):
+            self.log_of(f"{long} ends", f"{long} goes on")
+        self.assertIn(f"--labels: '{long}' is cut after {ANSWER_LENGTH} tokens", self.log_of(long, "good"))
+        self.assertNotIn("cut", self.log_of("good", "bad"))
+
+
 class RowsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("--raw", [{"inputs": "a"}, "b", {"sentence": "c", "input": "d"}], ["a", "b", "d"]),
@@ -512,7 +586,7 @@ class SettingsTest(parameterized.TestCase):
     @parameterized.parameters(
         "--temperature 0.5", "--top_p 0.5", "--top_p 1.5 --do_sample", "--temperature 0.0 --do_sample",
         "--num_beams 2 --do_sample", "--num_return_sequences 2", "--num_beam_groups 3 --num_beams 4",
-        "--max_new_tokens 0", "--diversity_penalty 0.5", "--length_penalty 0.5",
+        "--max_new_tokens 0", "--diversity_penalty 0.5", "--length_penalty 0.5", f"--seed {2**63}",
     )  # fmt: skip
     def test_settings_without_sense_are_refused_by_flag_and_value(self, flags):
         path = output_path()

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from tiny_predictor import answers, mini_rows, output_path, predict_words, rows_file
+from tiny_predictor import answers, mini_rows, model_folder, output_path, predict_words, rows_file
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
-from t5suite.testing import exits_with, read_rows, run_cli, tiny_rows, tiny_run, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, tiny_rows, tiny_run, tiny_tokenizer, tiny_tuner, write_rows
 
 WAYS = {
     "greedy": "",
@@ -286,6 +287,65 @@ class TrainedModelTest(parameterized.TestCase):
         expected = [line["probabilities"]["positive"] for line in lines]
         shares = [of_label["positive"] for of_label in tuner.predict_labels(texts, raw=True)]
         np.testing.assert_allclose(shares, expected, atol=1e-5)
+
+
+class FineTunerTest(parameterized.TestCase):
+    """`FineTuner.predict` answers, and refuses, as the command does."""
+
+    def tuner(self, family: str, task: str, **settings) -> FineTuner:
+        """Of a model whose folder says nothing of its task."""
+        folder = Path(tempfile.mkdtemp()) / "model"
+        shutil.copytree(model_folder(family, task), folder, ignore=shutil.ignore_patterns("task.json"))
+        return tiny_tuner(str(folder), f"mini/{task}", max_source_length=64, **settings)
+
+    def test_an_encoder_that_was_not_trained_yet_reads_what_it_would_read_then(self):
+        rows = list(mini_rows("entailment", 8))
+        expected = answers(rows=rows_file("entailment", 8), model=model_folder("masked", "entailment"))
+        tuner = self.tuner("masked", "entailment", generation_num_beams=4)
+        self.assertEqual(tuner.predict(rows), [line["prediction"] for line in expected])
+        shares = tuner.predict_labels(rows)
+        for line, shares_of_row in zip(expected, shares, strict=True):
+            self.assertEqual(shares_of_row, line["probabilities"])
+        card = json.loads((tuner.save(Path(tempfile.mkdtemp()) / "saved") / "task.json").read_text())
+        self.assertEqual(card["family"], "masked")
+        for settings in ({"do_sample": True, "num_return_sequences": 3}, {"num_beams": 2}, {"return_scores": True}):
+            with exits_with(78, "has no effect: the model's head answers, and no text is generated"):
+                tuner.predict(rows, **settings)
+
+    @parameterized.parameters(
+        ("similarity", None, "this model answers with a number"),
+        ("sentiment", "none", "labels='none' has the model write"),
+    )
+    def test_labels_that_no_model_chooses_have_no_probabilities(self, task, labels, message):
+        with exits_with(78, f"predict_labels: {message}.*; call predict"):
+            self.tuner("masked", task).predict_labels([dict(row) for row in mini_rows(task, 2)], labels=labels)
+
+    def test_beams_of_the_run_are_those_of_written_answers_alone(self):
+        rows = [dict(row) for row in mini_rows()]
+        tuner = self.tuner("seq2seq", "sentiment", generation_num_beams=4)
+        written = [
+            tuner.predict(rows, max_new_tokens=6, **settings) for settings in ({}, {"num_beams": 4}, {"num_beams": 1})
+        ]
+        self.assertEqual(written[0], written[1])
+        self.assertNotEqual(written[0], written[2])
+        self.assertContainsSubset(tuner.predict(rows, labels=["good", "bad"]), ["good", "bad"])
+        with exits_with(78, "--num_beams has no effect"):
+            tuner.predict(rows, labels=["good", "bad"], num_beams=4)
+
+    def test_numbers_may_be_whole_or_floats_where_they_say_the_same(self):
+        rows = [dict(row) for row in mini_rows(count=3)]
+        tuner = self.tuner("seq2seq", "sentiment")
+        drawn = [
+            tuner.predict(
+                rows, do_sample=True, num_return_sequences=3, max_new_tokens=2, return_scores=True,
+                temperature=temperature, top_k=top_k, repetition_penalty=repetition_penalty,
+            )
+            for temperature, top_k, repetition_penalty in ((2.0, 50, 2.0), (2, 50.0, 2), (np.float32(2), np.int64(50), 2))
+        ]  # fmt: skip
+        self.assertEqual(drawn[1:], drawn[:1] * 2)
+        self.assertTrue(any(answer.truncated for answers_of_row in drawn[0] for answer in answers_of_row))
+        with exits_with(78, "--top_k 50.5: must be a whole number"):
+            tuner.predict(rows, do_sample=True, top_k=50.5)
 
 
 @pytest.mark.slow

@@ -192,10 +192,15 @@ class AnswersTest(ServedTest):
         )
 
     def test_several_texts_and_several_draws_have_a_choice_each(self):
-        body = {"prompt": ["a b", "c"], "n": 2, "temperature": 1.0, "max_tokens": 4}
+        body = {"prompt": ["a b", "c"], "n": 8, "temperature": 1.0, "max_tokens": 60}
         completion = posted(self.url, "/v1/completions", body)
-        self.assertEqual([choice["index"] for choice in completion["choices"]], [0, 1, 2, 3])
+        self.assertEqual([choice["index"] for choice in completion["choices"]], list(range(16)))
         self.assertEqual(completion["object"], "text_completion")
+        drawn = {"rows": ["a b", "c"], "raw": True, "do_sample": True, "num_return_sequences": 8, "max_new_tokens": 60}
+        lines = posted(self.url, "/predict", drawn)["answers"]
+        expected = ["length" if "truncated" in answer else "stop" for line in lines for answer in line["predictions"]]
+        self.assertEqual([choice["finish_reason"] for choice in completion["choices"]], expected)
+        self.assertLen(set(expected), 2)
         (model,) = json.loads(request(self.url, "GET", "/v1/models")[2])["data"]
         self.assertEqual(completion["model"], model["id"])
 
@@ -224,6 +229,8 @@ REFUSED = (
     ("POST", "/predict", {"rows": ["a"], "do_sample": True, "num_return_sequences": 17}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 1025}, {}, 400), ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 0}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "labels": ["x"]}, {}, 400), ("POST", "/predict", {"rows": ["a"], "labels": ["x", "y"], "scores": True}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "labels": [f"the {'the ' * 9}{word}" for word in "xy"]}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "seed": 2**63}, {}, 400), ("POST", "/predict", {"rows": ["a"], "seed": 10**400}, {}, 400),
     ("POST", "/predict", b'{"rows": ["a"], "do_sample": true, "temperature": NaN}', {}, 400),
     ("POST", "/predict", b'{"rows": ["' + b"x" * 2**22 + b'"]}', {}, 413),
     ("POST", "/v1/completions", {"prompt": "a", "stop": ["b"]}, {}, 400), ("POST", "/v1/completions", {"prompt": "a", "best_of": 2}, {}, 400),

@@ -8,6 +8,7 @@ Nothing here needs torch: wrong flags are found before a model is loaded.
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from t5suite.base.errors import ConfigError
 
@@ -15,6 +16,10 @@ from t5suite.base.errors import ConfigError
 AT_LEAST_ONE = ("max_new_tokens", "num_beams", "num_beam_groups", "num_return_sequences")
 AT_LEAST_ZERO = ("min_new_tokens", "diversity_penalty", "top_k", "seed", "no_repeat_ngram_size")
 ABOVE_ZERO = ("temperature", "repetition_penalty")
+# Whole numbers; all other numbers are floats, as transformers wants them.
+WHOLE = (*AT_LEAST_ONE, "min_new_tokens", "top_k", "seed", "no_repeat_ngram_size")
+FLOATS = ("diversity_penalty", "temperature", "top_p", "repetition_penalty", "length_penalty")
+LARGEST_SEED = 2**63 - 1  # NumPy makes floats of larger ones, so that neighbours draw the same
 # A setting, and the one without which it has no effect.
 DEPENDS_ON = {
     "temperature": "do_sample",
@@ -50,6 +55,13 @@ class DecodingSettings:
     length_penalty: float | None = None
     num_return_sequences: int = 1
 
+    def __post_init__(self):
+        for name in (*WHOLE, *FLOATS):
+            number = getattr(self, name)
+            if number is not None:
+                number = _whole_number(name, number) if name in WHOLE else float(number)
+                object.__setattr__(self, name, number)
+
     def check(self) -> None:
         """Checks the settings, alone and together.
 
@@ -83,6 +95,8 @@ class DecodingSettings:
                 raise ConfigError(f"--{name} {number}: must be above 0")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(f"--top_p {self.top_p}: must be above 0 and at most 1")
+        if self.seed > LARGEST_SEED:
+            raise ConfigError(f"--seed {self.seed}: must be at most {LARGEST_SEED}")
 
     def _check_minimum(self, names: tuple[str, ...], minimum: int) -> None:
         for name in names:
@@ -102,3 +116,17 @@ class DecodingSettings:
                 f"--min_new_tokens {self.min_new_tokens} is more than --max_new_tokens {longest}{cause}; "
                 "no answer is both"
             )
+
+
+def _whole_number(name: str, number) -> int:
+    """A number as an int.
+
+    >>> _whole_number("top_k", 50.0)
+    50
+
+    Raises:
+      ConfigError: it is not whole.
+    """
+    if not isinstance(number, Integral) and not float(number).is_integer():
+        raise ConfigError(f"--{name} {number}: must be a whole number")
+    return int(number)

@@ -17,6 +17,7 @@ from t5suite.inference.predictor import (
     Choice,
     Predictor,
     WrittenAnswer,
+    check_labels_differ,
     prompts_of,
     segment_features,
 )
@@ -200,6 +201,8 @@ class Job:
 
     def _chosen(self, requests: list[RowRequest], prompts: list[list[int]], predictor: Predictor) -> list[dict]:
         """The likeliest candidate of each row."""
+        if isinstance(self.labels, list):
+            check_labels_differ(predictor.encoding, self.labels)
         choices = predictor.choices(prompts, [request.candidates for request in requests])
         return [line_of_choice(choice) for choice in choices]
 
@@ -241,7 +244,7 @@ def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bo
     best = answers[0]
     line = {"prediction": best.text}
     if len(answers) > 1:
-        line["predictions"] = [{"text": answer.text, "score": round(answer.score, SCORE_DIGITS)} for answer in answers]
+        line["predictions"] = [_entry_of_answer(answer) for answer in answers]
     elif scores:
         line["score"] = round(best.score, SCORE_DIGITS)
     if best.truncated:
@@ -249,6 +252,14 @@ def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bo
     if token_counts:
         line["answer_tokens"] = sum(answer.num_tokens for answer in answers)
     return line
+
+
+def _entry_of_answer(answer: WrittenAnswer) -> dict:
+    """One of several answers in a line."""
+    entry = {"text": answer.text, "score": round(answer.score, SCORE_DIGITS)}
+    if answer.truncated:
+        entry["truncated"] = True
+    return entry
 
 
 def line_of_choice(choice: Choice, output_format: str | None = None) -> dict:

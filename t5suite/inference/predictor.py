@@ -11,12 +11,15 @@ Batches are made of all the texts given, longest first, and distributed over the
 not depend on the number of ranks.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import unproved_paths
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text
 from t5suite.inference.decoding import generation_options
@@ -28,7 +31,10 @@ from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.training.evaluation import batches_by_length
 from t5suite.training.processes.ranks import Ranks
 
+logger = logging.getLogger(__name__)
+
 ANY_NUMBER = (-math.inf, math.inf)
+LONGEST_LABEL = 1 << 20  # more tokens than any label has
 
 
 class Answer(NamedTuple):
@@ -98,7 +104,7 @@ class Predictor:
         """
         indices = range(len(prompts)) if indices is None else indices
         num_draws = decoding.num_return_sequences if decoding.do_sample else 1
-        self._check_lengths(prompts, max_new_tokens)
+        self._check_lengths([len(prompt) for prompt in prompts], max_new_tokens)
         # The first tokens of a language's answers are its code.
         labels = self.encoding.answers([""] * len(prompts), languages) if self.encoding.num_fixed_tokens else None
 
@@ -113,8 +119,11 @@ class Predictor:
             answers_per_text = len(written_ids) // len(places)
             answer_scores = [None] * len(written_ids)
             if scores:
-                candidates = in_chunks(written_ids, answers_per_text)
-                sums = self._log_probabilities([prompts[place] for place in places], candidates)
+                sums = self._scores_of_written(
+                    [prompts[place] for place in places],
+                    [labels[place] for place in places] if labels else labels,
+                    in_chunks(written_ids, answers_per_text),
+                )
                 answer_scores = [total for sums_of_text in sums for total in sums_of_text]
             return in_chunks(self._as_answers(written_ids, answer_scores), answers_per_text)
 
@@ -138,7 +147,7 @@ class Predictor:
         WrittenAnswer(text='Gut.', score=None, truncated=False, num_tokens=3)
         """
         languages_of_texts = None if languages is None else [languages]
-        self._check_lengths([prompt], max_new_tokens)
+        self._check_lengths([len(prompt)], max_new_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
         options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)])
         streamer = PieceStreamer(on_text, lambda ids: self.encoding.texts([self._ended(ids)])[0])
@@ -148,14 +157,16 @@ class Predictor:
         streamer.send_rest(answer.text)
         return answer
 
-    def _check_lengths(self, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
-        """Refuses texts that are longer than the model's positions."""
-        if not prompts:
+    def _check_lengths(self, lengths: Sequence[int], max_new_tokens: int) -> None:
+        """Refuses prompts, and written answers, that are longer than the model's positions."""
+        if not lengths:
             return
-        longest = max(map(len, prompts))
         if isinstance(self.encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
-            longest += max_new_tokens
-        check_length(self.model.config, longest, "--max_source_length or --max_new_tokens")
+            check_length(self.model.config, max(lengths) + max_new_tokens, "--max_source_length or --max_new_tokens")
+            return
+        check_length(self.model.config, max(lengths), "--max_source_length")
+        # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
+        check_length(self.model.config, self.encoding.num_fixed_tokens + max_new_tokens, "--max_new_tokens")
 
     def _write(self, prompts, labels, options: dict) -> list[list[int]]:
         """Token ids of all answers to the prompts, one prompt after the other."""
@@ -175,6 +186,10 @@ class Predictor:
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
         candidate_ids = encoded_candidates(self.encoding, candidates)
+        longest = max([len(prompt) for prompt in prompts], default=0)
+        if isinstance(self.encoding, PromptEncoding):  # prompt and candidate are one row
+            longest += max(map(len, candidate_ids.values()), default=0)
+        check_length(self.model.config, longest, "--max_source_length")
 
         def score_batch(places):
             ids_of_batch = [[candidate_ids[word] for word in candidates[place]] for place in places]
@@ -190,11 +205,13 @@ class Predictor:
           features: of each text (`segment_features`).
           limits: the smallest and the largest number that an answer can be.
         """
+        lengths = [len(feature["input_ids"]) for feature in features]
+        check_length(self.model.config, max(lengths, default=0), "--max_source_length")
 
         def score_batch(places):
             return self.answerer.class_scores([features[place] for place in places])
 
-        scores = self._over_ranks([len(feature["input_ids"]) for feature in features], score_batch)
+        scores = self._over_ranks(lengths, score_batch)
         if self.encoding.words is None:
             return [Choice(answer_text(number, *limits), None) for (number,) in scores]
         if isinstance(self.encoding, LabelsEncoding):
@@ -204,6 +221,23 @@ class Predictor:
     def _log_probabilities(self, prompts, candidates) -> list[list[float]]:
         """Of each prompt's candidates, the sums over their tokens."""
         return self.answerer.read_prompts(prompts).candidate_scores(candidates)
+
+    def _scores_of_written(self, prompts, labels, written) -> list[list[float]]:
+        """Of each prompt's written answers, the sums over their tokens, after the fixed ones that `labels` begin with.
+
+        log P(answer | code) = log P(code, answer) - log P(code)
+        """
+        num_fixed = self.encoding.num_fixed_tokens
+        if not num_fixed:
+            return self._log_probabilities(prompts, written)
+        candidates = []
+        for row_labels, answers in zip(labels, written, strict=True):
+            lead = row_labels[:num_fixed]
+            candidates.append([*([*lead, *ids] for ids in answers), lead])
+        scores = []
+        for *sums, lead_sum in self._log_probabilities(prompts, candidates):
+            scores.append([total - lead_sum for total in sums])
+        return scores
 
     def _ended(self, ids: list[int]) -> list[int]:
         """Up to and including the first end-of-sequence token; without one, up to the padding."""
@@ -248,6 +282,41 @@ def encoded_candidates(encoding, candidates: Sequence[Sequence[str]]) -> dict[st
     """`{text: token ids}` of all candidates."""
     words = sorted({word for words_of_text in candidates for word in words_of_text})
     return dict(zip(words, encoding.choices(words), strict=True))
+
+
+def check_labels_differ(encoding, words: Sequence[str]) -> None:
+    """Refuses labels that have the same tokens, between which the model cannot choose.
+
+    Raises:
+      ConfigError: two of them.
+    """
+    word_by_ids = {}
+    for word, ids in encoded_candidates(encoding, [words]).items():
+        other_word = word_by_ids.setdefault(tuple(ids), word)
+        if other_word != word:
+            cut = ""
+            if cut_labels(encoding, [other_word, word]):
+                cut = f": an answer has at most {encoding.lengths.target} tokens, as in the model's training"
+            raise ConfigError(f"--labels: {other_word!r} and {word!r} have the same tokens{cut}; give others")
+
+
+def cut_labels(encoding, words: Sequence[str]) -> list[str]:
+    """The labels that have more tokens than an answer may have, so that their ends are not read."""
+    whole_encoding = replace(encoding, lengths=encoding.lengths._replace(target=LONGEST_LABEL))
+    whole_ids = encoded_candidates(whole_encoding, [words])
+    ids = encoded_candidates(encoding, [words])
+    return [word for word in words if len(whole_ids[word]) > len(ids[word])]
+
+
+def warn_of_cut_labels(encoding, labels) -> None:
+    """Logs labels of the user's own that are cut."""
+    words = cut_labels(encoding, labels) if isinstance(labels, list) else []
+    if words:
+        logger.warning(
+            "--labels: %s cut after %d tokens, the most that an answer has, as in the model's training",
+            ", ".join(map(repr, words)) + (" is" if len(words) == 1 else " are"),
+            encoding.lengths.target,
+        )
 
 
 def prompts_of(encoding, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.inference.exported import EncodingSettings
+from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
+from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
+from t5suite.inference.predictor import warn_of_cut_labels
 from t5suite.inference.row_texts import with_hints_about_columns
 from t5suite.inference.rows import InputRows
 from t5suite.inference.settings import (
@@ -37,7 +38,7 @@ from t5suite.inference.settings import (
 )
 from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
-from t5suite.models.loading import load_tokenizer
+from t5suite.models.loading import family_of, load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, read_task_card
 from t5suite.tasks.tokenization import bind_fits
@@ -65,7 +66,7 @@ def predict_by_flags(arguments) -> None:
     ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(read_task_card, arguments.model_name_or_path)
-    text = text_settings_by_flags(arguments, card)
+    text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
 
     def make_predictor():
@@ -109,6 +110,23 @@ def join_processes() -> Ranks:
         torch.distributed.init_process_group("gloo")
         leave_group_at_exit()
     return Ranks.of_process()
+
+
+def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
+    """`text_settings_by_flags`, with the family that the model's configuration says if nothing else does."""
+    text = text_settings_by_flags(arguments, card)
+    if text.family is not None or exported_kind(arguments.model_name_or_path) == CTRANSLATE2:
+        return text
+    with contextlib.suppress(UserError):  # loading the model says what is wrong with it
+        family = family_of(
+            arguments.model_name_or_path,
+            revision=arguments.model_revision,
+            trust_remote_code=arguments.trust_remote_code,
+            adapter_base=arguments.adapter_base,
+            model_class=arguments.model_class,
+        )
+        return dataclasses.replace(text, family=family.name)
+    return text
 
 
 def make_job(arguments, text: InputSettings) -> Job:
@@ -156,7 +174,7 @@ def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, jo
         text.languages,
         template="\n".join([task_template, job.input_format or ""]),
     )
-    return load_predictor(
+    predictor = load_predictor(
         source,
         settings,
         batch_size=arguments.batch_size,
@@ -164,6 +182,8 @@ def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, jo
         ranks=ranks,
         offload_folder=Path(arguments.output).parent if arguments.output else Path(),
     )
+    warn_of_cut_labels(predictor.encoding, job.labels)
+    return predictor
 
 
 def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Callable, ranks: Ranks) -> None:

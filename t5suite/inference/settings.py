@@ -242,25 +242,30 @@ def decoding_by_flags(arguments, text: InputSettings) -> DecodingSettings:
     """
     names = [field.name for field in dataclasses.fields(DecodingSettings)]
     decoding = DecodingSettings(**{name: getattr(arguments, name) for name in names})
-    if label_choice(arguments.labels, text) is not None or text.family in HEADED:
-        check_no_writing(decoding, arguments.scores, by_default=arguments.labels is None)
+    if not writes_text(arguments.labels, text):
+        check_no_writing(decoding, arguments.scores, arguments.labels, text)
     decoding.check()
     decoding.check_lengths(decoding.max_new_tokens or text.max_new_tokens)
     return decoding
 
 
-def check_no_writing(decoding: DecodingSettings, scores: bool, by_default: bool = False) -> None:
-    """Refuses settings of writing where labels are chosen; the seed has a default, and does no harm.
+def writes_text(labels, text: InputSettings) -> bool:
+    """Whether the model writes its answers: no labels are chosen, and no head answers."""
+    return label_choice(labels, text) is None and text.family not in HEADED
 
-    Args:
-      by_default: no flag says that labels are chosen.
+
+def check_no_writing(decoding: DecodingSettings, scores: bool, labels, text: InputSettings) -> None:
+    """Refuses settings of writing where the model does not write; the seed has a default, and does no harm.
 
     Raises:
       ConfigError: the first of them.
     """
-    reason = "labels are chosen, and no text is generated"
-    if by_default:
-        reason += f"; --labels {WRITTEN} has the model write"
+    if text.family in HEADED:
+        reason = "the model's head answers, and no text is generated"
+    else:
+        reason = "labels are chosen, and no text is generated"
+        if labels is None:
+            reason += f"; --labels {WRITTEN} has the model write"
     defaults = dataclasses.asdict(DecodingSettings(seed=decoding.seed))
     for name, setting in dataclasses.asdict(decoding).items():
         if setting != defaults[name]:

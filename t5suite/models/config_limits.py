@@ -5,7 +5,7 @@ from t5suite.models.t5.output_layer import T5_TYPES
 
 
 def check_length(config, length: int, flag: str) -> None:
-    """Refuses sequences longer than the model has positions for; T5 has no such limit.
+    """Refuses sequences longer than the model has positions for; T5 and DeBERTa-v3 have no such limit.
 
     >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
     ConfigError: --inputs_length 1024: a model of type 'bert' has positions for 512 tokens
@@ -15,7 +15,8 @@ def check_length(config, length: int, flag: str) -> None:
       length: tokens, special ones included.
     """
     positions = getattr(config, "max_position_embeddings", None)
-    if positions is None or config.model_type in T5_TYPES:
+    has_relative_positions_alone = not getattr(config, "position_biased_input", True)
+    if positions is None or config.model_type in T5_TYPES or has_relative_positions_alone:
         return
     # RoBERTa and similar models count positions from the id after the padding id.
     counts_from_padding = "roberta" in config.model_type and config.pad_token_id is not None

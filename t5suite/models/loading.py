@@ -230,6 +230,25 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
     return model
 
 
+def family_of(name: str, **settings) -> Family:
+    """The family of the model that `load_model` would load, by its configuration alone.
+
+    >>> family_of("textattack/bert-base-uncased-RTE").name
+    'masked'
+
+    Args:
+      settings: fields of `LoadSettings`.
+    """
+    settings = LoadSettings(**settings)
+    if is_adapter(name):
+        folder = Path(name)
+        base = settings.adapter_base
+        name, settings = _base_of_adapter(folder, read_adapter_config(folder), base, settings.of_adapter_base())
+    user_class = None if settings.model_class is None else find_user_class(settings.model_class)
+    _, family = _config_and_family(name, settings, user_class, is_random=False)
+    return family
+
+
 def _config_and_family(
     name: str | None, settings: LoadSettings, user_class: UserClass | None, is_random: bool
 ) -> tuple[object, Family]:
@@ -324,14 +343,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     config = read_adapter_config(folder)
     adapter_kind(config)
     check_trained_with(folder, tokenizer)
-    name = base or find_base(folder, config.base_model_name_or_path)
-    check_base_is_whole(folder, name)
-    stored_revision = None if base else config.revision
-    if stored_revision:
-        settings = replace(settings, revision=stored_revision)
-    if config.task_type in HEAD_TASKS.values() and settings.family in (None, "auto"):
-        base_config = load_config(name, None, None, stored_revision, settings.trust_remote_code)
-        settings = replace(settings, family="encoder" if base_config.model_type in ENCODER_BY_TYPE else None)
+    name, settings = _base_of_adapter(folder, config, base, settings)
     model = load_model(name, tokenizer=tokenizer, **vars(settings))
     check_base(folder, name, model)
     check_adapter_sizes(config, folder)
@@ -341,6 +353,19 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     model = wrap_with_adapter(model, config, base_place, revision_to_read("model", name, settings.revision))
     restore_adapter(model, folder)
     return model
+
+
+def _base_of_adapter(folder, config, base: str | None, settings: LoadSettings) -> tuple[str, LoadSettings]:
+    """The name of an adapter's base model, and the settings to load it with; arguments as `load_adapter`."""
+    name = base or find_base(folder, config.base_model_name_or_path)
+    check_base_is_whole(folder, name)
+    stored_revision = None if base else config.revision
+    if stored_revision:
+        settings = replace(settings, revision=stored_revision)
+    if config.task_type in HEAD_TASKS.values() and settings.family in (None, "auto"):
+        base_config = load_config(name, None, None, stored_revision, settings.trust_remote_code)
+        settings = replace(settings, family="encoder" if base_config.model_type in ENCODER_BY_TYPE else None)
+    return name, settings
 
 
 def load_model_shapes(name: str | None = None, *, tokenizer, **settings):

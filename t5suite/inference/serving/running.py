@@ -15,12 +15,11 @@ import uvicorn
 from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import exported_kind
-from t5suite.inference.running import make_job, predictor_by_flags
+from t5suite.inference.running import make_job, predictor_by_flags, text_settings_of_model
 from t5suite.inference.serving.app import app_of
 from t5suite.inference.serving.gate import LOCAL_NAMES, is_loopback
 from t5suite.inference.serving.limits import Limits
 from t5suite.inference.serving.service import Service
-from t5suite.inference.settings import text_settings_by_flags
 from t5suite.inference.web import page_title
 from t5suite.tasks.task_card import read_task_card
 from t5suite.training.process_setup import start_logging
@@ -70,7 +69,7 @@ def make_service(arguments) -> Service:
     """
     arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
     card = read_task_card(arguments.model_name_or_path)
-    text = text_settings_by_flags(arguments, card)
+    text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
     return Service(
         job,

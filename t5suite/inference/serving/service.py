@@ -182,8 +182,8 @@ class Service:
         """Lines of answers as OpenAI's object of a completion."""
         choices = []
         for line in lines:
-            for prediction in line.get("predictions", [{"text": line["prediction"]}]):
-                choices.append(_choice(prediction["text"], len(choices), _finish_reason(line)))
+            for answer in line.get("predictions", [{**line, "text": line["prediction"]}]):
+                choices.append(_choice(answer["text"], len(choices), _finish_reason(answer)))
         return {**self._head_of_completion(), "choices": choices, "usage": _usage(lines)}
 
     def _head_of_completion(self) -> dict:
@@ -269,8 +269,8 @@ def _choice(text: str, index: int, finish_reason: str | None) -> dict:
     return {"text": text, "index": index, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _finish_reason(line: dict) -> str:
-    return "length" if line.get("truncated") else "stop"
+def _finish_reason(answer: dict) -> str:
+    return "length" if answer.get("truncated") else "stop"
 
 
 def _event(content: dict) -> bytes:
