@@ -315,6 +315,18 @@ class ScoreTest(parameterized.TestCase):
         predictions = [{"prediction": text, "row": 0, "idx": 9} for text in texts] if as_object else texts
         self.assertEqual(score("glue", "rte", RTE_ROWS, predictions), {"accuracy": 50.0, "invalid_rate": 50.0})
 
+    def test_a_row_s_line_of_predict_is_its_answer_to_each_of_its_references(self):
+        record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"]}
+        rows = [
+            {**record, "answers": answers, "idx": {"passage": 0, "query": number}}
+            for number, answers in enumerate((["A", "B"], ["B"], ["A", "B"]))
+        ]
+        lines = [{"row": number, "prediction": text} for number, text in enumerate("AAC")]
+        expected = score("super_glue", "record", rows, ["A", "A", "A", "C", "C"])
+        self.assertEqual(score("super_glue", "record", rows, lines), expected)
+        with exits_with(65, "3 rows make 5 examples .* but there are 3 predictions"):
+            score("super_glue", "record", rows, ["A", "A", "C"])
+
     def test_rows_of_which_some_have_a_label_are_refused_and_without_any_there_is_no_score(self):
         labelled, unlabelled = {**RTE_ROWS[0], "label": 0}, {**RTE_ROWS[0], "label": -1}
         with exits_with(65, r"rows.jsonl:1: no label, but line 2 has one; score only labelled rows"):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -98,6 +99,18 @@ class FilesTest(parameterized.TestCase):
         run_cli("predict", "--model_name_or_path", files_of("tied T5"), "--output", place / "answers.jsonl", *words)
         (line,) = read_rows(place / "answers.jsonl")
         self.assertEqual(line["prediction"], whole)
+
+    def test_settings_of_generation_that_files_do_not_heed_are_refused_and_beams_are_the_flag_s(self):
+        files = Path(shutil.copytree(files_of("tied T5"), Path(tempfile.mkdtemp()) / "files"))
+        place = files.parent
+        (place / "rows.txt").write_text("a\n")
+        words = ["--input", place / "rows.txt", "--raw", "--max_new_tokens", "2", "--output", place / "answers.jsonl"]
+        settings = json.loads((files / "generation_config.json").read_text())
+        (files / "generation_config.json").write_text(json.dumps({**settings, "num_beams": 4}))
+        run_cli("predict", "--model_name_or_path", files, *words)
+        (files / "generation_config.json").write_text(json.dumps({**settings, "no_repeat_ngram_size": 3}))
+        with exits_with(78, "has no_repeat_ngram_size 3, which exported files ignore"):
+            run_cli("predict", "--model_name_or_path", files, *words, "--overwrite")
 
     @pytest.mark.slow
     def test_the_converter_s_own_reading_of_an_untied_t5_is_found_and_nothing_is_written(self):

@@ -237,6 +237,11 @@ class AnswersTest(TestCase):
         _, asked = self.written(num_beams=3, length_penalty=0.0)
         self.assertEqual(asked, {(4, 1, 3, 0.0)})
 
+    def test_without_a_flag_the_penalty_of_beams_is_the_model_s_for_free_text_alone(self):
+        for flags, is_label, expected in (({}, False, 2.0), ({"length_penalty": 0.5}, False, 0.5), ({}, True, 1.0)):
+            _, asked = self.written({"length_penalty": 2.0}, plain=is_label, num_beams=3, **flags)
+            self.assertEqual(asked, {(4, 1, 3, expected)})
+
     def test_settings_that_files_do_not_heed_are_refused_for_free_text_alone(self):
         without_effect = {
             "num_beams": 1,

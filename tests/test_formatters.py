@@ -396,7 +396,7 @@ class DprTest(parameterized.TestCase):
                 self.assertEqual(text, f"wsc: Bob saw *{pronoun}* {after}")
 
     def test_the_target_is_the_right_candidate_and_another_label_is_refused(self):
-        for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>")):
+        for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>"), (None, "<unk>")):
             self.assertEqual(texts("super_glue", "dpr", self.row("So they fly.", "they", label))[0][1], expected)
         for label in (2, -2):
             with exits_with(65, "candidates"):

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import Job
 from t5suite.inference.rows import Row
-from t5suite.inference.serving.app import answered
+from t5suite.inference.serving.app import answered, app_of
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.gate import Gate
 from t5suite.inference.serving.limits import Busy, ClientLeft, Limits
@@ -327,7 +327,7 @@ class ServiceTest(parameterized.TestCase):
         for larger in ({"rows": ["a"] * 3}, {"max_new_tokens": 10}, {"num_beams": 4}, drawn):
             with self.assertRaises(DataError):
                 service.job_of_rows(PredictBody(**{**largest, **larger}))
-        with self.assertRaisesRegex(DataError, "max_new_tokens 5: 4 at most"):
+        with self.assertRaisesRegex(DataError, "max_tokens 5: from 1 to 4"):
             self.service(new_tokens=4).job_of_completion(CompletionBody(prompt="a"))
 
     @parameterized.parameters(
@@ -339,6 +339,12 @@ class ServiceTest(parameterized.TestCase):
         service.job_of_rows(PredictBody(rows=["a"], max_new_tokens=3, seed=3))
         with self.assertRaisesRegex(DataError, f"{next(iter(settings))}: .* is {kind}, which cannot"):
             service.job_of_rows(PredictBody(rows=["a"], **settings))
+
+    def test_a_temperature_for_files_that_cannot_draw_is_refused_by_its_name(self):
+        service = self.service(exported_kind="ONNX files")
+        service.job_of_completion(CompletionBody(prompt="a"))
+        with self.assertRaisesRegex(DataError, "^temperature 0.5: .* is ONNX files, which cannot draw"):
+            service.job_of_completion(CompletionBody(prompt="a", temperature=0.5))
 
     def test_ctranslate2_s_beams_are_taken(self):
         settings = {"num_beams": 2, "length_penalty": 0.5}
@@ -398,6 +404,53 @@ class ServiceTest(parameterized.TestCase):
         go_on.set()
         service.queue.close()
         self.assertEqual(answered_texts, ["first"])
+
+    def test_a_client_that_leaves_before_a_stream_begins_is_out_of_the_queue(self):
+        begun, go_on = threading.Event(), threading.Event()
+        service = self.service(seconds=30.0)
+        self.addCleanup(go_on.set)
+
+        def answer(job, requests, on_text):
+            begun.set()
+            go_on.wait(30)
+            return [{"row": 0}] * len(requests)
+
+        async def receive():
+            return received.pop(0)
+
+        async def send(message):
+            sent.append((message.get("status"), service.queue.waiting_rows))
+
+        service.queue.answer = answer
+        service.queue.submit(texts("first", job=Job()))
+        begun.wait(30)
+        body = json.dumps({"prompt": "gone", "stream": True}).encode()
+        received, sent = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}], []
+        scope = {**request("/v1/completions"), "query_string": b""}
+        asyncio.run(app_of(service, hosts=None, key=None)(scope, receive, send))
+        self.assertEqual(sent[0], (499, 0))
+
+    def test_a_stream_that_stops_in_the_middle_ends_in_time(self):
+        go_on = threading.Event()
+        service = self.service(seconds=0.2)
+        self.addCleanup(go_on.set)
+
+        def answer(job, requests, on_text):
+            on_text("It")
+            go_on.wait(30)
+            return [{"row": 0}]
+
+        async def stays():
+            await asyncio.sleep(60)
+
+        async def read():
+            pieces = service.pieces(Job(), "a")
+            await service.first_piece(pieces, stays)
+            await anext(pieces)
+
+        service.queue.answer = answer
+        with self.assertRaises(TimeoutError):
+            asyncio.run(read())
 
 
 class HostsTest(parameterized.TestCase):

@@ -196,6 +196,27 @@ class AnswersTest(parameterized.TestCase):
         texts = [text.strip() for text in texts_of(answers(f"--do_sample --max_new_tokens 2 {flags}"))]
         self.assertEqual(texts, decoded(ids_BT))
 
+    def test_without_a_flag_free_text_is_drawn_with_the_model_s_own_settings(self):
+        model = random_model()
+        plain, plain_labels = saved(model), saved(model, "sentiment")
+        model.generation_config.update(do_sample=True, temperature=3.0, top_k=40, top_p=0.7)
+        folder, labels = saved(model), saved(model, "sentiment")
+        rows = Path(tempfile.mkdtemp()) / "rows.txt"
+        rows.write_text("\n".join(input_texts(8)) + "\n")
+
+        def drawn(model, *flags):
+            return texts_of(answers("--raw --do_sample --max_new_tokens 3", *flags, rows=rows, model=model))
+
+        neutral = drawn(plain)
+        self.assertEqual(drawn(folder), drawn(plain, "--temperature 3 --top_k 40 --top_p 0.7"))
+        self.assertNotEqual(drawn(folder), neutral)
+        self.assertEqual(drawn(folder, "--temperature 1 --top_k 0 --top_p 1"), neutral)
+        self.assertEqual(drawn(labels), drawn(plain_labels))
+        path = Path(folder) / "generation_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "temperature": 0.0}))
+        with exits_with(78, "generation_config.json: --temperature 0.0: must be above 0; give this flag"):
+            drawn(folder)
+
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
     @pytest.mark.quick_cases(1)
     def test_score_is_the_models_log_probability_with_the_end(self, **settings):
@@ -386,7 +407,8 @@ class ResumeTest(parameterized.TestCase):
         left_out = "no_repeat_ngram_size 3 there, None here"
         for flag in (
             "--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw", "--num_beams 2",
-            "--scores", "--include_inputs", "--dtype bfloat16", "--input_type jsonl", "--seed 7",
+            "--scores", "--include_inputs", "--dtype bfloat16", "--input_type jsonl", "--seed 7", "--tokenizer_name other",
+            "--model_family seq2seq", "--model_class other:Model",
         ):  # fmt: skip
             name = flag.split()[0].removeprefix("--")
             with exits_with(78, rf"[(; ]{name} \S+ there, \S+ here.*--overwrite"):
@@ -412,7 +434,19 @@ class ResumeTest(parameterized.TestCase):
         with exits_with(78, "answers from other settings"):
             predict(rows, path, model=copy)
 
-    def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
+    def test_a_file_in_the_model_s_folder_is_no_part_of_the_model(self):
+        folder = Path(shutil.copytree(model_folder(), Path(tempfile.mkdtemp()) / "model"))
+        rows = rows_file(count=5)
+        for name in ("answers.jsonl", "answers.json"):
+            path = folder / name
+            predict(rows, path, model=folder)
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1])
+            predict(rows, path, model=folder)
+            self.assertEqual(path.read_bytes(), whole)
+
+    @parameterized.parameters(("", "the same command"), ("--overwrite", "the same command without --overwrite"))
+    def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self, flag, command):
         path, whole, rows = output_path(), unbroken(), rows_file(count=10)
         handler = signal.getsignal(signal.SIGTERM)
 
@@ -424,9 +458,9 @@ class ResumeTest(parameterized.TestCase):
 
         with (
             mock.patch.object(sys, "stdin", mock.Mock(buffer=typed())),
-            exits_with(75, "stopped after 4 rows; the same command resumes"),
+            exits_with(75, f"stopped after 4 rows; {command} resumes"),
         ):
-            predict("-", path)
+            predict("-", path, flag)
         self.assertEqual(signal.getsignal(signal.SIGTERM), handler)
         self.assertLen(path.read_text().splitlines(), 4)
         with mock.patch.object(sys, "stdin", mock.Mock(buffer=io.BytesIO(Path(rows).read_bytes()))):
@@ -545,10 +579,30 @@ class RowsTest(parameterized.TestCase):
             "--benchmark glue --dataset_name mnli", [{"premise": "A.", "hypothesis": "B."}],
             ["mnli hypothesis: B. premise: A."],
         ),
+        (
+            "--benchmark super_glue --dataset_name dpr",
+            [{"sentence": "So they fly.", "pronoun": "they", "candidates": ["Bees", "Ann"], "label": label} for label in (1, 5, None)],
+            ["wsc: So *they* fly."] * 3,
+        ),
+        (
+            "--benchmark super_glue --dataset_name wsc",
+            [{"text": "Ann saw he ran", "span1_text": "Tom", "span2_text": "he", "span2_index": 2, "label": 0}],
+            ["wsc: Ann saw *he* ran"],
+        ),
     )  # fmt: skip
     def test_what_a_row_becomes(self, flags, rows, expected):
         path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
         self.assertEqual(models_texts(path, flags), expected)
+
+    @parameterized.parameters("seq2seq", "masked")
+    def test_an_answer_in_a_row_is_not_read(self, family):
+        texts = ["good", "bad", "fine"]
+        columns = [{}, {"label": 0}, {"label": 7}, {"label": "?"}, {"label": "3"}, {"label": [1]}]
+        lines = [
+            answers(rows=write_rows(rows_file(), [{"sentence": text, **answer} for text in texts]), family=family)
+            for answer in columns
+        ]
+        self.assertEqual(lines, [lines[0]] * len(columns))
 
     @parameterized.parameters(
         ("rows.txt", "\ufeffone\r\n\ntwo", ["one", "", "two"]),

@@ -73,17 +73,18 @@ class ExportedTest(parameterized.TestCase):
             run_cli(*predict_words(flags, rows=rows_file(count=1), model=folder, output=path))
         self.assertFalse(path.exists() and path.read_bytes())
 
+    @parameterized.parameters("onnx", "ctranslate2")
     @pytest.mark.slow
-    def test_settings_of_generation_that_files_do_not_heed_are_refused_for_free_text(self):
+    def test_settings_of_generation_that_files_do_not_heed_are_refused_for_free_text(self, kind):
         model = random_model()
         model.generation_config.no_repeat_ngram_size = 3
         rows = rows_file(count=2)
-        files = exported(saved(model), "onnx")
+        files = exported(saved(model), kind)
         texts = Path(tempfile.mkdtemp()) / "rows.txt"
         texts.write_text("a\n")
         with exits_with(78, "has no_repeat_ngram_size 3, which exported files ignore"):
             answers("--raw --max_new_tokens 4", rows=texts, model=files)
-        labelled = exported(saved(model, "sentiment"), "onnx")
+        labelled = exported(saved(model, "sentiment"), kind)
         expected = answers(rows=rows, model=saved(model, "sentiment"))
         self.assertEqual(answers(rows=rows, model=labelled), expected)
 

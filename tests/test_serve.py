@@ -255,6 +255,14 @@ MESSAGES = (
     ("/v1/completions", {"prompt": "a", "stop": ["b"]}, "stop must be null, as by default"),
     ("/v1/completions", {"prompt": "a", "echo": True}, "echo must be false"),
     ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options: no effect without stream"),
+    ("/v1/completions", {"prompt": "a", "top_p": 0.9}, "top_p 0.9: no effect without a temperature above 0"),
+    ("/v1/completions", {"prompt": "a", "top_p": 2, "temperature": 1}, "top_p 2.0: must be above 0 and at most 1"),
+    ("/v1/completions", {"prompt": "a", "n": 2}, "n 2: several answers need a temperature above 0"),
+    ("/v1/completions", {"prompt": "a", "n": 0}, "n 0: from 1 to 16"),
+    ("/v1/completions", {"prompt": "a", "n": 17, "temperature": 1}, "n 17: from 1 to 16"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens 0: from 1 to 1024"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens 5000: from 1 to 1024"),
+    ("/v1/completions", {"prompt": "a", "temperature": -1}, "temperature -1: must be at least 0"),
 )  # fmt: skip
 
 

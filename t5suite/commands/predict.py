@@ -74,9 +74,13 @@ def add_answer_flags(parser) -> None:
     add("--diversity_penalty", type=float, help="lowers the score of a token that another group chose; such as 0.5")
     add("--length_penalty", type=float, help="beams' scores are divided by length ** this")
     add("--do_sample", action="store_true", help="draw answers at random; the same --seed draws the same")
-    add("--temperature", type=float, help="of the drawn distribution; default 1")
-    add("--top_k", type=int, help="draw from this many likeliest tokens; default: all")
-    add("--top_p", type=float, help="draw from the likeliest tokens with this total probability; default 1")
+    add("--temperature", type=float, help="of the drawn distribution; default: the model's own, else 1")
+    add("--top_k", type=int, help="draw from this many likeliest tokens; default: the model's own, else all")
+    add(
+        "--top_p",
+        type=float,
+        help="draw from the likeliest tokens with this total probability; default: the model's own, else 1",
+    )
     add("--seed", type=int, default=42, help="seed of the draws; a row's draws do not depend on its batch")
     add("--repetition_penalty", type=float, help="above 1: tokens that occurred before become less likely")
     add("--no_repeat_ngram_size", type=int, help="no n-gram of this many tokens occurs twice")

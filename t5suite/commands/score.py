@@ -4,6 +4,8 @@ t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --pr
 t5suite score --model_name_or_path runs/reviews-t5-small --rows reviews.csv --predictions answers.jsonl
 """
 
+from typing import NamedTuple
+
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.shared import add_json_flag, add_task_flags, note, print_json
 from t5suite.commands.task_rows import TaskRow, read_task_rows, role_of
@@ -30,7 +32,7 @@ def score(arguments) -> None:
     role = role_of(task, arguments.split)
     task_rows = read_task_rows(task, arguments.rows, role, _delimiter(arguments, task))
     _check_labels(task, task_rows)
-    predictions = _read_predictions(arguments.predictions)
+    predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
     for metric, points in without_nan(scores).items():
         if points is None:
@@ -94,8 +96,28 @@ def _delimiter(arguments, task) -> str | None:
     return delimiter_by_flag(arguments.delimiter)
 
 
-def _read_predictions(path: str) -> list[str]:
-    """The predicted texts of a file, in its order.
+class Prediction(NamedTuple):
+    """A predicted text, and the number of the row that it answers, where its line has one."""
+
+    text: str
+    row: int | None
+
+
+def _texts_of_examples(predictions: list[Prediction], task_rows: list[TaskRow]) -> list[str]:
+    """A text for each example: where each row has one line, as `t5suite predict` writes, its examples share it.
+
+    >>> _texts_of_examples([Prediction("Ann", 0)], [task_row_with_two_answers])
+    ['Ann', 'Ann']
+    """
+    if [prediction.row for prediction in predictions] != list(range(len(task_rows))):
+        return [prediction.text for prediction in predictions]
+    return [
+        prediction.text for prediction, task_row in zip(predictions, task_rows, strict=True) for _ in task_row.examples
+    ]
+
+
+def _read_predictions(path: str) -> list[Prediction]:
+    """The predictions of a file, in its order.
 
     Raises:
       DataError: a line is neither a text nor has one as its `prediction`, or the rows' numbers are not in order.
@@ -111,7 +133,7 @@ def _read_predictions(path: str) -> list[str]:
         if not isinstance(text, str):
             problem = f"prediction {text!r}" if "prediction" in line else "no 'prediction'"
             raise DataError(f'{place}: expected "text" or {{"prediction": "text"}}, found {problem}')
-        predictions.append(text)
+        predictions.append(Prediction(text, _row_number(line)))
     return predictions
 
 
@@ -121,12 +143,17 @@ def _check_row_order(line: str | dict, previous_row: int, place: str) -> int:
     Raises:
       DataError: an earlier row's; predictions are paired with rows by their order alone.
     """
-    row = line.get("row") if isinstance(line, dict) else None
-    if not isinstance(row, int):
+    row = _row_number(line)
+    if row is None:
         return previous_row
     if row < previous_row:
         raise DataError(f"{place}: row {row} after row {previous_row}; predictions stand in the rows' order: sort them")
     return row
+
+
+def _row_number(line: str | dict) -> int | None:
+    row = line.get("row") if isinstance(line, dict) else None
+    return row if isinstance(row, int) else None
 
 
 def _check_labels(task, task_rows: list[TaskRow]) -> None:

@@ -118,6 +118,8 @@ def write_ctranslate2(source: ExportSource, folder, flags) -> dict:
         write_files(source, folder, flags.quantize)
         if flags.check:
             card["check_quantized"] = compare_ctranslate2(source.model, source.tokenizer, folder)
+    # `save_pretrained` refuses what `generate` takes, such as a temperature without sampling.
+    source.model.generation_config.to_json_file(Path(folder) / "generation_config.json")
     save_other_files(source, folder)
     return card
 

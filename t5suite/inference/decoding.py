@@ -9,6 +9,8 @@ Sampling draws the tokens of row r's answer number j from random numbers of only
 a row is in, nor a restart, nor the number of processes changes what is drawn.
 """
 
+import dataclasses
+
 import numpy as np
 import torch
 from transformers import GenerationConfig
@@ -20,12 +22,14 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.diverse_beams import diverse_beam_search
 from t5suite.training.evaluation import PLAIN_WRITING
 
 # Settings without a flag keep the checkpoint's own.
 PENALTIES = ("repetition_penalty", "no_repeat_ngram_size", "length_penalty")
+DRAWING = ("temperature", "top_k", "top_p")
 
 
 def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, draws, plain: bool = False) -> dict:
@@ -52,11 +56,27 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
     )
     options = {"generation_config": settings}
     if decoding.do_sample:
-        options["logits_processor"] = sampling_processors(decoding, draws, max_new_tokens)
+        drawing = decoding if plain else with_models_drawing(decoding, model.generation_config)
+        options["logits_processor"] = sampling_processors(drawing, draws, max_new_tokens)
     if decoding.num_beam_groups > 1:
         diversity_penalty = decoding.diversity_penalty or 0.0
         options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, diversity_penalty)
     return options
+
+
+def with_models_drawing(decoding: DecodingSettings, generation_config) -> DecodingSettings:
+    """The settings with the model's own temperature, top-k and top-p where none is given.
+
+    Raises:
+      ConfigError: one of the model's is out of its range.
+    """
+    names = [name for name in DRAWING if getattr(decoding, name) is None]
+    models_own = dataclasses.replace(decoding, **{name: getattr(generation_config, name, None) for name in names})
+    try:
+        models_own.check()
+    except ConfigError as error:
+        raise ConfigError(f"the model's generation_config.json: {error}; give this flag") from None
+    return models_own
 
 
 def sampling_processors(decoding: DecodingSettings, draws, max_new_tokens: int) -> LogitsProcessorList:

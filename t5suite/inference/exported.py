@@ -83,7 +83,7 @@ class ExportedPredictor:
     Args:
       files: `OnnxFiles` or `CTranslate2Files`.
       encoding: texts to ids and back, for the model's family.
-      generation_settings: the generation configuration, which the files ignore.
+      generation_settings: the generation configuration, which the files ignore, all but beams' length penalty.
     """
 
     def __init__(self, files, encoding: TextEncoding, batch_size: int = 16, generation_settings: dict | None = None):
@@ -92,6 +92,7 @@ class ExportedPredictor:
         self.batch_size = batch_size
         settings = generation_settings or {}
         self.ends_by_force = settings.get(FORCED_END) is not None
+        self.length_penalty = settings.get("length_penalty")
         self.ignored_settings = ignored_settings(settings)
         self.writes = not isinstance(encoding, SegmentEncoding)
 
@@ -114,7 +115,11 @@ class ExportedPredictor:
             settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
             raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
-        length_penalty = 1.0 if decoding.length_penalty is None else decoding.length_penalty
+        length_penalty = decoding.length_penalty
+        if length_penalty is None and not plain:
+            length_penalty = self.length_penalty
+        if length_penalty is None:
+            length_penalty = 1.0
 
         def answer_batch(places):
             written_ids = self.files.write(
@@ -214,12 +219,18 @@ def load_exported(arguments, settings: EncodingSettings, batch_size: int, world_
     if kind == CTRANSLATE2:
         files = CTranslate2Files(folder, tokenizer, arguments.use_cpu)
         encoding = TextEncoding(tokenizer, settings.lengths, template=settings.template)
-        return ExportedPredictor(files, encoding, batch_size)
+        # The number of beams is always the flag's, as it is for the PyTorch model.
+        generation_settings = {**_generation_settings(folder), "num_beams": None}
+        return ExportedPredictor(files, encoding, batch_size, generation_settings)
     files = OnnxFiles(folder, arguments.use_cpu)
     encoding = replace(_onnx_encoding(folder, files.family, tokenizer, settings), template=settings.template)
-    generation_file = folder / "generation_config.json"
-    generation_settings = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
-    return ExportedPredictor(files, encoding, batch_size, generation_settings)
+    return ExportedPredictor(files, encoding, batch_size, _generation_settings(folder))
+
+
+def _generation_settings(folder: Path) -> dict:
+    """What a folder's `generation_config.json` says; nothing where there is none."""
+    path = folder / "generation_config.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _check_flags_of_files(arguments, kind: str) -> None:

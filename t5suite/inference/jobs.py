@@ -21,7 +21,7 @@ from t5suite.inference.predictor import (
     prompts_of,
     segment_features,
 )
-from t5suite.inference.row_texts import has_text_columns, input_text
+from t5suite.inference.row_texts import has_text_columns, input_text, without_answer
 from t5suite.inference.rows import Row
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.postprocessors import is_invalid
@@ -120,7 +120,7 @@ class Job:
             return tuple(self.task.words(self._row_of_words(row, text)))
         has_task_columns = self.reads_task and isinstance(row, dict) and has_text_columns(row, self.task)
         if self.family == "masked" and has_task_columns:
-            example, *_ = self.task.examples(row)
+            example, *_ = self.task.examples(without_answer(row, self.task))
             return segments(example, row, self.task)
         return (text,)
 

@@ -20,6 +20,7 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
+from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.families import encoding_for, recognize_family
@@ -150,5 +151,12 @@ def model_fingerprint(source) -> str:
 def _files_of_model(folder: Path) -> Iterator[Path]:
     """The files that determine answers, by name; loading refuses a broken link by name."""
     for path in sorted(folder.iterdir()):
-        if path.suffix in WEIGHTS_AND_SETTINGS and path.name not in VOLATILE and path.is_file():
+        if path.suffix not in WEIGHTS_AND_SETTINGS or path.name in VOLATILE or _is_of_answers(path):
+            continue
+        if path.is_file():
             yield path
+
+
+def _is_of_answers(path: Path) -> bool:
+    """Whether a file holds answers of `t5suite predict`, or says how far they are."""
+    return path.name.endswith(PROGRESS_SUFFIX) or path.with_name(path.name + PROGRESS_SUFFIX).exists()

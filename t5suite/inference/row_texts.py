@@ -53,7 +53,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     try:
         columns = _columns_of_line(row.value, task) if isinstance(row.value, str) else row.value
         if has_text_columns(columns, task):
-            return task.examples(columns, "validation", fits)[0].inputs
+            return task.examples(without_answer(columns, task), "validation", fits)[0].inputs
     except ConfigError:
         raise
     except DataError as error:
@@ -77,6 +77,16 @@ def _columns_of_line(line: str, task: Task) -> dict[str, str]:
             f"with {', '.join(columns)}, or finished texts with --raw"
         )
     return {columns[0]: line}
+
+
+def without_answer(row: dict, task: Task) -> dict:
+    """The row with an unknown answer: the model reads none, so any value may stand there.
+
+    >>> without_answer({"sentence": "Good.", "label": "?"}, load_task("glue", "sst2"))
+    {'sentence': 'Good.', 'label': None}
+    """
+    answer_column = task.entry["label_column_name"]
+    return row if answer_column in task.text_columns else {**row, answer_column: None}
 
 
 def has_text_columns(row: dict, task: Task) -> bool:

@@ -62,7 +62,6 @@ class InputRows:
       input_type: jsonl, text, csv, tsv, parquet, or auto: by the file's name, for standard input by its first line.
       delimiter: of CSV and TSV, if it is not the file's own.
       columns: `{the task's column: the rows' column}` where they differ.
-      answer_column: the task's; not read from CSV and TSV, where a class is text and an unknown answer an empty cell.
 
     Attributes:
       digest: the SHA-256 over the lines (of tables: the columns) of all rows yielded so far.
@@ -74,12 +73,10 @@ class InputRows:
         input_type: str = "auto",
         delimiter: str | None = None,
         columns: Mapping[str, str] | None = None,
-        answer_column: str | None = None,
     ):
         self.input_type = input_type
         self.delimiter = delimiter
         self.columns = dict(columns or {})
-        self.answer_column = answer_column
         self.name = _name_of_path(path)
         self.digest = hashlib.sha256()
         self.is_folder = path != STANDARD_INPUT and Path(path).is_dir()
@@ -134,13 +131,10 @@ class InputRows:
             yield place, row
 
     def _separated_rows(self, path: str, kind: str) -> Iterator[tuple[str, dict]]:
-        """Rows of CSV or TSV, without the answer's text."""
+        """Rows of CSV or TSV."""
         lines = sys.stdin.buffer if path == STANDARD_INPUT else byte_lines(Path(path))
         rows = separated_rows(lines, _name_of_path(path), kind, self.delimiter)
-        for place, row in self._table_rows(rows):
-            if self.answer_column in row:
-                row = row | {self.answer_column: None}
-            yield place, row
+        yield from self._table_rows(rows)
 
     def _line_rows(self, path: str, kind: str) -> Iterator[tuple[str, dict | str]]:
         """Rows of one line each: JSON or text."""

@@ -57,7 +57,7 @@ TEXT_FIELDS = (
 ).split()
 # Flags that answers depend on; the optional ones only where they are given.
 FLAGS_OF_ANSWERS = ("raw", "input_format", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
-OPTIONAL_FLAGS_OF_ANSWERS = ("text_column", "delimiter")
+OPTIONAL_FLAGS_OF_ANSWERS = ("text_column", "delimiter", "tokenizer_name", "model_family", "model_class")
 
 
 def predict_by_flags(arguments) -> None:
@@ -189,12 +189,13 @@ def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, jo
 def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Callable, ranks: Ranks) -> None:
     """Rows of a file or of standard input."""
     stop = stop_requests()
+    same_command = "the same command without --overwrite" if arguments.overwrite else "the same command"
 
     def check_stop(row_count: int) -> None:
         if agree_to_stop(ranks, stop):
             cause = stop.signal_name or "another rank was asked to stop"
             next_run = "resumes from there" if arguments.output else "starts again"
-            raise Preempted(f"{cause}: stopped after {row_count} rows; the same command {next_run}")
+            raise Preempted(f"{cause}: stopped after {row_count} rows; {same_command} {next_run}")
 
     input_rows = source_by_flags(arguments, text)
     if arguments.output:
@@ -209,7 +210,7 @@ def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Call
                 input_rows, output, job, make_predictor, ranks, arguments.window, check_stop
             )
     except torch.OutOfMemoryError as error:
-        advice = "; the same command with a smaller one resumes" if arguments.output else ""
+        advice = f"; with a smaller one {same_command} resumes" if arguments.output else ""
         raise ConfigError(f"--batch_size {arguments.batch_size}: {short_message(error)}{advice}") from None
     _log_counts(arguments.input, read_count, answered_count)
 

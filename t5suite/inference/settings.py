@@ -222,15 +222,11 @@ def source_by_flags(arguments, text: InputSettings) -> InputRows:
             f"--text_column {arguments.text_column}: {len(row_columns)} columns, but the model reads "
             f"{len(task_columns)} ({names}); name them in this order"
         )
-    answer_column = text.task.entry["label_column_name"] if reads_task else None
-    if answer_column in (*task_columns, *row_columns):
-        answer_column = None
     return InputRows(
         arguments.input,
         arguments.input_type,
         delimiter_by_flag(arguments.delimiter),
         dict(zip(task_columns, row_columns, strict=True)) if row_columns else {},
-        answer_column,
     )
 
 

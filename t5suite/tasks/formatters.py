@@ -195,7 +195,9 @@ def dpr(row, entry, split):
     except re.error:
         text = re.sub(rf" ({re.escape(pronoun)})( |\.|,)", r" *\1*\2", sentence, count=1)
     candidates = cell(row, "candidates", list)
-    label = row.get(entry["label_column_name"], -1)
+    label = row.get(entry["label_column_name"])
+    if label is None:
+        label = INVALID_CLASS
     if label not in range(-1, len(candidates)):
         raise DataError(f"label {label!r} is not the position of one of the {len(candidates)} candidates")
     target = UNKNOWN_TARGET if label == INVALID_CLASS else candidates[label]

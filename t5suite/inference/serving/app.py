@@ -60,7 +60,8 @@ def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> 
             job = service.job_of_completion(body)
             if body.stream:
                 pieces = service.pieces(job, body.prompts[0])
-                first_piece = await anext(pieces)  # what cannot be answered fails here, with its status
+                # What cannot be answered fails here, with its status.
+                first_piece = await service.first_piece(pieces, lambda: until_disconnect(request))
                 events = service.events(first_piece, pieces, body.includes_usage)
                 return StreamingResponse(events, media_type="text/event-stream")
             lines = await service.lines(job, numbered_rows("prompt", body.prompts), lambda: until_disconnect(request))

@@ -103,6 +103,8 @@ class Service:
             raise DataError("this model chooses labels and writes no text: POST /predict")
         if body.model not in (None, self.name):
             raise DataError(f"model {body.model:.100}: this server has {self.name}")
+        max_new_tokens = self.job.max_new_tokens if body.max_tokens is None else body.max_tokens
+        self._check_completion(body, max_new_tokens)
         decoding = DecodingSettings(
             max_new_tokens=body.max_tokens,
             do_sample=body.temperature > 0,
@@ -116,7 +118,6 @@ class Service:
         if body.stream and (len(body.prompts) > 1 or body.n > 1):
             raise DataError("stream: one prompt and one answer at a time")
         decoding.check()
-        max_new_tokens = body.max_tokens or self.job.max_new_tokens
         self._check_decoding(decoding, max_new_tokens, scores=False)
         return dataclasses.replace(
             self.job,
@@ -129,6 +130,26 @@ class Service:
             token_counts=True,
             check=self._check_whole,
         )
+
+    def _check_completion(self, body: CompletionBody, max_new_tokens: int) -> None:
+        """Checks the settings that `DecodingSettings` has by other names.
+
+        Raises:
+          DataError: the first that is out of its range, or has no effect.
+        """
+        if not 1 <= max_new_tokens <= self.limits.new_tokens:
+            raise DataError(f"max_tokens {max_new_tokens}: from 1 to {self.limits.new_tokens}")
+        if not 1 <= body.n <= self.limits.beams:
+            raise DataError(f"n {body.n}: from 1 to {self.limits.beams}")
+        if body.temperature < 0:
+            raise DataError(f"temperature {body.temperature:g}: must be at least 0")
+        if body.temperature > 0 and self.exported_kind is not None:
+            kind = self.exported_kind
+            raise DataError(f"temperature {body.temperature:g}: this server's model is {kind}, which cannot draw")
+        if body.temperature == 0 and body.n > 1:
+            raise DataError(f"n {body.n}: several answers need a temperature above 0")
+        if body.temperature == 0 and body.top_p is not None:
+            raise DataError(f"top_p {body.top_p:g}: no effect without a temperature above 0")
 
     def _check_whole(self, request: RowRequest) -> None:
         """Raises DataError for a text that is longer than what the model reads."""
@@ -214,17 +235,40 @@ class Service:
         queued = QueuedRows(job, numbered_rows("prompt", [prompt]), on_text)
         self.queue.submit(queued)
         queued.future.add_done_callback(on_end)
+        deadline = loop.time() + self.limits.seconds
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                while True:
+            while True:
+                # Around one wait alone: pieces may be asked for by several tasks.
+                async with asyncio.timeout_at(deadline):
                     piece = await pieces.get()
-                    if piece is None:
-                        break
-                    yield piece
+                if piece is None:
+                    break
+                yield piece
             (line,) = queued.future.result()
             yield line
         finally:
             self.queue.withdraw(queued)
+
+    async def first_piece(self, pieces: AsyncIterator[str | dict], disconnected: Callable) -> str | dict:
+        """The first of an answer's `pieces`: until it is there, the request waits for the model.
+
+        Args:
+          disconnected: a coroutine function that returns when the client has left.
+
+        Raises:
+          ClientLeft; what `pieces` raises.
+        """
+        piece = asyncio.ensure_future(anext(pieces))
+        client = asyncio.ensure_future(disconnected())
+        try:
+            await asyncio.wait((piece, client), return_when=asyncio.FIRST_COMPLETED)
+            if piece.done():
+                return piece.result()
+            raise ClientLeft
+        finally:
+            client.cancel()
+            piece.cancel()  # `pieces` then takes its request out of the queue
+            await asyncio.wait((piece, client))
 
     async def events(
         self, first_piece: str | dict, pieces: AsyncIterator[str | dict], includes_usage: bool
