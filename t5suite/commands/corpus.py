@@ -317,11 +317,13 @@ def _find_collocations(arguments) -> None:
         arguments.max_ngram,
         arguments.min_count,
         special_ids=tokenizer.all_special_ids,
-        tokenizer=store.manifest["tokenizer"]["fingerprint"],
+        tokenizer=tokenizer_facts["fingerprint"],
+        vocabulary_size=tokenizer_facts["vocabulary_size"],
     )
     Path(arguments.output_file).parent.mkdir(parents=True, exist_ok=True)
     save_collocations(arguments.output_file, table)
     strongest = _strongest_collocations(table, tokenizer)
+    tokenizer_facts = store.manifest["tokenizer"]
     if arguments.json:
         print_json(
             {
