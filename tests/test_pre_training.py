@@ -340,11 +340,13 @@ def entropy(words) -> float:
 
 
 class UnigramTest(parameterized.TestCase):
-    def test_entropies_are_those_of_the_targets_frequencies(self):
+    @parameterized.parameters("[UNK]", "[SEP]")
+    @pytest.mark.quick_cases(1)
+    def test_entropies_are_those_of_the_targets_frequencies(self, end):
         """Targets are as the samples show them: words, and the end of each document, which is no text."""
         place = folder()
         word_tokenizer().save_pretrained(place / "words")
-        AutoTokenizer.from_pretrained(place / "words", eos_token="[SEP]").save_pretrained(place / "words")
+        AutoTokenizer.from_pretrained(place / "words", eos_token=end).save_pretrained(place / "words")
         (place / "held_out.txt").write_text("it is wet .\n\n" * 150 + "wet wet it rains\n\n" * 150)
         (place / "train.txt").write_text("it rains .\n\n" * 20)
         flags = {
@@ -356,10 +358,10 @@ class UnigramTest(parameterized.TestCase):
         metrics = results["tasks"]["pre_train"]
         targets = [line["target"] for line in read_rows(place / "run/samples.jsonl") if "final" in line]
         tokens = " ".join(targets).split()
-        self.assertContainsSubset({"it", "rains", "[SEP]"}, tokens)
+        self.assertContainsSubset({"it", "rains", end}, tokens)
         self.assertGreater(len(targets), 150)  # in several batches
         self.assertAlmostEqual(metrics["unigram_nll"], entropy(tokens))
-        self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != "[SEP]"]))
+        self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != end]))
 
 
 LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", "--per_device_train_batch_size", "8"]
