@@ -97,6 +97,13 @@ class ShareTest(parameterized.TestCase):
 
     @parameterized.product(name=NAMES, text_unit=("line", "paragraph"))
     def test_reading_on_from_any_document(self, name, text_unit):
+    def test_json_lines_are_shared_out_alike_whatever_a_document_of_a_txt_file_is(self):
+        path = written(number_documents(60), "a.jsonl")
+        for index in range(4):
+            shares = [list(file_source(path, text_unit=unit).read(Share(index, 4))) for unit in ("line", "paragraph")]
+            self.assertNotEmpty(shares[0])
+            self.assertEqual(shares[1], shares[0])
+
         texts = number_documents(40)
         texts = [text + "\n" for text in texts] if text_unit == "paragraph" and ".txt" in name else texts
         directory = folder()
