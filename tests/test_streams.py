@@ -28,8 +28,10 @@ from t5suite.data.streams.settings import StreamCorpus, StreamSettings
 from t5suite.data.streams.shares import Share, cut_files, dealt_files
 from t5suite.data.streams.sources import FileSource, HubSource, open_source
 from t5suite.data.streams.virtual_streams import VirtualStream
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.checkpoints.data_positions import StreamSource
+from t5suite.training.pre_training_streams import StreamedText
+from t5suite.training.pre_training_text import TextSettings
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -95,8 +97,6 @@ class ShareTest(parameterized.TestCase):
             shares = [[item.text for item in source.read(Share(i, count), epoch, seed=5)] for i in range(count)]
             self.assertCountEqual([text for share in shares for text in share], texts)
 
-    @parameterized.product(name=NAMES, text_unit=("line", "paragraph"))
-    def test_reading_on_from_any_document(self, name, text_unit):
     def test_json_lines_are_shared_out_alike_whatever_a_document_of_a_txt_file_is(self):
         path = written(number_documents(60), "a.jsonl")
         for index in range(4):
@@ -104,6 +104,8 @@ class ShareTest(parameterized.TestCase):
             self.assertNotEmpty(shares[0])
             self.assertEqual(shares[1], shares[0])
 
+    @parameterized.product(name=NAMES, text_unit=("line", "paragraph"))
+    def test_reading_on_from_any_document(self, name, text_unit):
         texts = number_documents(40)
         texts = [text + "\n" for text in texts] if text_unit == "paragraph" and ".txt" in name else texts
         directory = folder()
@@ -536,6 +538,19 @@ class HeldOutTest(parameterized.TestCase):
         self.assertEqual(list(held_out_documents(skipping, 1.0)), ["1 2"])
         with exits_with(65, "none of 1 documents is held out: raise --validation_fraction .1e-09"):
             list(held_out_documents(skipping, 1e-9))
+
+    def test_held_out_text_of_every_corpus_is_scored_by_its_weight(self):
+        tokenizer = tiny_tokenizer()
+        corpora = [[f"{word} {number}" for number in range(80)] for word in ("king", "boat", "store")]
+        sources = [FileSource(written(lines, "a.txt")) for lines in corpora]
+        text = StreamedText(sources, (4, 2, 0.01), TextSettings(sources[0].options, validation_fraction=0.5))
+        rows = text.held_out_tokens(tokenizer, num_blocks=6, block_length=5)
+        ids = []
+        for lines in corpora:
+            held_out = [line for line in lines if is_held_out(line, 0.5)]
+            encoded = tokenizer(held_out, add_special_tokens=False)["input_ids"]
+            ids.append(list(itertools.chain.from_iterable(encoded)))
+        self.assertEqual([row.tolist() for row in rows], [ids[0][:20], ids[1][:10], ids[2][:5]])
 
     def test_no_held_out_document_is_trained_on(self):
         texts = number_documents(300)

@@ -177,8 +177,8 @@ def held_out_of_stream(
 ) -> tuple[dict, Examples]:
     """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
-    Without validation files, the first documents that the hash rule holds out are scored, as many as it takes for
-    `scoring.max_samples` blocks; training skips these and all other held-out documents.
+    Without validation files, the first documents of every corpus that the hash rule holds out are scored, as many as it
+    takes for `scoring.max_samples` blocks; training skips these and all other held-out documents.
     """
     described = streamed.describe()
     settings = streamed.settings
@@ -188,7 +188,7 @@ def held_out_of_stream(
         described |= text.described
     else:
         num_blocks = scoring.max_samples or STREAMED_EVAL_SAMPLES
-        rows = [streamed.held_out_tokens(tokenizer, num_blocks * max(collator.tokens_lengths))]
+        rows = streamed.held_out_tokens(tokenizer, num_blocks, max(collator.tokens_lengths))
     examples = Examples(None, blocks_to_score(rows, collator, scoring))
     described["examples"] = examples.counts()
     return described, examples
