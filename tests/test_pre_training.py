@@ -369,6 +369,9 @@ LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", 
 
 class ObjectivesTest(parameterized.TestCase):
     @parameterized.parameters(*OBJECTIVES)
+TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrides",
+             "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+             "encoder_ffn_dim=16,decoder_ffn_dim=16,max_position_embeddings=64"]  # fmt: skip
     @pytest.mark.slow
     def test_every_objective_is_learnt_by_a_model_of_its_family(self, objective):
         family = OBJECTIVES[objective].family
@@ -401,6 +404,23 @@ class ObjectivesTest(parameterized.TestCase):
     )
     def test_what_does_not_go_together_is_refused(self, flags, family, message):
         with exits_with(78, message):
+        (["--objective", "ul2", "--mode_tokens", "[R], ,[S]"], "seq2seq", "give three that differ"),
+        (["--objective", "ul2", "--mode_tokens", "[R],[S],[R]"], "seq2seq", "give three that differ"),
+        (
+            [*TINY_BART, "--objective", "full_lm", "--targets_length", "65"],
+            "seq2seq",
+            "--targets_length 65: .*64 tokens",
+        ),
+        (
+            [*TINY_BART, "--objective", "iid_denoising", "--noise_density", "0.9"],
+            "seq2seq",
+            "--targets_length 65: .*64 tokens",
+        ),
+        (
+            ["--streaming", "--max_steps", "1", "--objective", "masked_lm", "--sentence_pairs", "next"],
+            "masked",
+            "--sentence_pairs next with --streaming",
+        ),
             run_of("--train_file", text(), *flags, family=family)
 
 

@@ -87,7 +87,7 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
         load_collocations = load_object("t5suite.contrib.collocations:load_collocations", "--collocations")
         used["collocations"] = load_collocations(used["collocations"], tokenizer)
     if family == "seq2seq":
-        return seq2seq_collator(
+        collator = seq2seq_collator(
             objective,
             tokenizer,
             inputs_length,
@@ -96,6 +96,8 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
             pad_token_id=model.config.pad_token_id,
             **used,
         )
+        check_length(model.config, collator.targets_length, "--targets_length")
+        return collator
     return MaskedLMCollator(
         mask_vocabulary(tokenizer, need_words=used.get("mask_units") in ("word", "ngram")),
         inputs_length,
