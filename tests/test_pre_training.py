@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from corpus_files import Corpus, is_held_out
+from corpus_files import Corpus, byte_tokenizer, is_held_out
 from inner_sizes import packed_rows_of
 from odd_tokenizers import word_tokenizer
 from support import folder, later_wins
@@ -272,6 +272,11 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, message):
             run(*argv)
 
+    def test_byt5_has_no_more_sentinels(self):
+        flags = ["--tokenizer_name", byte_tokenizer(), "--inputs_length", "32"]
+        with exits_with(78, "--num_sentinels 128: ByT5's sentinels are its last 100 bytes"):
+            run(*flags, "--num_sentinels", "128", "--dry_run")
+
     def test_packing_of_examples_that_share_rows_is_not_called_idle(self):
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages), packed_rows_of(128):
@@ -364,14 +369,14 @@ class UnigramTest(parameterized.TestCase):
         self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != end]))
 
 
+TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrides",
+             "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+             "encoder_ffn_dim=16,decoder_ffn_dim=16,max_position_embeddings=64"]  # fmt: skip
 LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", "--per_device_train_batch_size", "8"]
 
 
 class ObjectivesTest(parameterized.TestCase):
     @parameterized.parameters(*OBJECTIVES)
-TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrides",
-             "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
-             "encoder_ffn_dim=16,decoder_ffn_dim=16,max_position_embeddings=64"]  # fmt: skip
     @pytest.mark.slow
     def test_every_objective_is_learnt_by_a_model_of_its_family(self, objective):
         family = OBJECTIVES[objective].family
@@ -399,11 +404,6 @@ TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrid
         ([], "masked", "is for seq2seq models, not masked: choose masked_lm"),
         (["--objective", "span_coruption"], "seq2seq", "did you mean span_corruption"),
         (["--objective", "ul2", "--mode_tokens", "[R],[S]"], "seq2seq", "give three"),
-        (["--objective", "ul2", "--inputs_length", "512"], "seq2seq", "--num_sentinels"),
-        (["--objective", "masked_lm", "--inputs_length", "600"], "masked", "--inputs_length 600.*512"),
-    )
-    def test_what_does_not_go_together_is_refused(self, flags, family, message):
-        with exits_with(78, message):
         (["--objective", "ul2", "--mode_tokens", "[R], ,[S]"], "seq2seq", "give three that differ"),
         (["--objective", "ul2", "--mode_tokens", "[R],[S],[R]"], "seq2seq", "give three that differ"),
         (
@@ -421,6 +421,11 @@ TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrid
             "masked",
             "--sentence_pairs next with --streaming",
         ),
+        (["--objective", "ul2", "--inputs_length", "512"], "seq2seq", "--num_sentinels"),
+        (["--objective", "masked_lm", "--inputs_length", "600"], "masked", "--inputs_length 600.*512"),
+    )
+    def test_what_does_not_go_together_is_refused(self, flags, family, message):
+        with exits_with(78, message):
             run_of("--train_file", text(), *flags, family=family)
 
 
