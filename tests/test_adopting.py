@@ -20,6 +20,8 @@ from corpus_files import build_corpus, write_lines
 from recorded_batches import pre_training_batches
 from support import folder
 from token_folders import documents_of, is_held_out, write_datatrove, write_megatron
+from tokenizer_folders import gpt2_tokenizer
+from transformers import AutoTokenizer
 
 import pre_train_t5
 from t5suite.testing import TINY_T5, bundled_model, exits_with, run_cli, tiny_tokenizer
@@ -53,11 +55,12 @@ def ids_of(lines) -> list[list[int]]:
     return [TOKENIZER(line, add_special_tokens=False)["input_ids"] + [END] for line in lines]
 
 
-def adopt(path, *flags):
+def adopt(path, *flags, tokenizer=None):
     """`(description, standard error)` of the command."""
+    tokenizer = tokenizer or bundled_model()
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_cli("corpus", "adopt", str(path), "--tokenizer_name", bundled_model(), *map(str, flags), "--json")
+        run_cli("corpus", "adopt", str(path), "--tokenizer_name", tokenizer, *map(str, flags), "--json")
     return json.loads(out.getvalue()), err.getvalue()
 
 
@@ -294,6 +297,16 @@ class RefusalTest(parameterized.TestCase):
     def test_impossible_flags(self, flag, value, message):
         with exits_with(78, message):
             adopt(self.place, flag, value)
+
+    def test_an_end_inside_a_document_is_said_where_it_is_the_unknown_token_too(self):
+        tokenizer = AutoTokenizer.from_pretrained(gpt2_tokenizer(), unk_token="<|endoftext|>")
+        tokenizer.save_pretrained(self.place / "gpt2")
+        end = tokenizer.eos_token_id
+        write_datatrove(self.place, "a", [[5, end], [7, end, 8, end]])
+        description, messages = adopt(self.place, tokenizer=str(self.place / "gpt2"))
+        self.assertIn("note: a.ds: 1 special tokens inside documents", messages)
+        self.assertIn("the first is <|endoftext|> in document 1 (from 0)", messages)
+        self.assertEqual(description["splits"]["train"]["unk"], 0)
 
     def test_special_tokens_inside_documents_are_said(self):
         sentinel = TOKENIZER.convert_tokens_to_ids("<extra_id_3>")

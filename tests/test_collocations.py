@@ -133,13 +133,13 @@ class RunTest(parameterized.TestCase):
         cli_output("corpus", "collocations", corpus.directory, *flags)
         return read_rows(file)
 
-    def batches(self, lines):
+    def batches(self, lines, *flags):
         table = write_rows(folder() / "collocations.jsonl", lines)
         size = "hidden_size=8,num_hidden_layers=1,num_attention_heads=1,intermediate_size=8"
         words = ["--config_name", "bert", "--tokenizer_name", self.tokenizer, "--config_overrides", size, "--use_cpu"]
         words += ["--objective", "masked_lm", "--mask_units", "pmi", "--collocations", table, "--inputs_length", 66]
         words += ["--train_file", write_lines(self.texts), "--max_steps", 8, "--per_device_train_batch_size", 16]
-        words += ["--disable_tqdm", "True", "--output_dir", folder() / "run"]
+        words += ["--disable_tqdm", "True", "--output_dir", folder() / "run", *flags]
         return pre_training_batches(*words)
 
     @pytest.mark.slow
@@ -163,6 +163,15 @@ class RunTest(parameterized.TestCase):
         transformers.BertTokenizerFast(vocab=vocabulary).save_pretrained(another)
         with exits_with(65, "another tokenizer"):
             self.batches(self.table_of(build(self.texts, str(another))))
+
+    def test_a_table_fits_the_tokenizer_with_more_control_tokens(self):
+        self.batches(self.lines, "--num_sentinels", 5, "--dry_run")
+        with exits_with(65, "another tokenizer"):
+            self.batches(self.lines, "--num_sentinels", 5, "--add_tokens", "ab", "--dry_run")
+
+    def test_a_table_of_an_earlier_version_fits_its_tokenizer(self):
+        header, *rows = self.lines
+        self.batches([{name: header[name] for name in ("collocations", "tokenizer")}, *rows], "--dry_run")
 
     def test_a_wrong_line_and_missing_ones_are_named(self):
         header, *rows = self.lines

@@ -744,6 +744,18 @@ class IdleFlagsTest(parameterized.TestCase):
         (["--train_file", "a.txt", "--eval_only"], []),
         (["--eval_only", "--reference_code", "loss_chunks"], ["reference_code"]),
         (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
+        (["--text_unit", "file", "--train_file", "a.jsonl"], ["text_unit"]),
+        (["--text_unit", "file", "--train_file", "crawl/*.gz"], []),
+        (["--text_unit", "file", "--train_file", tempfile.mkdtemp(suffix=".2024")], []),
+        ("--objective masked_lm --collocations c --mean_span_length 4".split(), ["mean_span_length", "collocations"]),
+        ("--objective masked_lm --mask_units pmi --collocations c".split(), []),
+        ("--objective unit_denoising --mask_units span --collocations c --mean_span_length 4".split(), ["collocations"]),
+        ("--mean_span_length 4".split(), []),
+        (["--mode_tokens", "[NLU], [S2S], [NLG]"], ["mode_tokens"]),
+        (
+            "--objective masked_lm --sentence_pairs next --sentence_language de --train_corpus c".split(),
+            ["sentence_language"],
+        ),
         # What an objective does not use is named, and no more.
         (
             "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt"
@@ -758,6 +770,11 @@ class IdleFlagsTest(parameterized.TestCase):
         trains = not run_args.eval_only
         named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
         self.assertEqual(named, expected)
+
+    def test_mode_tokens_are_those_between_commas_and_spaces(self):
+        words = ["--use_cpu", "--objective", "ul2", "--mode_tokens", "[NLU], [S2S] ,[NLG]"]
+        arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, words, prog="pre_train_t5.py", description="")
+        self.assertEqual(arguments[2].modes, ("[NLU]", "[S2S]", "[NLG]"))
 
     @parameterized.parameters(
         ({"mixing": "equal", "select": "per_task"}, {}, ["mixing", "select"]),

@@ -13,6 +13,7 @@ import pytest
 from absl.testing import parameterized
 from corpus_files import Corpus, files_of
 from support import folder
+from tokenizer_folders import gpt2_tokenizer
 
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.testing import bundled_model, exits_with, run_cli
@@ -122,6 +123,20 @@ class ShowTest(parameterized.TestCase):
                 self.assertLen(examples, 3)
 
 
+class WithoutSentinelsTest(parameterized.TestCase):
+    def test_a_corpus_whose_tokenizer_has_no_sentinels_is_shown_without_blocks(self):
+        directory = folder()
+        flags = ["--input", text_file(), "--output_dir", directory, "--tokenizer_name", gpt2_tokenizer()]
+        call("build", *flags)
+        out, err = call("show", directory)
+        self.assertIn(f"{Corpus(directory).manifest['splits']['train']['documents']} documents", out)
+        self.assertNotIn("block", out)
+        self.assertRegex(err, "note: no blocks are shown: .* has no sentinels")
+        self.assertNotIn("blocks", json.loads(call("show", directory, "--json")[0]))
+        with exits_with(78, "has no sentinels"):
+            call("show", directory, "--objective", "span_corruption")
+
+
 def _refilled(inputs, targets):
     """The text of span corruption's two sides put together again, without spaces."""
     for number in range(100):
@@ -139,6 +154,7 @@ class FlagsTest(parameterized.TestCase):
             (["build", "--input", "x", "--output_dir", "y"], 78, "required: --tokenizer_name"),
             (["show", "nowhere"], 65, "nowhere"),
             (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
+            (["show", "x", "--inputs_length", "1"], 78, "--inputs_length 1: must be at least 4"),
             (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),
         ):
             with self.subTest(message), exits_with(exit_code, message):

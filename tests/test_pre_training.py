@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from corpus_files import Corpus, is_held_out
+from corpus_files import Corpus, byte_tokenizer, is_held_out
 from inner_sizes import packed_rows_of
 from odd_tokenizers import word_tokenizer
 from support import folder, later_wins
@@ -272,6 +272,11 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, message):
             run(*argv)
 
+    def test_byt5_has_no_more_sentinels(self):
+        flags = ["--tokenizer_name", byte_tokenizer(), "--inputs_length", "32"]
+        with exits_with(78, "--num_sentinels 128: ByT5's sentinels are its last 100 bytes"):
+            run(*flags, "--num_sentinels", "128", "--dry_run")
+
     def test_packing_of_examples_that_share_rows_is_not_called_idle(self):
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages), packed_rows_of(128):
@@ -340,11 +345,13 @@ def entropy(words) -> float:
 
 
 class UnigramTest(parameterized.TestCase):
-    def test_entropies_are_those_of_the_targets_frequencies(self):
+    @parameterized.parameters("[UNK]", "[SEP]")
+    @pytest.mark.quick_cases(1)
+    def test_entropies_are_those_of_the_targets_frequencies(self, end):
         """Targets are as the samples show them: words, and the end of each document, which is no text."""
         place = folder()
         word_tokenizer().save_pretrained(place / "words")
-        AutoTokenizer.from_pretrained(place / "words", eos_token="[SEP]").save_pretrained(place / "words")
+        AutoTokenizer.from_pretrained(place / "words", eos_token=end).save_pretrained(place / "words")
         (place / "held_out.txt").write_text("it is wet .\n\n" * 150 + "wet wet it rains\n\n" * 150)
         (place / "train.txt").write_text("it rains .\n\n" * 20)
         flags = {
@@ -356,12 +363,15 @@ class UnigramTest(parameterized.TestCase):
         metrics = results["tasks"]["pre_train"]
         targets = [line["target"] for line in read_rows(place / "run/samples.jsonl") if "final" in line]
         tokens = " ".join(targets).split()
-        self.assertContainsSubset({"it", "rains", "[SEP]"}, tokens)
+        self.assertContainsSubset({"it", "rains", end}, tokens)
         self.assertGreater(len(targets), 150)  # in several batches
         self.assertAlmostEqual(metrics["unigram_nll"], entropy(tokens))
-        self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != "[SEP]"]))
+        self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != end]))
 
 
+TINY_BART = ["--config_name", "bart", "--inputs_length", "64", "--config_overrides",
+             "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+             "encoder_ffn_dim=16,decoder_ffn_dim=16,max_position_embeddings=64"]  # fmt: skip
 LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", "--per_device_train_batch_size", "8"]
 
 
@@ -394,6 +404,23 @@ class ObjectivesTest(parameterized.TestCase):
         ([], "masked", "is for seq2seq models, not masked: choose masked_lm"),
         (["--objective", "span_coruption"], "seq2seq", "did you mean span_corruption"),
         (["--objective", "ul2", "--mode_tokens", "[R],[S]"], "seq2seq", "give three"),
+        (["--objective", "ul2", "--mode_tokens", "[R], ,[S]"], "seq2seq", "give three that differ"),
+        (["--objective", "ul2", "--mode_tokens", "[R],[S],[R]"], "seq2seq", "give three that differ"),
+        (
+            [*TINY_BART, "--objective", "full_lm", "--targets_length", "65"],
+            "seq2seq",
+            "--targets_length 65: .*64 tokens",
+        ),
+        (
+            [*TINY_BART, "--objective", "iid_denoising", "--noise_density", "0.9"],
+            "seq2seq",
+            "--targets_length 65: .*64 tokens",
+        ),
+        (
+            ["--streaming", "--max_steps", "1", "--objective", "masked_lm", "--sentence_pairs", "next"],
+            "masked",
+            "--sentence_pairs next with --streaming",
+        ),
         (["--objective", "ul2", "--inputs_length", "512"], "seq2seq", "--num_sentinels"),
         (["--objective", "masked_lm", "--inputs_length", "600"], "masked", "--inputs_length 600.*512"),
     )

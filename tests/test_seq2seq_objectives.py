@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -226,6 +227,10 @@ class StatisticsTest(parameterized.TestCase):
         self.assertEqual(set(counts), orders)
         self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
 
+    def test_stops_alone_end_sentences_where_there_is_no_end_token(self):
+        pieces = SimpleNamespace(eos_token_id=None, get_vocab=lambda: {"a": 0, ".": 1})
+        self.assertEqual(sentence_end_flags(pieces).tolist(), [False, True])
+
     def test_sentences_end_behind_stops_that_words_follow(self):
         tokenizer = tiny_tokenizer()
         ids = tokenizer("The cats sleep. Is it late? The dogs run!")["input_ids"]
@@ -288,6 +293,12 @@ class BlockLengthsTest(parameterized.TestCase):
                 "span_corruption",
                 {"noise_density": 0.5},
                 "0.5 of them noise.* 128 spans.*--inputs_length.*--num_sentinels",
+            ),
+            # ByT5's sentinels: no flag gives it more.
+            (
+                "span_corruption",
+                {"noise_density": 0.5, "sentinel_ids": range(258, 158, -1)},
+                r"or --noise_density, or raise --mean_span_length\Z",
             ),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):

@@ -28,8 +28,10 @@ from t5suite.data.streams.settings import StreamCorpus, StreamSettings
 from t5suite.data.streams.shares import Share, cut_files, dealt_files
 from t5suite.data.streams.sources import FileSource, HubSource, open_source
 from t5suite.data.streams.virtual_streams import VirtualStream
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.checkpoints.data_positions import StreamSource
+from t5suite.training.pre_training_streams import StreamedText
+from t5suite.training.pre_training_text import TextSettings
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -94,6 +96,13 @@ class ShareTest(parameterized.TestCase):
         for epoch in range(2):
             shares = [[item.text for item in source.read(Share(i, count), epoch, seed=5)] for i in range(count)]
             self.assertCountEqual([text for share in shares for text in share], texts)
+
+    def test_json_lines_are_shared_out_alike_whatever_a_document_of_a_txt_file_is(self):
+        path = written(number_documents(60), "a.jsonl")
+        for index in range(4):
+            shares = [list(file_source(path, text_unit=unit).read(Share(index, 4))) for unit in ("line", "paragraph")]
+            self.assertNotEmpty(shares[0])
+            self.assertEqual(shares[1], shares[0])
 
     @parameterized.product(name=NAMES, text_unit=("line", "paragraph"))
     def test_reading_on_from_any_document(self, name, text_unit):
@@ -500,13 +509,16 @@ class SameDataTest(parameterized.TestCase):
         stream = loader(source, num_virtual_streams=32)
         nothing = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0, "epochs": 0}
         self.assertEqual(stream.counts(), nothing)
-        next(iter(stream))  # a block of half of the streams
-        shares = [list(source.read(Share(index, 32), seed=3)) for index in range(16)]
-        texts = [item.text for share in shares for item in share]
-        counts = stream.counts()
-        self.assertBetween(counts.pop("tokens"), 16, sum(len(text.split()) for text in texts))
-        del nothing["tokens"]
-        self.assertEqual(counts, {**nothing, "documents": len(texts), "epochs": 1})
+        next(iter(stream))  # a block of half of the streams, each of 8 tokens
+        expected = {**nothing, "epochs": 1}
+        for index in range(16):
+            tokens_of_stream = 0
+            for item in source.read(Share(index, 32), seed=3):
+                if tokens_of_stream < 8:
+                    tokens_of_stream += len(item.text.split())
+                    expected["documents"] += 1
+            expected["tokens"] += tokens_of_stream
+        self.assertEqual(stream.counts(), expected)
 
     def test_a_block_that_takes_a_whole_pass_counts_one(self):
         one_stream = {"num_virtual_streams": 1, "buffer_size": 1, "lengths": (5,)}
@@ -526,6 +538,19 @@ class HeldOutTest(parameterized.TestCase):
         self.assertEqual(list(held_out_documents(skipping, 1.0)), ["1 2"])
         with exits_with(65, "none of 1 documents is held out: raise --validation_fraction .1e-09"):
             list(held_out_documents(skipping, 1e-9))
+
+    def test_held_out_text_of_every_corpus_is_scored_by_its_weight(self):
+        tokenizer = tiny_tokenizer()
+        corpora = [[f"{word} {number}" for number in range(80)] for word in ("king", "boat", "store")]
+        sources = [FileSource(written(lines, "a.txt")) for lines in corpora]
+        text = StreamedText(sources, (4, 2, 0.01), TextSettings(sources[0].options, validation_fraction=0.5))
+        rows = text.held_out_tokens(tokenizer, num_blocks=6, block_length=5)
+        ids = []
+        for lines in corpora:
+            held_out = [line for line in lines if is_held_out(line, 0.5)]
+            encoded = tokenizer(held_out, add_special_tokens=False)["input_ids"]
+            ids.append(list(itertools.chain.from_iterable(encoded)))
+        self.assertEqual([row.tolist() for row in rows], [ids[0][:20], ids[1][:10], ids[2][:5]])
 
     def test_no_held_out_document_is_trained_on(self):
         texts = number_documents(300)

@@ -21,7 +21,8 @@ from absl.testing import parameterized
 from corpus_files import Corpus, build_corpus, byte_tokenizer, document_hash, files_of, is_held_out, write_lines
 from shared_data import MISSING, SHARED_DATA, has
 from support import folder
-from transformers import AutoTokenizer, T5Tokenizer
+from tokenizer_folders import gpt2_tokenizer
+from transformers import AddedToken, AutoTokenizer, T5Tokenizer
 
 import pre_train_t5
 from t5suite.testing import TINY_T5, bundled_model, cli_output, exits_with, run_cli, tiny_tokenizer
@@ -257,6 +258,57 @@ class ControlTokensTest(parameterized.TestCase):
         corpus = build(write_lines(lines), tokenizer=directory, validation_fraction=0)
         self.assertIn("tokenizers", corpus.manifest["tokenizer"]["engine"])
         self.assertEqual(corpus.documents("train"), expected)
+
+
+def tokenizer_with(name, controls=(), words=()) -> str:
+    """The folder of a tokenizer to which control tokens and words are added, in this order."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in words])
+    place = folder() / "more"
+    tokenizer.save_pretrained(place)
+    return str(place)
+
+
+MODES = ("[R]", "[S]", "[X]")
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(128))
+
+
+class AddedTokensTest(parameterized.TestCase):
+    """A corpus that was built before its tokenizer got more tokens."""
+
+    @parameterized.parameters(
+        (bundled_model, MODES),
+        (bundled_model, SENTINELS),
+        # The sample text of the fingerprint has <extra_id_0>, which is text for this one.
+        (gpt2_tokenizer, (*SENTINELS, *MODES)),
+    )
+    def test_a_corpus_fits_a_tokenizer_with_more_control_tokens(self, make_tokenizer, controls):
+        name = make_tokenizer()
+        corpus = build(write_lines(texts()), tokenizer=name)
+        more = tokenizer_with(name, controls)
+        run_cli("corpus", "show", corpus.directory, "--tokenizer_name", more, "--inputs_length", 16)
+
+    @parameterized.parameters(((), ("praised",)), (MODES, ("praised",)))
+    def test_added_words_make_it_another_tokenizer(self, controls, words):
+        corpus = build(write_lines(texts()))
+        with exits_with(78, "another tokenizer"):
+            run_cli(
+                "corpus", "show", corpus.directory, "--tokenizer_name", tokenizer_with(bundled_model(), controls, words)
+            )
+
+    def test_ul2_learns_from_a_corpus_that_knew_no_mode_tokens(self):
+        corpus = build(write_lines(texts()))
+        directory = pre_train(train_corpus=corpus.directory, objective="ul2", inputs_length=16)
+        self.assertContainsSubset(MODES, AutoTokenizer.from_pretrained(directory).get_vocab())
+
+    @parameterized.parameters("none", "eos")
+    def test_an_end_that_is_the_unknown_token_too_is_no_unknown_text(self, separator):
+        """GPT-2's tokenizer has one token for both, and gives no text that token."""
+        place = folder() / "gpt2"
+        AutoTokenizer.from_pretrained(gpt2_tokenizer(), unk_token="<|endoftext|>").save_pretrained(place)
+        corpus = build(write_lines(texts()), tokenizer=place, document_separator=separator)
+        self.assertEqual(corpus.manifest["splits"]["train"]["unk"], 0)
 
 
 class SplitTest(parameterized.TestCase):

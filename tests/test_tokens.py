@@ -8,13 +8,14 @@ from absl.testing import parameterized
 from odd_tokenizers import byte_tokenizer, word_tokenizer
 from sentencepiece import SentencePieceProcessor
 from shared_data import MISSING, SHARED_DATA, has
-from tokenizers import AddedToken
-from transformers import ByT5Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from t5suite import load_task
 from t5suite.tasks.cut_marks import CUT_MARK, with_cut, without_cut
 from t5suite.tasks.tokens import Frame, Spelling, control_names, encoded, framed, holds, parts_of
 from t5suite.testing import bundled_model, encode_rows, make_task, tiny_tokenizer
+from t5suite.training.pre_training_data import ids_without_text
 
 TEXTS = (
     "Price <s>12</s> 9 euros",
@@ -193,6 +194,37 @@ LONG_TEXTS = (
     "the farmer was at the river in the morning and the cook sold bread",
     "é ½ </s> a <pad> b c d e f",
 )
+
+
+def mt5_tokenizer():
+    """A tokenizer in mT5's manner: its sentinels are pieces."""
+    pieces = ["<pad>", "</s>", "<unk>", "\u2581a", "\u2581<extra_id_1>", "\u2581<extra_id_0>"]
+    backend = Tokenizer(models.Unigram([(piece, 0.0) for piece in pieces], unk_id=2))
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def with_one_sentinel(tokenizer):
+    tokenizer.add_tokens([AddedToken("<extra_id_0>", special=True)])
+    return tokenizer
+
+
+def bytes_with_an_end_for_unknown():
+    return PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer().backend_tokenizer, eos_token="<|endoftext|>", unk_token="<|endoftext|>"
+    )
+
+
+class IdsWithoutTextTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (mt5_tokenizer, {"<pad>", "</s>", "\u2581<extra_id_0>", "\u2581<extra_id_1>"}),
+        (lambda: with_one_sentinel(mt5_tokenizer()), {"<extra_id_0>", "<pad>", "</s>", "\u2581<extra_id_0>", "\u2581<extra_id_1>"}),
+        (bytes_with_an_end_for_unknown, {"<|endoftext|>"}),
+        (word_tokenizer, {"[PAD]", "[CLS]", "[SEP]", "[MASK]"}),
+    )  # fmt: skip
+    def test_sentinels_and_ends_are_no_text_and_the_unknown_piece_is(self, make_tokenizer, expected):
+        tokenizer = make_tokenizer()
+        self.assertEqual(set(tokenizer.convert_ids_to_tokens(sorted(ids_without_text(tokenizer)))), expected)
 
 
 class CutTest(parameterized.TestCase):

@@ -37,6 +37,7 @@ COLLOCATIONS_EXAMPLE = "example:\n  t5suite corpus collocations corpus --output_
 MOST_COLLOCATIONS = 800_000
 TOKENS_A_COLLOCATION = 50
 SHOWN_COLLOCATIONS = 10
+SHOWN_OBJECTIVE = "span_corruption"
 
 
 def corpus_flags(parser) -> None:
@@ -95,7 +96,7 @@ def _show_flags(actions) -> None:
     add = show.add_argument
     add("corpus", help="the folder of a corpus")
     add("--tokenizer_name", help="if not the one that the corpus names")
-    add("--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)")
+    add("--objective", help=f"what corrupts the examples (default: {SHOWN_OBJECTIVE})")
     add("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
     add("--num_examples", type=int, default=3, help="examples to show (default: 3)")
     add("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
@@ -207,14 +208,24 @@ def _print_progress(progress) -> None:
 
 def _show(arguments) -> None:
     """Shows a built corpus, and blocks of it before and after an objective."""
-    check_at_least(arguments, num_examples=0)
-    _check_objective(arguments.objective)
+    check_at_least(arguments, num_examples=0, inputs_length=4)
+    if arguments.objective is not None:
+        _check_objective(arguments.objective)
     from t5suite.data.corpora.corpus_facts import describe_blocks, sample_blocks
+    from t5suite.data.objectives import sentinel_ids
     from t5suite.training.pre_training_collators import seq2seq_collator
 
     store, tokenizer = _open(arguments, check_hashes=arguments.check_hashes)
-    collator = seq2seq_collator(arguments.objective, tokenizer, arguments.inputs_length)
-    _print_corpus(store, arguments.json, {arguments.objective: describe_blocks(store, collator)})
+    if arguments.objective is None:
+        try:
+            sentinel_ids(tokenizer)
+        except ConfigError as error:  # BERT's and GPT's corpora have no inputs and targets
+            _print_corpus(store, arguments.json)
+            note(f"no blocks are shown: {error}")
+            return
+    objective = arguments.objective or SHOWN_OBJECTIVE
+    collator = seq2seq_collator(objective, tokenizer, arguments.inputs_length)
+    _print_corpus(store, arguments.json, {objective: describe_blocks(store, collator)})
     split = next(name for name, counts in store.manifest["splits"].items() if counts["tokens"])
     examples = list(sample_blocks(store.split(split), collator, arguments.num_examples))
     if len(examples) < arguments.num_examples:
@@ -311,13 +322,15 @@ def _find_collocations(arguments) -> None:
     store, tokenizer = _open(arguments)
     tokens_P = store.split("train")[: arguments.max_tokens]
     default_size = min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))
+    tokenizer_facts = store.manifest["tokenizer"]
     table = find_collocations(
         tokens_P,
         arguments.num_collocations or default_size,
         arguments.max_ngram,
         arguments.min_count,
         special_ids=tokenizer.all_special_ids,
-        tokenizer=store.manifest["tokenizer"]["fingerprint"],
+        tokenizer=tokenizer_facts["fingerprint"],
+        vocabulary_size=tokenizer_facts["vocabulary_size"],
     )
     Path(arguments.output_file).parent.mkdir(parents=True, exist_ok=True)
     save_collocations(arguments.output_file, table)

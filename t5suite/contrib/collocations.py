@@ -11,12 +11,14 @@ Shape suffixes: P places of the text, K n-grams, N tokens of an n-gram, B rows, 
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.corpora.store import encodes_alike, tokenizer_fingerprint
 from t5suite.data.rows.jsonl import numbered_lines, write_jsonl
 
 NONE = -1
@@ -102,15 +104,22 @@ def pointwise_mutual_information(levels: list[NgramCounts]) -> list[np.ndarray]:
 
 
 def find_collocations(
-    tokens_P, num_collocations: int = 800_000, max_ngram: int = 5, min_count: int = 10, special_ids=(), tokenizer=""
+    tokens_P,
+    num_collocations: int = 800_000,
+    max_ngram: int = 5,
+    min_count: int = 10,
+    special_ids=(),
+    tokenizer: str = "",
+    vocabulary_size: int | None = None,
 ) -> "Collocations":
     """The table of a text's strongest collocations.
 
     Half of them have 2 tokens, a quarter 3, an eighth each 4 and 5, each length ranked separately, as in the paper
     (800,000 for 16 GB of text); if a length has fewer with a positive PMI, all of those are taken.
 
-    `special_ids` are ids that no collocation contains, `tokenizer` a fingerprint that is saved with the table. Raises
-    ConfigError for settings that leave nothing to count, DataError if the text has no collocation.
+    `special_ids` are ids that no collocation contains; `tokenizer`, a fingerprint, and `vocabulary_size`, its ids, are
+    saved with the table. Raises ConfigError for settings that leave nothing to count, DataError if the text has no
+    collocation.
     """
     if max_ngram not in SHARES or min_count < 1 or num_collocations < len(SHARES):
         raise ConfigError(
@@ -134,21 +143,24 @@ def find_collocations(
         scores.append(pmi_K[strongest])
     if sum(map(len, counts)) == 0:
         raise DataError(f"no collocation among {len(tokens_P)} tokens (min_count {min_count}): give more text")
-    return Collocations(np.concatenate(ngrams), np.concatenate(counts), np.concatenate(scores), tokenizer)
+    facts = (tokenizer, vocabulary_size)
+    return Collocations(np.concatenate(ngrams), np.concatenate(counts), np.concatenate(scores), *facts)
 
 
 class Collocations:
     """A table of collocations, which finds them in rows of tokens.
 
     `ngrams_KN` is int64 [K, 5 or less], shorter ones padded with -1; `counts_K` is how often each occurs in the
-    text that the table was built from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "".
+    text that the table was built from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "", `vocabulary_size` the
+    number of its ids, or None.
     """
 
-    def __init__(self, ngrams_KN, counts_K, pmi_K, tokenizer: str = ""):
+    def __init__(self, ngrams_KN, counts_K, pmi_K, tokenizer: str = "", vocabulary_size: int | None = None):
         self.ngrams_KN = np.asarray(ngrams_KN, dtype=np.int64)
         self.counts_K = counts_K
         self.pmi_K = pmi_K
         self.tokenizer = tokenizer
+        self.vocabulary_size = vocabulary_size
         self.base = int(self.ngrams_KN.max(initial=0)) + 1
         self.tree = _tree(self.ngrams_KN, self.base)
 
@@ -208,29 +220,32 @@ def save_collocations(path, table: Collocations) -> None:
     """Writes a table as JSON lines: a header with its size and tokenizer, then one collocation a line.
 
     >>> save_collocations("collocations.jsonl", table)                   # doctest: +SKIP
-    {"collocations": 2, "tokenizer": "5be1..."}
+    {"collocations": 2, "tokenizer": "5be1...", "vocabulary_size": 32100}
     {"ids": [155, 20], "count": 31, "pmi": 7.21}
     ...
     """
     ngrams = ([token for token in row if token >= 0] for row in table.ngrams_KN.tolist())
     rows = zip(ngrams, table.counts_K.tolist(), table.pmi_K.tolist())
     rows = ({"ids": ids, "count": count, "pmi": pmi} for ids, count, pmi in rows)
-    write_jsonl(Path(path), itertools.chain([{"collocations": len(table), "tokenizer": table.tokenizer}], rows))
+    head = {"collocations": len(table), "tokenizer": table.tokenizer, "vocabulary_size": table.vocabulary_size}
+    write_jsonl(Path(path), itertools.chain([head], rows))
 
 
-def load_collocations(path, tokenizer: str = "") -> Collocations:
+def load_collocations(path, tokenizer=None) -> Collocations:
     """Reads what `save_collocations` wrote.
 
-    Raises DataError for a line (named) that is not a collocation, missing lines, or a table that was built with another
-    tokenizer than `tokenizer` (fingerprints; not compared if either is "").
+    Raises DataError for a line (named) that is not a collocation, missing lines, or a table of text that `tokenizer`
+    would encode otherwise (not compared if it is None, or the table has no fingerprint).
     """
     lines = numbered_lines(path)
     _, head = next(lines, (0, {}))
     if not isinstance(head.get("collocations"), int):
         raise DataError(f"{path}:1: not a header of collocations such as {json.dumps({'collocations': 2})}")
     made_with = head.get("tokenizer", "")
-    if tokenizer and made_with and tokenizer != made_with:
-        raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({tokenizer})")
+    vocabulary_size = head.get("vocabulary_size")
+    if tokenizer is not None and made_with and not encodes_alike(tokenizer, made_with, vocabulary_size or math.inf):
+        fingerprint = tokenizer_fingerprint(tokenizer)
+        raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({fingerprint})")
     ngrams = []
     counts = []
     scores = []
@@ -243,7 +258,7 @@ def load_collocations(path, tokenizer: str = "") -> Collocations:
         scores.append(row["pmi"])
     if len(ngrams) != head["collocations"] or not ngrams:
         raise DataError(f"{path}: {len(ngrams)} collocations, but its header says {head['collocations']}: cut off?")
-    return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with)
+    return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with, vocabulary_size)
 
 
 def _is_collocation(row: dict) -> bool:

@@ -57,8 +57,13 @@ def add_sentinels(tokenizer, num_sentinels: int) -> int:
     count downwards.
 
     Raises:
-      ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be removed.
+      ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be removed; ByT5's tokenizer.
     """
+    if type(tokenizer).__name__ == "ByT5Tokenizer":
+        raise ConfigError(
+            f"--num_sentinels {num_sentinels}: ByT5's sentinels are its last 100 bytes, and there are no more; leave "
+            "the flag out (for fewer spans lower --noise_density or --inputs_length, or raise --mean_span_length)"
+        )
     vocabulary = tokenizer.get_vocab()
     present = set()
     for number in range(len(vocabulary)):

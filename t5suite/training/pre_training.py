@@ -11,11 +11,13 @@
 and `pre_training_trainer` have the other ones.
 """
 
+import glob
 from pathlib import Path
 
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
+from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
 from t5suite.runs.directory import default_output_dir
@@ -73,6 +75,7 @@ def warn_of_idle_pre_training_flags(changed: dict, trains: bool, objective: str)
     if named and named <= unused_fast_paths_of_text(trains, reads="reading" not in missing):
         missing["fast paths"] = "this run does not use it"
     unused = dict.fromkeys(unused_objective_flags(changed, objective), f"--objective {objective} does not use it")
+    unused |= unused_unit_flags(changed, objective)
     return fields.warn_of_flags_without_effect("pre_train_t5", changed, missing, unused)
 
 
@@ -132,8 +135,13 @@ def has_row_format(file: Path) -> bool:
 
 
 def has_plain_text(file: Path) -> bool:
-    """Whether a file is plain text: .txt, compressed or not, or a name without an ending."""
-    return ".txt" in file.suffixes or not file.suffixes
+    """Whether a name may stand for plain text: .txt, compressed or not, a folder, a pattern, or no ending.
+
+    >>> has_plain_text(Path("a.txt.gz")), has_plain_text(Path("a.jsonl")), has_plain_text(Path("crawl/*.gz"))
+    (True, False, True)
+    """
+    suffix = Path(without_compression(file.name)).suffix
+    return suffix in ("", ".txt") or glob.has_magic(suffix) or file.is_dir()
 
 
 def unused_objective_flags(changed: dict, objective: str) -> list[str]:
@@ -148,6 +156,18 @@ def unused_objective_flags(changed: dict, objective: str) -> list[str]:
         if is_for_some_objectives and name in changed and name not in used:
             unused.append(name)
     return unused
+
+
+def unused_unit_flags(changed: dict, objective: str) -> dict[str, str]:
+    """The given flags of objectives with units that only other units use, with the reason."""
+    if "mask_units" not in OBJECTIVES[objective].uses:
+        return {}
+    units = {"collocations": "pmi", "mean_span_length": "span"}
+    return {
+        name: f"only --mask_units {unit} uses it"
+        for name, unit in units.items()
+        if name in changed and changed.get("mask_units") != unit
+    }
 
 
 def note_pre_training_in_manifest(run, described: dict, trainer: PreTrainer) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
-from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
 from t5suite.models.config_limits import check_length, check_resumes
@@ -86,9 +85,9 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
     used = {name: settings[name] for name in used_names if settings.get(name) is not None}
     if "collocations" in used:
         load_collocations = load_object("t5suite.contrib.collocations:load_collocations", "--collocations")
-        used["collocations"] = load_collocations(used["collocations"], tokenizer_fingerprint(tokenizer))
+        used["collocations"] = load_collocations(used["collocations"], tokenizer)
     if family == "seq2seq":
-        return seq2seq_collator(
+        collator = seq2seq_collator(
             objective,
             tokenizer,
             inputs_length,
@@ -97,6 +96,8 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
             pad_token_id=model.config.pad_token_id,
             **used,
         )
+        check_length(model.config, collator.targets_length, "--targets_length")
+        return collator
     return MaskedLMCollator(
         mask_vocabulary(tokenizer, need_words=used.get("mask_units") in ("word", "ngram")),
         inputs_length,

@@ -20,6 +20,7 @@ from t5suite.base.lookup import load_object
 from t5suite.base.reference_code import reference_code
 from t5suite.data.corpora.block_layout import BlockLayout
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks, spread
+from t5suite.data.corpora.encoding import control_ids
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.streams.loader import StreamLoader
 from t5suite.training.pre_training_evaluation import HeldOut
@@ -61,7 +62,7 @@ class Scoring:
     """How held-out text is scored.
 
     Attributes:
-      control_ids: ids that are not text (`control_ids`).
+      control_ids: ids that are not text (`ids_without_text`).
       max_samples: the most blocks; None: all.
     """
 
@@ -83,7 +84,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
         tokenizer_engine="tokenizers" if "quick_tokenizer" in reference_code(args.reference_code) else "auto",
         split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
     )
-    scoring = Scoring(control_ids(tokenizer), text_args.max_eval_samples)
+    scoring = Scoring(ids_without_text(tokenizer), text_args.max_eval_samples)
     directory = Path(args.output_dir) / "corpus"
     weights = text_args.corpus_weights
     trains = not run_args.eval_only
@@ -110,14 +111,14 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
     return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
 
 
-def control_ids(tokenizer) -> frozenset[int]:
+def ids_without_text(tokenizer) -> frozenset[int]:
     """Ids that are not text: sentinels, end of sequence, modes; an unknown piece is text.
 
-    >>> sorted(control_ids(t5_tokenizer))[:3]
+    >>> sorted(ids_without_text(t5_tokenizer))[:3]
     [0, 1, 32000]
     """
     unused_ids = UNUSED_BYTES if type(tokenizer).__name__ == "ByT5Tokenizer" else frozenset()
-    return unused_ids.union(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return unused_ids | control_ids(tokenizer)
 
 
 def blocks_to_score(rows: list, collator, scoring: Scoring) -> HeldOut:
@@ -176,8 +177,8 @@ def held_out_of_stream(
 ) -> tuple[dict, Examples]:
     """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
-    Without validation files, the first documents that the hash rule holds out are scored, as many as it takes for
-    `scoring.max_samples` blocks; training skips these and all other held-out documents.
+    Without validation files, the first documents of every corpus that the hash rule holds out are scored, as many as it
+    takes for `scoring.max_samples` blocks; training skips these and all other held-out documents.
     """
     described = streamed.describe()
     settings = streamed.settings
@@ -187,7 +188,7 @@ def held_out_of_stream(
         described |= text.described
     else:
         num_blocks = scoring.max_samples or STREAMED_EVAL_SAMPLES
-        rows = [streamed.held_out_tokens(tokenizer, num_blocks * max(collator.tokens_lengths))]
+        rows = streamed.held_out_tokens(tokenizer, num_blocks, max(collator.tokens_lengths))
     examples = Examples(None, blocks_to_score(rows, collator, scoring))
     described["examples"] = examples.counts()
     return described, examples

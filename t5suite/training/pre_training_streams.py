@@ -59,9 +59,17 @@ class StreamedText:
         """The id of the token after every document; None if there is none."""
         return tokenizer.eos_token_id if self.settings.document_separator == "eos" else None
 
-    def held_out_tokens(self, tokenizer, num_tokens: int) -> np.ndarray:
-        """The first tokens of the first corpus's held-out documents, joined as a stream joins them for training."""
-        documents = held_out_documents(self.sources[0], self.settings.validation_fraction)
+    def held_out_tokens(self, tokenizer, num_blocks: int, block_length: int) -> list[np.ndarray]:
+        """The first tokens of every corpus's held-out documents: as many blocks as its weight says, at least one."""
+        rows = []
+        for source, weight in zip(self.sources, self.weights, strict=True):
+            blocks_of_source = max(1, round(num_blocks * weight / sum(self.weights)))
+            rows.append(self._held_out_of_source(source, tokenizer, blocks_of_source * block_length))
+        return rows
+
+    def _held_out_of_source(self, source, tokenizer, num_tokens: int) -> np.ndarray:
+        """The first tokens of a source's held-out documents, joined as a stream joins them for training."""
+        documents = held_out_documents(source, self.settings.validation_fraction)
         encoder = make_text_encoder(tokenizer, self.settings.tokenizer_engine)
         separator_id = self.separator_id(tokenizer)
         end = [] if separator_id is None else [separator_id]

@@ -31,7 +31,8 @@ class TokenRules(NamedTuple):
 
     Attributes:
       end_id, end_token: what ends every document.
-      control_ids: special tokens and sentinels, which text that spelt one has given; without `unk_id`.
+      unk_id, control_ids: the id of unknown text, and those of special tokens and sentinels, which text that spelt one
+        has given (`encoding.unknown_id`, `control_ids`).
     """
 
     tokenizer_name: str

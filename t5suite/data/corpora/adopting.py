@@ -24,7 +24,7 @@ from t5suite.base.provenance import versions
 from t5suite.data.corpora.adopted_parts import DTYPES, PartJob, TokenRules, adopt_part
 from t5suite.data.corpora.building import LOCK, BuildProgress, check_work, corpus_lock, summed
 from t5suite.data.corpora.corpus_plan import tokenizer_facts
-from t5suite.data.corpora.encoding import control_tokens
+from t5suite.data.corpora.encoding import control_ids, unknown_id
 from t5suite.data.corpora.held_out import held_out_below
 from t5suite.data.corpora.store import CHECKED, FORMAT, MANIFEST, SPLITS, VERSION, TokenStore
 from t5suite.data.corpora.token_files import TokenFile, list_token_files
@@ -160,15 +160,13 @@ def _rules_of(tokenizer) -> TokenRules:
             f"--tokenizer_name {tokenizer.name_or_path}: has no end token (eos_token), which must end every document "
             "of an adopted corpus; give another tokenizer"
         )
-    vocabulary = tokenizer.get_vocab()
-    control_ids = {vocabulary[name] for name in control_tokens(tokenizer) if name in vocabulary}
     return TokenRules(
         tokenizer.name_or_path,
-        max(vocabulary.values()) + 1,
+        max(tokenizer.get_vocab().values()) + 1,
         tokenizer.eos_token_id,
         tokenizer.eos_token,
-        tokenizer.unk_token_id,
-        tuple(sorted(control_ids - {tokenizer.unk_token_id})),
+        unknown_id(tokenizer),
+        tuple(sorted(control_ids(tokenizer))),
     )
 
 

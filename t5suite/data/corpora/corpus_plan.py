@@ -23,7 +23,7 @@ from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.byte_files import document_start, is_compressed
 from t5suite.data.corpora.held_out import held_out_below
 from t5suite.data.corpora.hub_documents import commit_of_source, open_stream
-from t5suite.data.corpora.readers import TextOptions, parquet_file, text_suffix
+from t5suite.data.corpora.readers import TextOptions, parquet_file, text_suffix, unit_of_file
 from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
@@ -200,7 +200,7 @@ def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int
     elif source.size <= unit_bytes:
         yield 0, None, source.size
     else:
-        unit = text_unit if suffix == ".txt" else "line"
+        unit = unit_of_file(path, text_unit)
         starts = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
         for start, end in itertools.pairwise(sorted({*starts, source.size})):
             yield start, end, end - start

@@ -61,6 +61,7 @@ class TextEncoder:
       python_tokenizer: that tokenizer.
       sentencepiece_model: the bytes of an equivalent SentencePiece model, or None.
       control_ids: ids that no text should give; only a tokenizer written in Python can still give them.
+      unk_id: the id of unknown text (`unknown_id`).
       fingerprint: what a resumed streaming run compares (`stream_encoder`).
     """
 
@@ -129,8 +130,8 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
         backend=None if backend is None else _without_controls(backend.to_str(), names),
         python_tokenizer=tokenizer if backend is None else None,
         sentencepiece_model=None,
-        control_ids=frozenset(vocabulary[name] for name in names if name in vocabulary) - {tokenizer.unk_token_id},
-        unk_id=tokenizer.unk_token_id,
+        control_ids=control_ids(tokenizer),
+        unk_id=unknown_id(tokenizer),
         vocabulary_size=max(vocabulary.values()) + 1,
     )
     if engine == "tokenizers" or backend is None:
@@ -168,6 +169,23 @@ def control_tokens(tokenizer) -> frozenset[str]:
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     sentinels = {token for token in tokenizer.get_vocab() if SENTINEL.fullmatch(token)}
     return frozenset(special | sentinels | set(tokenizer.all_special_tokens))
+
+
+def control_ids(tokenizer) -> frozenset[int]:
+    """The ids of control tokens; that of unknown text is not among them, it stands for text.
+
+    >>> sorted(control_ids(t5_tokenizer))[:3]
+    [0, 1, 32000]
+    """
+    vocabulary = tokenizer.get_vocab()
+    ids = {vocabulary[name] for name in control_tokens(tokenizer) if name in vocabulary}
+    return frozenset(ids - {unknown_id(tokenizer)})
+
+
+def unknown_id(tokenizer) -> int | None:
+    """The id of unknown text; None where that token also begins or ends sequences, as GPT-2's does: it is no text."""
+    unk_id = tokenizer.unk_token_id
+    return None if unk_id in (tokenizer.bos_token_id, tokenizer.eos_token_id) else unk_id
 
 
 def _without_controls(backend: str, names: frozenset[str]) -> str:

@@ -94,6 +94,15 @@ def text_suffix(path: Path) -> str:
     return suffix
 
 
+def unit_of_file(path: Path, text_unit: str) -> str:
+    """What a document of a file is: `--text_unit` for plain text; JSON has a document a line.
+
+    >>> unit_of_file(Path("a.txt"), "paragraph"), unit_of_file(Path("a.jsonl"), "paragraph")
+    ('paragraph', 'line')
+    """
+    return text_unit if text_suffix(path) == ".txt" else "line"
+
+
 def _line_records(path, start, end):
     for number, offset, line in numbered_byte_lines(path, start, end):
         yield _decoded(line.rstrip(b"\r\n"), number, offset)

@@ -26,7 +26,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,7 +37,9 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError, os_error_text
 from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import check_name
+from t5suite.data.corpora.encoding import control_tokens
 from t5suite.data.corpora.sharded_array import FilePart, RunsPart, ShardedArray, TokenSequence
+from t5suite.tasks.tokens import tokenizer_of
 
 logger = logging.getLogger(__name__)
 MANIFEST = "corpus.json"
@@ -48,12 +50,40 @@ SPLITS = ("train", "validation")
 FINGERPRINT_SAMPLE = "The 3 cafés' “owner” said: it's\ta ﬁne day.\n日本 😀 <extra_id_0> </s>"
 
 
-def tokenizer_fingerprint(tokenizer) -> str:
-    """SHA-256 over the vocabulary, the ids of the special tokens and those of a sample text."""
+def tokenizer_fingerprint(tokenizer, without: Collection[str] = ()) -> str:
+    """SHA-256 over the vocabulary, the ids of the special tokens and those of a sample text.
+
+    Args:
+      without: added tokens; the fingerprint is the one that the tokenizer had before.
+    """
     special = [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
-    sample = tokenizer(FINGERPRINT_SAMPLE, add_special_tokens=False)["input_ids"]
-    content = json.dumps([sorted(tokenizer.get_vocab().items()), special, sample])
+    vocabulary = sorted((token, number) for token, number in tokenizer.get_vocab().items() if token not in without)
+    content = json.dumps([vocabulary, special, _sample_ids(tokenizer, without)])
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _sample_ids(tokenizer, without: Collection[str]) -> list[int]:
+    """The ids of a sample text, by the tokenizer without some of its added tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not without:
+        return tokenizer(FINGERPRINT_SAMPLE, add_special_tokens=False)["input_ids"]
+    settings = json.loads(backend.to_str())
+    settings |= {"truncation": None, "padding": None}
+    settings["added_tokens"] = [token for token in settings["added_tokens"] if token["content"] not in without]
+    return tokenizer_of(json.dumps(settings)).encode(FINGERPRINT_SAMPLE, add_special_tokens=False).ids
+
+
+def encodes_alike(tokenizer, fingerprint: str, vocabulary_size: float) -> bool:
+    """Whether text has the ids that the tokenizer of a fingerprint gave it.
+
+    Sentinels and other control tokens may have been added since then, with ids from `vocabulary_size` on: text never
+    becomes one. Added words change the ids of text.
+    """
+    if tokenizer_fingerprint(tokenizer) == fingerprint:
+        return True
+    vocabulary = tokenizer.get_vocab()
+    added_controls = {name for name in control_tokens(tokenizer) if vocabulary.get(name, 0) >= vocabulary_size}
+    return tokenizer_fingerprint(tokenizer, added_controls) == fingerprint
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
@@ -170,7 +200,7 @@ class TokenStore:
     def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
         """Raises ConfigError where the corpus was built with another tokenizer."""
         built = self.manifest["tokenizer"]
-        if tokenizer_fingerprint(tokenizer) != built["fingerprint"]:
+        if not encodes_alike(tokenizer, built["fingerprint"], built["vocabulary_size"]):
             raise ConfigError(
                 f"{flag} {tokenizer.name_or_path}: the corpus {self.directory} was built with another tokenizer "
                 f"({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"

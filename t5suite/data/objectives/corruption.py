@@ -70,8 +70,7 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
     if max(for_inputs, for_targets) > len(sentinel_ids):
         raise ConfigError(
             f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "
-            f"{len(sentinel_ids)}: lower --noise_density or --inputs_length, raise --mean_span_length, or use a "
-            "tokenizer with more <extra_id_N> tokens (--num_sentinels)"
+            f"{len(sentinel_ids)}: lower --noise_density or --inputs_length, {longer_spans_or_sentinels(sentinel_ids)}"
         )
     sentinel_ids = np.asarray(sentinel_ids, dtype=np.int64)
     tokens_BL = ended(tokens_BL, eos_id)
@@ -123,6 +122,14 @@ def keep(tokens_BL, kept_BL, eos_id=None):
 
 
 LAST_BYTE = 258  # 0xFF, after the three special tokens
+BYTE_SENTINELS = list(range(LAST_BYTE, LAST_BYTE - 100, -1))
+
+
+def longer_spans_or_sentinels(sentinel_ids) -> str:
+    """The end of a message on too few sentinels: what to do; ByT5's are bytes, which cannot become more."""
+    if list(sentinel_ids) == BYTE_SENTINELS:
+        return "or raise --mean_span_length"
+    return "raise --mean_span_length, or give the tokenizer more (--num_sentinels)"
 
 
 def sentinel_ids(tokenizer):
@@ -138,7 +145,7 @@ def sentinel_ids(tokenizer):
     `tokenizer` is anything with `get_vocab()`. Raises ValueError if there are none, or a number is missing.
     """
     if type(tokenizer).__name__ == "ByT5Tokenizer":
-        return list(range(LAST_BYTE, LAST_BYTE - 100, -1))
+        return list(BYTE_SENTINELS)
     ids = {}
     for token, token_id in tokenizer.get_vocab().items():
         match = re.fullmatch(r"(\u2581?)<extra_id_(\d+)>", token)

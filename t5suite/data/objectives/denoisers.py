@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.objectives.corruption import Ragged, corrupt_ragged, ended, keep
+from t5suite.data.objectives.corruption import Ragged, corrupt_ragged, ended, keep, longer_spans_or_sentinels
 from t5suite.data.objectives.masked import unit_masks
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
@@ -295,7 +295,7 @@ def _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density):
         raise ConfigError(
             f"blocks of {tokens_length} tokens, {noise_density} of them noise, have up to {num_spans} spans, but the "
             f"tokenizer has {len(sentinel_ids)} sentinels: lower --inputs_length (UL2: 384 needs 96, 512 needs 128) or "
-            "--noise_density, raise --mean_span_length, or give the tokenizer more (--num_sentinels)"
+            f"--noise_density, {longer_spans_or_sentinels(sentinel_ids)}"
         )
 
 

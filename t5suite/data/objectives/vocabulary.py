@@ -113,7 +113,8 @@ def sentence_end_flags(tokenizer) -> np.ndarray:
             f"no piece of the tokenizer {_name(tokenizer)} ends a sentence (one of {' '.join(STOPS)}), which "
             "--objective sentence_deshuffling needs"
         )
-    sentence_end_V[tokenizer.eos_token_id] = True
+    if tokenizer.eos_token_id is not None:
+        sentence_end_V[tokenizer.eos_token_id] = True
     return sentence_end_V
 
 

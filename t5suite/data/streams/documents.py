@@ -4,8 +4,8 @@
     >>> next(documents)
     ({'epoch': 0, 'source': [0, 48113, 0], 'counts': {'documents': 0, ...}}, array([8774, 296, 541, ...], dtype=int32))
 
-Text is read ahead of the blocks that are made of it, and counted ahead, too. So every document carries the counts
-before it.
+Text is read ahead of the blocks that are made of it. So every document carries the counts before it, and `counts` are
+those up to the last document that was taken.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class StreamDocuments(Iterator):
       report: called with every bad line's description.
 
     Attributes:
-      counts: what was read so far, by kind.
+      counts: what was read up to the last document that was taken, by kind.
 
     Raises:
       DataError: a bad line, unless the source skips those; a pass without any text.
@@ -45,6 +45,7 @@ class StreamDocuments(Iterator):
         self.share = share
         self.report = report or (lambda problem: None)
         self.counts = dict(position.get("counts", NO_COUNTS))
+        self._counts_ahead = dict(self.counts)
         self._documents = self._passes(position.get("epoch", 0), position.get("source"))
 
     def __next__(self) -> tuple[dict, np.ndarray]:
@@ -54,10 +55,10 @@ class StreamDocuments(Iterator):
         empty_passes = 0
         most_empty_passes = self.source.most_empty_passes(self.share.count)
         while True:
-            tokens_before = self.counts["tokens"]
+            tokens_before = self._counts_ahead["tokens"]
             for batch in self._batches(self.source.read(self.share, epoch, position, self.settings.seed)):
                 yield from self._tokenized(epoch, batch)
-            is_empty = self.counts["tokens"] == tokens_before and position is None
+            is_empty = self._counts_ahead["tokens"] == tokens_before and position is None
             empty_passes = empty_passes + 1 if is_empty else 0
             if empty_passes > most_empty_passes:
                 raise self._no_text()
@@ -65,7 +66,7 @@ class StreamDocuments(Iterator):
             position = None
 
     def _no_text(self) -> DataError:
-        counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in self.counts.items())
+        counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in self._counts_ahead.items())
         return DataError(
             f"virtual stream {self.share.index} of {self.share.count} finds nothing to train on in {self.source!r}: "
             f"{counts}. Lower --num_virtual_streams (a stream takes every {self.share.count}th document or fewer), or "
@@ -79,9 +80,9 @@ class StreamDocuments(Iterator):
         for item in items:
             kind = self._kind(item)
             if kind == "documents":
-                batch.append((item, dict(self.counts)))
+                batch.append((item, dict(self._counts_ahead)))
                 characters += len(item.text)
-            self.counts[kind] += 1
+            self._counts_ahead[kind] += 1
             if characters >= CHARACTERS_AT_ONCE:
                 yield batch
                 batch = []
@@ -102,11 +103,11 @@ class StreamDocuments(Iterator):
     def _tokenized(self, epoch: int, batch: list) -> Iterator[tuple[dict, np.ndarray]]:
         """The documents' ids and where each begins."""
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
-        tokens = self.counts["tokens"]
         ids_of_documents = self.encoder.encode([item.text for item, _ in batch])
         for (item, counts), ids in zip(batch, ids_of_documents, strict=True):
             ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
+            counts["tokens"] = self._counts_ahead["tokens"]
+            self._counts_ahead["tokens"] += len(ids)
             if len(ids):
-                yield {"epoch": epoch, "source": list(item.position), "counts": {**counts, "tokens": tokens}}, ids
-            tokens += len(ids)
-            self.counts["tokens"] = tokens
+                self.counts = {**counts, "documents": counts["documents"] + 1, "tokens": counts["tokens"] + len(ids)}
+                yield {"epoch": epoch, "source": list(item.position), "counts": counts}, ids

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.byte_files import document_start, is_compressed
 from t5suite.data.corpora.documents import place_of
 from t5suite.data.corpora.hub_documents import hub_records, open_stream
-from t5suite.data.corpora.readers import BadLine, Document, TextOptions, file_records, text_suffix
+from t5suite.data.corpora.readers import BadLine, Document, TextOptions, file_records, text_suffix, unit_of_file
 from t5suite.data.corpora.sources import is_hub_name, list_sources
 from t5suite.data.streams.shared_reading import SharedFiles
 from t5suite.data.streams.shares import Deal, Piece, Share, cut_files, dealt_files, in_order_of_pass, parts_a_file
@@ -136,8 +136,9 @@ class FileSource(TextSource):
             for number, record in enumerate(records, start=place):
                 yield number, (str(path), 0), record
             return
-        start = place or document_start(path, piece.start, self.options.text_unit)
-        end = document_start(path, piece.end, self.options.text_unit)
+        unit = unit_of_file(path, self.options.text_unit)
+        start = place or document_start(path, piece.start, unit)
+        end = document_start(path, piece.end, unit)
         for record in file_records(path, self.options, start, end):
             offset = None if isinstance(record, BadLine) else record.offset
             yield offset, (str(path), start), record

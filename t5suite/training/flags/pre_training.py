@@ -110,7 +110,7 @@ class ObjectiveArguments:
         None, "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."
     )
     sentence_language: str = flag(
-        "en", "How sentences of a --train_file are told apart: a language.", needs="sentence pairs"
+        "en", "How sentences of a --train_file are told apart: a language.", needs="sentence pairs, reading"
     )
     document_separator: Literal["none", "eos"] | None = flag(
         None, "Between documents. Default: eos for causal_lm and full_lm, else none.", needs="reading, blocks"
@@ -119,20 +119,34 @@ class ObjectiveArguments:
 
     def __post_init__(self):
         find(self.objective, OBJECTIVES, "objective", where="--objective")
-        if self.mode_tokens not in (None, "none") and len(self.modes) != 3:
-            raise ConfigError(f"--mode_tokens {self.mode_tokens}: give three, such as {','.join(MODE_TOKENS)}, or none")
+        if self.mode_tokens not in (None, "none"):
+            modes = listed_modes(self.mode_tokens)
+            if len(modes) != 3 or len(set(modes)) != 3 or "" in modes:
+                example = ",".join(MODE_TOKENS)
+                raise ConfigError(
+                    f"--mode_tokens {self.mode_tokens}: give three that differ, such as {example}, or none"
+                )
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The tokens of UL2's modes R, S and X; empty for other objectives."""
         if self.objective != "ul2" or self.mode_tokens == "none":
             return ()
-        return tuple(self.mode_tokens.split(",")) if self.mode_tokens else MODE_TOKENS
+        return listed_modes(self.mode_tokens) if self.mode_tokens else MODE_TOKENS
 
     @property
     def separator(self) -> str:
         """The separator between documents."""
         return self.document_separator or ("eos" if self.objective in SEPARATED else "none")
+
+
+def listed_modes(mode_tokens: str) -> tuple[str, ...]:
+    """The tokens of a comma list.
+
+    >>> listed_modes("[NLU], [S2S], [NLG]")
+    ('[NLU]', '[S2S]', '[NLG]')
+    """
+    return tuple(token.strip() for token in mode_tokens.split(","))
 
 
 @dataclass
@@ -145,15 +159,20 @@ class RunArguments(ModeArguments, TrainingPlugIns):
 
 
 def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:
-    """Settles what depends on several groups: the default of `--inputs_length`; refuses validation text alone.
+    """Settles what depends on several groups: the default of `--inputs_length`.
 
     Raises:
-      ConfigError: there is text to evaluate on, but none to train on.
+      ConfigError: there is text to evaluate on, but none to train on; sentence pairs of a stream.
     """
     if objective.inputs_length is None:
         objective.inputs_length = BUNDLED_TEXT_INPUTS_LENGTH if text.bundled else OWN_TEXT_INPUTS_LENGTH
     if text.validation_file and not (text.train_file or text.train_corpus or run.eval_only):
         raise ConfigError(f"--validation_file {' '.join(text.validation_file)} needs a --train_file beside it")
+    if text.streaming and objective.sentence_pairs:
+        raise ConfigError(
+            f"--sentence_pairs {objective.sentence_pairs} with --streaming: pairs are drawn from text that is "
+            "tokenized first; leave --streaming out (--train_file, or --train_corpus)"
+        )
 
 
 @dataclass
