@@ -445,6 +445,7 @@ class NewHeadTest(parameterized.TestCase):
         return str(save_model(folder(), model_class(config)))
 
     @parameterized.parameters(("DeBERTa", True), ("BERT", False), ("ModernBERT", True))
+    @pytest.mark.quick_cases(2)
     def test_what_is_loaded_and_what_is_exported_answers_as_the_adapted_model(self, name, keeps_base):
         self.check_files(new_tuner("lora", self.headless(name), target_modules="all-linear"), keeps_base)
 

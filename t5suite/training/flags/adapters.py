@@ -114,7 +114,9 @@ def _check_under_zero_3(model, flags: AdapterArguments, base: str | None) -> Non
     if ADAPTERS[kind].is_virtual:
         raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
     if flags.adapter and base is None:
-        raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
+        raise ConfigError(
+            f"--adapter {kind}: ZeRO-3 needs a saved base model (a classifier may be new); give --model_name_or_path"
+        )
 
 
 def _check_beside_adapter(kind: str, arguments) -> None:
