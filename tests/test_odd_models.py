@@ -375,6 +375,11 @@ class SettingsTest(OddModels):
             stored = json.loads((Path(path) / "generation_config.json").read_text())
             self.assertEmpty(names & stored.keys())
 
+    @parameterized.parameters(fine_tune, pre_train)
+    @pytest.mark.slow
+    def test_so_it_is_in_whole_runs(self, train):
+        train(self.with_settings("generation_config.json", pad_token_id=5, temperature=0.5))
+
     def test_a_configuration_of_another_width_says_so(self):
         with exits_with(65, "config.json describes another model than these weights"):
             predict(self.with_settings(d_model=60))
