@@ -274,8 +274,7 @@ class FineTuner:
             else:
                 # A copy, whose values go in `summary_by_flags`; `to("meta")` would untie what counts once.
                 model = copy.deepcopy(self.model)
-            data_args = self.data_args
-            summary = summary_by_flags(model, self.args, data_args.max_source_length, data_args.max_target_length)
+            summary = summary_by_flags(model, self.arguments)
             if not self._quiet:
                 print_summary(summary)
         return summary

@@ -14,7 +14,15 @@ import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
 from support import folder
-from transformers import AutoModelForSeq2SeqLM, BertConfig, BertForMaskedLM, set_seed
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    DebertaV2Model,
+    ModernBertModel,
+    set_seed,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from t5suite.testing import (
@@ -222,6 +230,15 @@ class FilesTest(parameterized.TestCase):
         for path in (moved, moved / "checkpoint-2", best_of_task):
             self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
 
+    def test_a_base_whose_missing_tensor_is_drawn_is_kept_beside_its_adapter(self):
+        base = shutil.copytree(base_folder(), folder() / "base-model")
+        tensors = load_file(base / "model.safetensors")
+        del tensors["encoder.block.0.layer.1.DenseReluDense.wo.weight"]
+        save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+        tuner = new_tuner("lora", str(base), allow_missing_keys=True)
+        loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
+        self.assertTrue(torch.equal(logits_of(loaded), logits_of(tuner.model)))
+
     def test_a_base_that_is_gone_or_another_one_is_said_with_the_flag_that_names_it(self):
         base = folder() / "base-model"
         shutil.copytree(base_folder(), base)
@@ -409,9 +426,43 @@ class HeadTest(parameterized.TestCase):
         tuner = new_tuner(kind, base, **random_prompt(kind))
         classifiers = [name for name, weight in tuner.model.named_parameters() if "classifier" in name]
         self.assertNotEmpty([name for name in classifiers if tuner.model.get_parameter(name).requires_grad])
-        loaded = tiny_tuner(str(tuner.save(folder()))).model.eval()
+        loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
         batch = {"input_ids": torch.tensor([[5, 6, 7]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-        self.assertTrue(torch.equal(logits_of(tuner.model, batch), logits_of(loaded, batch)))
+        torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch), atol=1e-6, rtol=0)
+
+
+HEADLESS = {"BERT": BertModel, "DeBERTa": DebertaV2Model, "ModernBERT": ModernBertModel}
+
+
+class NewHeadTest(parameterized.TestCase):
+    """An encoder that is named by its folder, with a head that its checkpoint does not have."""
+
+    def headless(self, name: str) -> str:
+        model_class = HEADLESS[name]
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+        ids = {f"{token}_token_id": 1 for token in ("pad", "bos", "eos", "cls", "sep")}
+        config = model_class.config_class(vocab_size=640, max_position_embeddings=640, **sizes, **ids)
+        return str(save_model(folder(), model_class(config)))
+
+    @parameterized.parameters(("DeBERTa", True), ("BERT", False), ("ModernBERT", True))
+    @pytest.mark.quick_cases(2)
+    def test_what_is_loaded_and_what_is_exported_answers_as_the_adapted_model(self, name, keeps_base):
+        self.check_files(new_tuner("lora", self.headless(name), target_modules="all-linear"), keeps_base)
+
+    def test_so_it_does_over_the_encoder_of_a_t5(self):
+        self.check_files(new_tuner("lora", base_folder(), model_family="encoder"), keeps_base=False)
+
+    def check_files(self, tuner, keeps_base):
+        saved = tuner.save(folder())
+        self.assertEqual((saved / "base").exists(), keeps_base)
+        loaded = tiny_tuner(str(saved), seed=7).model.eval()
+        batch = {"input_ids": torch.tensor([[5, 6, 7]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+        expected = logits_of(tuner.model, batch)
+        torch.testing.assert_close(logits_of(loaded, batch), expected, atol=1e-6, rtol=0)
+        exported = folder() / "exported"
+        run_cli("export", "--model_name_or_path", saved, "--output_dir", exported)
+        merged = tiny_tuner(str(exported), seed=7).model.eval()
+        torch.testing.assert_close(logits_of(merged, batch), expected, atol=1e-5, rtol=0)
 
 
 class FlagsTest(parameterized.TestCase):
@@ -517,6 +568,32 @@ class PromptTest(parameterized.TestCase):
         config = new_adapter("lora", base_folder(tied=False), adapter_args=adapter_args).peft_config["default"]
         expected = {"lm_head", "final_layer_norm"} if "norm" in str(adapter_args) else {"lm_head"}
         self.assertEqual(set(config.modules_to_save), expected)
+
+    @parameterized.parameters(
+        ("ia3", "k,v,wo", "feedforward_modules=(wo)", {"wo"}), ("ia3", "k,v,wo", "feedforward_modules=wo", {"wo"}),
+        ("ia3", "k,DenseReluDense.wo", None, {"DenseReluDense.wo"}),
+        ("ia3", "k,v,wo", r"feedforward_modules=.*\.wo", r".*\.wo"),
+    )  # fmt: skip
+    def test_hidden_units_have_a_factor_each(self, kind, targets, adapter_args, expected):
+        model = new_adapter(kind, target_modules=targets, adapter_args=adapter_args)
+        self.assertEqual(model.peft_config["default"].feedforward_modules, expected)
+        weights = dict(model.named_parameters())
+        factors = [weights[name].numel() for name in weights if ".wo.ia3_l" in name]
+        self.assertEqual(set(factors), {model.config.d_ff})
+
+    def test_hidden_units_of_mt5_have_a_factor_each(self):
+        shape = "d_model=16,d_kv=8,d_ff=24,num_layers=1,num_heads=2"
+        model = tiny_tuner(config_name="mt5", config_overrides=shape, adapter="ia3", target_modules="k,v,wo").model
+        factors = [weight.numel() for name, weight in model.named_parameters() if ".wo.ia3_l" in name]
+        self.assertEqual(factors, [24, 24])
+
+    @parameterized.parameters("(wi,wo)", "wi,wo", "['wi', 'wo']")
+    @pytest.mark.quick_cases(1)
+    def test_modules_are_left_out_by_their_names(self, names):
+        arguments = {"exclude_modules": names} if names == "wi,wo" else f"exclude_modules={names}"
+        model = new_adapter("lora", target_modules="q,wi,wo", adapter_args=arguments)
+        modules = {name.split(".lora_")[0].split(".")[-1] for name in model.state_dict() if ".lora_" in name}
+        self.assertEqual(modules, {"q"})
 
     def test_prefixes_have_the_decoders_shape(self):
         """T5 v1.1 small: 6 heads of 64 in a model 512 wide; the decoder may have other layers than the encoder."""

@@ -15,18 +15,26 @@ import onnxruntime
 import pytest
 import torch
 from absl.testing import parameterized
-from transformers import BertConfig, BertForSequenceClassification, GenerationConfig, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GenerationConfig,
+    MixtralConfig,
+    T5GemmaConfig,
+    set_seed,
+)
 
 import fine_tune_t5
 from t5suite import load_task
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding, TextEncoding
-from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx
+from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx, ordinary_ids
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_graphs import GRAPHS as GRAPHS_BY_FAMILY
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import ExportedPredictor, exported_kind
 from t5suite.inference.exported_files import CTranslate2Files
+from t5suite.models.matrix import why_lacking
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import (
     bundled_model,
@@ -196,6 +204,19 @@ class RuntimeTest(TestCase):
             self.runtime().padded([[7], []])
         with exits_with(78, "an encoder alone generates no text"):
             self.runtime().generate([[7]])
+
+
+class PreparationTest(TestCase):
+    def test_a_model_with_several_end_tokens_is_compared_on_other_tokens(self):
+        config = SimpleNamespace(pad_token_id=0, eos_token_id=[1, 3], vocab_size=6)
+        config.get_text_config = lambda: config
+        self.assertEqual(ordinary_ids(config), [2, 4, 5])
+
+    def test_an_encoder_is_not_refused_for_its_whole_model(self):
+        config = T5GemmaConfig()
+        self.assertEqual(why_lacking(config, "seq2seq", "onnx"), "torch cannot trace it")
+        self.assertIsNone(why_lacking(config, "classification", "onnx"))
+        self.assertEqual(why_lacking(MixtralConfig(), "classification", "onnx"), "torch cannot trace it")
 
 
 LENGTHS_OF_TEXTS = Lengths(64, 6)

@@ -1,6 +1,8 @@
 """Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
 
+import io
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from benchmarks import memory as benchmark
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.rehearsal import LiveBytes, RehearsedStep, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.training.memory_summary import print_summary, summary_by_flags
 
 ROWS = 640
 T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4}
@@ -36,6 +39,7 @@ OTHER_OPTIMIZERS = (
     "adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "lion_8bit", "lion_32bit", "sgd", "adagrad",
     "rmsprop",
 )  # fmt: skip
+IDS = torch.tensor([[5, 6, 7]])
 SHARDINGS = ("zero1", "zero2", "zero3_offload")
 OTHER_SHARDINGS = ("zero2_offload", "zero3")
 
@@ -253,6 +257,17 @@ class EstimateTest(parameterized.TestCase):
         elif not name.endswith("offload"):
             self.assertLess(many["gradients"], one["gradients"])
 
+    @parameterized.parameters(*OPTIMIZERS, "lion_32bit", "adagrad")
+    @pytest.mark.quick_cases(1)
+    def test_a_rehearsal_that_has_cast_the_model_changes_no_estimate(self, optimizer):
+        step = lambda model: model(input_ids=IDS, labels=IDS).loss
+        settings = {"optimizer": optimizer, "dtype": torch.bfloat16, "sharding": Sharding("zero3", num_gpus=8)}
+        changes = "num_layers=1"
+        expected = estimate(tiny_model(config_overrides=changes), step, **settings)
+        model = tiny_model(config_overrides=changes)
+        rehearsed = rehearse(model, step, gpu=True, dtype=torch.bfloat16, keep_gradients=False)
+        self.assertEqual(estimate(model, step, rehearsed=rehearsed, **settings), expected)
+
     def test_a_model_in_memory_stays_as_it_was(self):
         self.check_model_in_memory(tied=True)
 
@@ -327,8 +342,26 @@ class SummaryTest(parameterized.TestCase):
         self.assertLess(table["trainable"], 0.05 * table["parameters"])
         self.assertEqual(table["memory"]["optimizer"], 8 * table["trainable"])
 
+    def test_python_s_summary_counts_sharding_and_names_what_it_does_not_count(self):
+        config = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+        args = SimpleNamespace(
+            per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=False, gradient_checkpointing=False,
+            optimizer="adamw", device=torch.device("cpu"), world_size=4, fsdp=None, deepspeed=config,
+        )  # fmt: skip
+        model_args = SimpleNamespace(load_in_8bit=False, load_in_4bit=True)
+        lengths = SimpleNamespace(max_source_length=3, max_target_length=2)
+        arguments = SimpleNamespace(training=args, data=lengths, model=model_args)
+        table = summary_by_flags(tiny_model(), arguments)
+        self.assertEqual((table["deepspeed"], table["num_gpus"]), ("zero2_offload", 4))
+        self.assertEqual(table["not_counted"], ["load_in_4bit"])
+        self.assertEqual(table["memory"]["host"], (8 + 4) * table["trainable"] // 4)
+        shown = io.StringIO()
+        print_summary(table, shown)
+        self.assertIn("\nnot counted: load_in_4bit\n", shown.getvalue())
+
     def test_modules_and_a_step_of_the_flags_are_shown(self):
         words = ["summary", "--config_name=mini", "--config_overrides=num_layers=1,vocab_size=512", "--use_cpu"]
+        words += ["--model_name_or_path=google/t5-v1_1-base"]  # the configuration is that of its own flag
         words += ["--batch_size=3", "--source_length=5", "--target_length=7", "--freeze=encoder", "--bf16"]
         shown = cli_output(*words)
         self.assertIn(": 459,904 parameters, 295,552 trained, 164,352 frozen\n", shown)

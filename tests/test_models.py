@@ -215,6 +215,10 @@ class ConfigTest(OfflineTest):
             with torch.no_grad():
                 self.assertEqual(torch.equal(model(**batch).logits, model(**batch).logits), rate == 0)
 
+    def test_dropout_reaches_configurations_at_every_depth(self):
+        config = new_config("t5gemma2", dropout_rate=0.25)
+        self.assertEqual((config.encoder.text_config.dropout_rate, config.decoder.dropout_rate), (0.25, 0.25))
+
     def test_a_dropout_that_was_off_stays_off(self):
         bart = MODEL_TYPES["bart"][1]
         config = new_config("bart", bart, dropout_rate=0.2)

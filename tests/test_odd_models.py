@@ -360,6 +360,26 @@ class SettingsTest(OddModels):
         self.assertRegex("\n".join(logs.output), f"not used here: .*{name}")
         predict(model, "--num_beams", "4" if name == "low_memory" else "1")
 
+    @parameterized.parameters({"temperature": 0.0, "eos_token_id": [1, 2]}, {"length_penalty": 2.0, "top_p": 0.5})
+    @pytest.mark.quick_cases(1)
+    def test_settings_without_effect_are_named_and_not_saved_again(self, **settings):
+        model = self.with_settings("generation_config.json", pad_token_id=5, **settings)
+        names = settings.keys() - {"eos_token_id"}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            saved = tiny_tuner(str(model), "mini/sentiment", tokenizer=tiny_tokenizer()).save(folder() / "saved")
+        for name in names:
+            self.assertRegex("\n".join(logs.output), f"not saved again: .*{name}")
+        exported = new_path()
+        run_cli("export", "--model_name_or_path", model, "--output_dir", exported)
+        for path in (saved, exported):
+            stored = json.loads((Path(path) / "generation_config.json").read_text())
+            self.assertEmpty(names & stored.keys())
+
+    @parameterized.parameters(fine_tune, pre_train)
+    @pytest.mark.slow
+    def test_so_it_is_in_whole_runs(self, train):
+        train(self.with_settings("generation_config.json", pad_token_id=5, temperature=0.5))
+
     def test_a_configuration_of_another_width_says_so(self):
         with exits_with(65, "config.json describes another model than these weights"):
             predict(self.with_settings(d_model=60))

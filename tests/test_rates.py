@@ -246,8 +246,11 @@ class StepFlopsTest(parameterized.TestCase):
 
 class PeakTest(absltest.TestCase):
     def test_known_and_unknown(self):
-        with mock.patch("torch.cuda.get_device_name", return_value="NVIDIA A100-SXM4-80GB"):
-            self.assertEqual(counting.peak_flops(torch.device("cuda")), 312e12)
+        peaks = {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A10": 125e12, "NVIDIA A10G": 70e12}
+        peaks["AMD Instinct MI250X"] = 191.5e12  # one of its two dies
+        for name, peak in peaks.items():
+            with mock.patch("torch.cuda.get_device_name", return_value=name):
+                self.assertEqual(counting.peak_flops(torch.device("cuda")), peak)
         self.assertIsNone(counting.peak_flops(torch.device("cpu")))
 
 

@@ -279,6 +279,10 @@ class FiguresTest(TestCase):
         self.assertBetween(figures["texts"], 1, 30)
         self.assertEqual((figures["equal"], figures["tokens_before"]), (0, figures["texts"]))
         self.assertGreaterEqual(figures["tokens"], 2 * figures["texts"])
+        named = self.folder / "pieces.txt"
+        named.write_text("\n".join(f"▁{word}" for word in words) + "\n", encoding="utf-8")
+        figures = self.figures(source("T5"), "--keep_pieces", named)["unseen"]
+        self.assertEqual((figures["equal"], figures["tokens"]), (figures["texts"], figures["texts"]))
 
     @pytest.mark.slow
     def test_rare_pieces_go_and_named_ones_stay(self):

@@ -104,7 +104,7 @@ def _name_preset(arguments) -> None:
     """Reads a hub name of a preset as `--config_name`: its shapes are known without the hub."""
     preset = (arguments.model_name_or_path or "").removeprefix("google/")
     if preset in PRESETS and not Path(arguments.model_name_or_path).exists():
-        arguments.config_name = preset
+        arguments.config_name = arguments.config_name or preset
         arguments.model_name_or_path = None
 
 

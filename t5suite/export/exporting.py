@@ -88,7 +88,7 @@ def write_onnx(source: ExportSource, folder, flags) -> dict:
     """`--format onnx`."""
     if flags.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {flags.model_class}: only transformers' classes have graphs")
-    reason = why_lacking(source.model.config, "onnx")
+    reason = why_lacking(source.model.config, source.family, "onnx")
     if reason:
         model_type = source.model.config.model_type
         raise ConfigError(f"--format onnx: models of type {model_type!r} cannot be exported: {reason}")

@@ -50,12 +50,12 @@ def compare_onnx(model, exported: OnnxModel, lengths=LENGTHS) -> dict:
     and one by one; end-of-sequence does not end them, so that each has `NEW_TOKENS`.
     """
     rng = np.random.default_rng(0)
-    ordinary_ids = _ordinary_ids(model.config)
-    prompts = [rng.choice(ordinary_ids, length).tolist() for length in _lengths_with_room(model.config, lengths)]
+    token_ids = ordinary_ids(model.config)
+    prompts = [rng.choice(token_ids, length).tolist() for length in _lengths_with_room(model.config, lengths)]
     if exported.family == "encoder":
         return _compare_encoder(model, exported, prompts)
     # Random tokens: a model with random weights would repeat one token.
-    answers_BT = rng.choice(ordinary_ids, (len(prompts), NEW_TOKENS))
+    answers_BT = rng.choice(token_ids, (len(prompts), NEW_TOKENS))
     logits_of_model_BTV = _logits_of_answers(model, exported.family, prompts, answers_BT.tolist())
     logits_of_files_BTV = exported.step_logits(prompts, answers_BT)
     answers_of_model = _greedy_answers(model, exported, prompts)
@@ -81,9 +81,12 @@ def _lengths_with_room(config, lengths) -> list[int]:
     return with_room or [max(1, num_positions - NEW_TOKENS)]
 
 
-def _ordinary_ids(config) -> list[int]:
+def ordinary_ids(config) -> list[int]:
     """The ids without those that begin, end or pad."""
-    special_ids = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "decoder_start")}
+    special_ids = set()
+    for name in ("pad", "eos", "bos", "decoder_start"):
+        ids = getattr(config, f"{name}_token_id", None)
+        special_ids.update(ids if isinstance(ids, list) else [ids])  # a model may have several end tokens
     return [token for token in range(config.get_text_config().vocab_size) if token not in special_ids]
 
 

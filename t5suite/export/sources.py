@@ -33,12 +33,14 @@ from t5suite.models.adapters import merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
 from t5suite.models.families import recognize_family
+from t5suite.models.generation_settings import reset_idle_decoding
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.models.weight_files import FOLDER_FILES
+from t5suite.tasks.task_card import read_task_card
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 
@@ -94,6 +96,7 @@ def load_source(flags, staging) -> ExportSource:
         source = _source_of_bare_weights(flags)
     else:
         source = _source_of_model(flags, Path(staging))
+    reset_idle_decoding(source.model, flags.model_name_or_path or flags.config_name)
     if flags.encoder_only:
         source.model = encoder_of(source.model)
         source.family = "encoder"
@@ -146,7 +149,9 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
     options = {"tokenizer": tokenizer, "family": flags.model_family, **hub_options}
     dtype = torch.float32
     if is_adapter(weights_place):
-        model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, **options))
+        card = None if folder is None else read_task_card(folder)
+        tasks = () if card is None else tuple(card.tasks.values())  # an encoder's base gets the head of their labels
+        model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, tasks=tasks, **options))
     elif flags.adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
     elif flags.model_class is not None or MODEL_CLASS in stored_settings(weights_place):

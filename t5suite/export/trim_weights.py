@@ -10,7 +10,7 @@ number of pieces, and the tensors whose shapes differ are those.
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
+from t5suite.models.configs import config_parts
 from t5suite.models.weights import skeleton
 
 # Settings that are ids of tokens.
@@ -97,23 +98,15 @@ def vocabulary_dimensions(model, num_rows: int) -> dict[str, int]:
 
 def set_vocabulary(config, rows: int, new_rows: int) -> None:
     """Sets the number of pieces in a configuration, and in those inside of it that have the same."""
-    for part in _parts(config):
+    for part in config_parts(config):
         if getattr(part, "vocab_size", None) == rows:
             part.vocab_size = new_rows
-
-
-def _parts(config) -> Iterator[PreTrainedConfig]:
-    """A configuration and those inside of it."""
-    yield config
-    for field in list(vars(config).values()):
-        if isinstance(field, PreTrainedConfig):
-            yield from _parts(field)
 
 
 def configured_ids(model) -> set[int]:
     """The ids with a part of their own: ends, starts, padding, in the configuration and in that of generation."""
     ids: set[int] = set()
-    settings = [vars(part) for part in _parts(model.config)]
+    settings = [vars(part) for part in config_parts(model.config)]
     if getattr(model, "generation_config", None) is not None:
         settings.append(vars(model.generation_config))
     for table in settings:
@@ -149,7 +142,7 @@ def check_configured_ids(ids: set[int], pieces: Mapping[int, str], place: str) -
 
 def renumber_config(config, new_ids: Mapping[int, int]) -> None:
     """Gives a configuration, and those inside of it, the new ids."""
-    for part in _parts(config):
+    for part in config_parts(config):
         _renumber_fields(part, new_ids)
 
 

@@ -44,6 +44,7 @@ from t5suite.export.trim_vocabularies import (
 )
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
 from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted_targets
+from t5suite.models.generation_settings import reset_idle_decoding
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.tasks.task_card import TASK_CARD, TaskCard, read_task_card
@@ -69,6 +70,7 @@ class TrimPlan:
       reader: the untrimmed tokenizer.
       spiece_files: SentencePiece's models beside it, by name.
       needed_ids: those with a part of their own, whatever the text.
+      chosen_ids: those of `--keep_pieces`.
     """
 
     tokenizer: Any
@@ -78,6 +80,7 @@ class TrimPlan:
     texts: TextFiles
     counts: PieceCounts
     needed_ids: frozenset[int]
+    chosen_ids: frozenset[int]
     selection: Selection
 
     def reader_of(self, selection: Selection) -> PieceReader:
@@ -132,6 +135,7 @@ def _load(flags, staging) -> ExportSource:
     place = source.folder or flags.model_name_or_path
     with contextlib.suppress(OSError):  # not every model has the file
         source.model.generation_config = GenerationConfig.from_pretrained(place, revision=flags.model_revision)
+    reset_idle_decoding(source.model, flags.model_name_or_path)
     return source
 
 
@@ -163,7 +167,17 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     if tally.left_out:
         logger.warning("skipped: %s", tally.summary())
     selection = select_pieces(vocabulary, counts.total, flags.min_count, needed_ids, chosen_ids)
-    return TrimPlan(source.tokenizer, vocabulary, spiece_files, reader, texts, counts, frozenset(needed_ids), selection)
+    return TrimPlan(
+        source.tokenizer,
+        vocabulary,
+        spiece_files,
+        reader,
+        texts,
+        counts,
+        frozenset(needed_ids),
+        frozenset(chosen_ids),
+        selection,
+    )
 
 
 def _text_files(inputs: list[str], flags) -> TextFiles:
@@ -239,7 +253,7 @@ def _unseen_text(plan: TrimPlan, flags) -> dict | None:
     counts = plan.counts
     if not 0 < counts.num_tenth < counts.num_texts:
         return None
-    selection = select_pieces(plan.vocabulary, counts.most, flags.min_count, plan.needed_ids)
+    selection = select_pieces(plan.vocabulary, counts.most, flags.min_count, plan.needed_ids, plan.chosen_ids)
     batches = ([text for text in texts if is_held_out(text, TENTH)] for texts in plan.texts.batches())
     reading = compare_readers(plan.reader, plan.reader_of(selection), selection.ids, unk_id, batches)
     return {"measured_on": "a tenth of the text, with the pieces of the rest"} | reading.as_dict()

@@ -8,6 +8,7 @@ that a kind does not have is refused by name.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ from t5suite.tasks.task_card import HEADED
 FIELD_BY_FLAG = {"lora_r": "r"}
 # Settings whose value is a text, whatever else it could be read as.
 TEXTS = ("prompt_tuning_init", "prompt_tuning_init_text")
+# Settings whose value is several names, and those that may be a regular expression instead.
+NAMES_OF_MODULES = ("modules_to_save", "target_parameters")
+NAMES_OR_PATTERN = ("exclude_modules", "feedforward_modules", "layers_pattern")
 PROMPT_INITS = {
     "random": "normal numbers",
     "vocabulary": "embeddings of pieces drawn from the vocabulary",
@@ -133,7 +137,7 @@ def adapter_config(kind_name: str, config, family: str, flag_values: dict, adapt
     settings = {"task_type": task_type, **kind.fixed, **_settings_of_flags(flag_values)}
     _check_adapter_args(config_class, adapter_args, kind_name)
     for name, value in adapter_args.items():
-        if name == "modules_to_save":
+        if name in NAMES_OF_MODULES or (name in NAMES_OR_PATTERN and not _is_pattern(value)):
             value = _module_names(value)
         if name not in TEXTS:
             settings[name] = list(value) if isinstance(value, tuple) else value
@@ -167,14 +171,28 @@ def _module_names(value: str | Sequence[str]) -> list[str]:
     return [name.strip(" '\"") for name in names if name.strip()]
 
 
+def _is_pattern(value) -> bool:
+    """Whether a setting is a text with characters that stand in no list of names.
+
+    >>> _is_pattern(r".*\\.wo"), _is_pattern("(wi,wo)"), _is_pattern(("wi", "wo"))
+    (True, False, False)
+    """
+    return isinstance(value, str) and re.fullmatch(r"[\w.,()\[\]'\" -]*", value) is None
+
+
 def _feed_forward_modules(model_type: str, target_modules: list[str] | str) -> list[str]:
-    """The targets of IA3 whose inputs are scaled instead of their outputs."""
+    """The targets of IA3 whose inputs are scaled instead of their outputs.
+
+    >>> _feed_forward_modules("mt5", ["k", "v", "DenseReluDense.wo"])
+    ['DenseReluDense.wo']
+    """
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as MODULES_BY_TYPE
 
     if not isinstance(target_modules, list):
         return []
-    modules = MODULES_BY_TYPE.get(model_type, FEED_FORWARD_OUTPUTS)
-    return [name for name in target_modules if name in modules]
+    modules = MODULES_BY_TYPE.get(model_type) or FEED_FORWARD_OUTPUTS  # PEFT 0.21 has an empty list for mT5
+    ends = tuple(f".{module}" for module in modules)
+    return [name for name in target_modules if name in FEED_FORWARD_OUTPUTS or f".{name}".endswith(ends)]
 
 
 def _check_adapter_args(config_class, adapter_args: dict, kind_name: str) -> None:

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 ADAPTER_NAME = "default"
 # PEFT's task types of transformers' heads, by the ending of the class's name.
 HEAD_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+# Ends of the names of modules that PEFT 0.21 trains and saves with an adapter over a head.
+CLASSIFIERS = ("classifier", "score")
 # Vocabularies are sorted by frequency; prompt tuning drew from the 5000 commonest pieces (arXiv:2104.08691, 3.2)
 COMMON_PIECES = 5000
 # Elements of a tensor that a fingerprint reads.
@@ -153,6 +155,15 @@ def _family_or_task(model) -> str:
         if class_name.endswith(ending):
             return task_type
     return recognize_family(model).name
+
+
+def is_saved_with_adapter(tensor_name: str) -> bool:
+    """Whether a tensor of a model with a head is in a module that PEFT saves with every adapter.
+
+    >>> is_saved_with_adapter("classifier.dense.weight"), is_saved_with_adapter("pooler.dense.weight")
+    (True, False)
+    """
+    return any(part.endswith(CLASSIFIERS) for part in tensor_name.split(".")[:-1])
 
 
 def is_adapted(model) -> bool:

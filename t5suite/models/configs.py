@@ -13,6 +13,7 @@ import ast
 import inspect
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
@@ -292,12 +293,19 @@ def set_dropout(config, rate: float) -> None:
     """
     if not 0 <= rate < 1:
         raise ConfigError(f"--dropout_rate {rate}: must be at least 0 and below 1")
-    nested = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    fields = [(part, name) for part in filter(None, [config, *nested]) for name in _dropout_names(part)]
+    fields = [(part, name) for part in config_parts(config) for name in _dropout_names(part)]
     if not fields:
         raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
     for part, name in fields:
         setattr(part, name, float(rate))
+
+
+def config_parts(config) -> Iterator[PreTrainedConfig]:
+    """A configuration and those inside of it, at every depth."""
+    yield config
+    for field in list(vars(config).values()):
+        if isinstance(field, PreTrainedConfig):
+            yield from config_parts(field)
 
 
 def _dropout_names(config) -> set[str]:

@@ -6,7 +6,10 @@
 """
 
 import logging
+import re
 from collections.abc import Iterable
+
+from transformers import GenerationConfig
 
 logger = logging.getLogger(__name__)
 
@@ -88,3 +91,35 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
     if names:
         logger.warning("%s: generation_config.json: not used here: %s", place, ", ".join(names))
     return names
+
+
+def reset_idle_decoding(model, place: str) -> None:
+    """Resets settings of a model's generation that have no effect beside the others, such as a temperature without
+    `do_sample`; warns with their names.
+
+    transformers 5.24 saves them as they were loaded, but refuses to once another setting has changed.
+    """
+    generation = getattr(model, "generation_config", None)
+    names = [] if generation is None else _idle_names(generation)
+    neutral = GenerationConfig()
+    for name in names:
+        setattr(generation, name, getattr(neutral, name))
+    if names:
+        logger.warning(
+            "%s: generation_config.json: without effect beside its other settings, and not saved again: %s",
+            place,
+            ", ".join(names),
+        )
+
+
+def _idle_names(generation) -> list[str]:
+    """The settings for which transformers does not save a changed configuration: a line of its message is for one.
+
+    >>> _idle_names(GenerationConfig(temperature=0.5, length_penalty=2.0))
+    ['temperature', 'length_penalty']
+    """
+    try:
+        generation.validate(strict=True)
+    except ValueError as error:
+        return re.findall(r"^- `(\w+)`: ", str(error), flags=re.MULTILINE)
+    return []

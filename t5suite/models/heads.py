@@ -106,8 +106,9 @@ def output_words(config) -> tuple[str, ...] | None:
     return tuple(config.id2label[i] for i in range(config.num_labels))
 
 
-def draw_new_head(model) -> None:
-    """Random weights for everything after the encoder."""
+def draw_new_head(model) -> list[str]:
+    """Draws random weights for everything after the encoder; returns the names of their tensors."""
+    drawn_names = []
     for name, module in model.named_children():
         if type(model.config) in TEXT_CLASSIFIERS and isinstance(module, torch.nn.Linear):
             with gathered(module.weight), gathered(module.bias):
@@ -117,8 +118,12 @@ def draw_new_head(model) -> None:
                 parameter._is_hf_initialized = False  # transformers 5 marks loaded weights and does not draw them again
             with torch.no_grad():
                 module.apply(model._init_weights)
+        else:
+            continue
+        drawn_names += [f"{name}.{parameter_name}" for parameter_name, _ in module.named_parameters()]
     head = Head(output_words(model.config), labels_words([type(model).__name__]))
     logger.info("the head for %s is new, its weights are random: train it before you use its scores", head.description)
+    return drawn_names
 
 
 def head_encoding(model, tokenizer, lengths: Lengths, whole_text: bool = False) -> SegmentEncoding:

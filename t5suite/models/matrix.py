@@ -51,13 +51,17 @@ class ModelType:
         return self.lacks.get(work, "yes")
 
 
-def why_lacking(config, work: str) -> str | None:
-    """Why no model of a configuration's type can do something; None where one can, or the type is not in the table.
+def why_lacking(config, family: str, work: str) -> str | None:
+    """Why no model of a configuration's type and of a family can do something; None where one can, or there is no row.
 
-    >>> why_lacking(AutoConfig.for_model("t5gemma"), "onnx")
+    A family without a row of its own (classification) has those of the type.
+
+    >>> why_lacking(AutoConfig.for_model("t5gemma"), "seq2seq", "onnx")
     'torch cannot trace it'
     """
-    reasons = [row.lacks.get(work) for row in MATRIX.values() if row.model_type == config.model_type]
+    rows_of_type = [row for row in MATRIX.values() if row.model_type == config.model_type]
+    rows = [row for row in rows_of_type if row.family == family] or rows_of_type
+    reasons = [row.lacks.get(work) for row in rows]
     return reasons[0] if reasons and all(reasons) else None
 
 

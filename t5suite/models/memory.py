@@ -166,8 +166,8 @@ def _bytes_of(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def _moments(count: int):
-    """`count` numbers of a parameter's dtype for each of its elements."""
-    return lambda parameter, is_embedding: count * parameter.numel() * parameter.element_size()
+    """`count` numbers in float32 for each element, whatever a rehearsal has cast the parameter to."""
+    return lambda parameter, is_embedding: 4 * count * parameter.numel()
 
 
 def _moments_in_8_bits(count: int):

@@ -36,6 +36,9 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
       new_head: the model gets a head that the checkpoint does not have; its weights are random.
       allow_missing: tensors that the checkpoint lacks stay random, too.
 
+    Returns:
+      The model; its `drawn_tensors` names those whose weights are random.
+
     Raises:
       ConfigError: no such model. DataError: it is truncated or incomplete (`loaded_checks`).
     """
@@ -50,8 +53,9 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
     else:
         mismatch = mismatch_in_report(report)
     check_loaded(model, mismatch, name, new_head, allow_missing)
+    model.drawn_tensors = set(mismatch.missing)
     if new_head:
-        draw_new_head(model)
+        model.drawn_tensors.update(draw_new_head(model))
     check_values(model, name, revision, report["unexpected_keys"])
     separate_memory(model)
     _check_generation(model, name)

@@ -19,13 +19,14 @@ from torch import nn
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
-from t5suite.models.memory import Sharding, estimate
+from t5suite.models.memory import SHARDINGS, Sharding, estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
 from t5suite.models.untrained_parts import untrained_parameters
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.model_setup import tokenizer_and_model
 from t5suite.training.monitoring.flops import PEAK_FLOPS, StepFlops
+from t5suite.training.sharding.deepspeed import get_key
 
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
@@ -227,6 +228,8 @@ def print_summary(summary: dict, file=None) -> None:
     for name, num_bytes in summary["memory"].items():
         if num_bytes or name != "host":
             print(f"{name:<12}{num_bytes / GIB:>10.3f} GiB", file=file)
+    if summary.get("not_counted"):
+        print(f"not counted: {', '.join(summary['not_counted'])}", file=file)
     if summary["flops"] and summary["device"] == "gpu":
         seconds = summary["flops"] / (USUAL_SHARE * PEAK_FLOPS[USUAL_DEVICE])
         device = f"an {USUAL_DEVICE} at {USUAL_SHARE:.0%} of its bf16 peak"
@@ -301,15 +304,38 @@ def shapes_by_flags(arguments):
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
 
 
-def summary_by_flags(model, args, source_length: int, target_length: int) -> dict:
-    """`summarize` for a model on the meta device and a micro-batch of the training arguments."""
+def summary_by_flags(model, arguments) -> dict:
+    """`summarize` for a model on the meta device and a micro-batch of the arguments; `not_counted` names other flags
+    that change the memory."""
+    args = arguments.training
     load = Load(
         args.per_device_train_batch_size,
-        source_length,
-        target_length,
+        arguments.data.max_source_length,
+        arguments.data.max_target_length,
         bf16=args.bf16,
         gradient_checkpointing=bool(args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)),
         micro_batches=args.gradient_accumulation_steps,
     )
     optimizer = args.optimizer or getattr(args.optim, "value", args.optim)
-    return summarize(model, load, optimizer, gpu=args.device.type != "cpu")
+    sharding = _sharding_of(args.deepspeed)
+    summary = summarize(model, load, optimizer, args.device.type != "cpu", sharding, args.world_size if sharding else 1)
+    uncounted_flags = {
+        "load_in_8bit": arguments.model.load_in_8bit,
+        "load_in_4bit": arguments.model.load_in_4bit,
+        "fsdp": args.fsdp,
+        "deepspeed": args.deepspeed and not sharding,
+    }
+    return summary | {"not_counted": [name for name, is_set in uncounted_flags.items() if is_set]}
+
+
+def _sharding_of(config: dict | None) -> str | None:
+    """The name of DeepSpeed's sharding by its configuration; None without one, or if it cannot be estimated.
+
+    >>> _sharding_of({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})
+    'zero2_offload'
+    """
+    stage = get_key(config, "zero_optimization.stage")
+    offload_device = get_key(config, "zero_optimization.offload_optimizer.device")
+    ending = "" if offload_device in (None, "none") else "_offload"
+    name = f"zero{stage}{ending}"
+    return name if name in SHARDINGS else None

@@ -16,7 +16,7 @@ from typing import Any
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.models.adapter_kinds import ADAPTERS, TEXTS, check_adapter_flags
-from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted
+from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted, is_saved_with_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
@@ -114,7 +114,9 @@ def _check_under_zero_3(model, flags: AdapterArguments, base: str | None) -> Non
     if ADAPTERS[kind].is_virtual:
         raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
     if flags.adapter and base is None:
-        raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
+        raise ConfigError(
+            f"--adapter {kind}: ZeRO-3 needs a saved base model (a classifier may be new); give --model_name_or_path"
+        )
 
 
 def _check_beside_adapter(kind: str, arguments) -> None:
@@ -127,7 +129,10 @@ def _check_beside_adapter(kind: str, arguments) -> None:
 
 
 def base_name(model, model_args) -> str | None:
-    """The hub name or path that the model's exact weights come from; None if they are random, replaced or resized."""
+    """The hub name or path that the model's exact weights come from; None if they are random, replaced or resized.
+
+    A classifier that is drawn anew is saved with the adapter; what else is drawn is in no file.
+    """
     name = model_args.model_name_or_path
     changes = (
         model_args.from_scratch,
@@ -137,6 +142,8 @@ def base_name(model, model_args) -> str | None:
         model_args.add_tokens,  # new rows are initialized, even if the matrix had spare ones
     )
     if name is None or any(changes) or is_adapted(model):
+        return None
+    if not all(map(is_saved_with_adapter, getattr(model, "drawn_tensors", ()))):
         return None
     stored = load_config(name, None, None, model_args.model_revision, model_args.trust_remote_code)
     if stored.get_text_config().vocab_size != model.config.get_text_config().vocab_size:

@@ -29,8 +29,9 @@ from t5suite.models.classes import bare_model
 # counts. Runs in float32 or TF32 are compared with the same peak: what the device could achieve.
 PEAK_FLOPS = {
     "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12,
-    "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A40": 150e12, "A10": 125e12, "A6000": 155e12,
-    "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "MI300X": 1307e12, "MI250": 383e12,
+    "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A40": 150e12, "A10G": 70e12, "A10": 125e12,
+    "A6000": 155e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "MI300X": 1307e12,
+    "MI250": 191.5e12,  # of one of the two dies: torch shows each of them as a device
 }  # fmt: skip
 # Lengths of inputs and targets: six that determine a quadratic polynomial, and one that checks it.
 PROBES = ((8, 8), (24, 8), (8, 24), (16, 16), (40, 8), (8, 40), (56, 32))
