@@ -84,7 +84,7 @@ def make_stream_loader(streamed: StreamedText, tokenizer, collator, args) -> Str
     settings = StreamSettings(
         tuple(collator.tokens_lengths),
         tuple(collator.weights),
-        args.seed,
+        args.order_seed,
         streamed.num_virtual_streams,
         streamed.buffer_size,
         streamed.settings.held_out_fraction,

@@ -256,6 +256,9 @@ class SuiteTrainingArguments(
     )
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
+    # A run that began with an earlier version, in which --data_seed had no effect.
+    ignores_data_seed = False
+
     def __post_init__(self):
         self._settle_output_dir()
         reference_code(self.reference_code)
@@ -289,6 +292,11 @@ class SuiteTrainingArguments(
         tracker_names(self.report_to)
 
     @property
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of the training examples."""
+        return self.seed if self.data_seed is None or self.ignores_data_seed else self.data_seed
+
     def n_gpu(self) -> int:
         """At most 1: `DataParallel`, the trainer's way of using more in a process, scales the loss by their number."""
         return min(self.gpus_in_reach, 1)
