@@ -936,3 +936,36 @@ class LogHistoryTest(parameterized.TestCase):
         for number in range(1500):
             trainer.log({"number": number})
         self.assertEqual([line["number"] for line in trainer.state.log_history], list(range(500, 1500)))
+    def test_a_best_step_that_was_never_saved_is_not_missed_and_selects_nothing(self):
+        """Without --eval_steps an earlier version evaluated every 50 steps, and saved every 500."""
+        for recorded in (None, str(self.here / "checkpoint-3")):
+            state = self.state_at(self.here, best_model_checkpoint=recorded)
+            (self.here / "checkpoint-3").mkdir(exist_ok=True)
+            self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
+            check_best_is_there(self.here / "checkpoint-9")
+            take_up_best(state, self.here)
+            self.assertEqual((state.best_metric, state.best_model_checkpoint), (None, None))
+
+    @parameterized.parameters(
+        ({}, [], True, False), ({}, ["data"], True, True), ({"rows": "b"}, [], True, True),
+        ({"metric": "f1"}, [], True, True), ({"method": "score"}, [], True, True), ({"rows": "b"}, [], False, False),
+        ({"loss": "loss"}, [], True, True),
+    )  # fmt: skip
+    def test_scores_are_compared_if_they_are_of_the_same_rows_by_the_same_metric_and_method(
+        self, changed, reset, is_noted, differ
+    ):
+        """A checkpoint of an earlier version does not say by what it was selected."""
+
+        def described(rows="a", metric="accuracy", method="generate", loss=None):
+            part = set_of("rte", metrics=(metric,))
+            part.method = method
+            part.examples = [(text, "yes") for text in rows]
+            return describe_selection([part, set_of("test", selects=False)], loss)
+
+        checkpoint = self.here / "checkpoint-9"
+        checkpoint.mkdir()
+        write_manifest(checkpoint, details={"selects_by": described()} if is_noted else {})
+        start = Start(checkpoint, frozenset(reset))
+        self.assertEqual(scores_differ(start, described(**changed)), differ)
+        self.assertFalse(scores_differ(Start(), described(**changed)))
+

@@ -885,7 +885,9 @@ class TrainingTest(OwnStopRequests):
         directory = folder()
 
         def live():
-            trainer = make_trainer(13, 6 // world_size, 1, directory, save_strategy="steps", save_steps=100)
+            trainer = make_trainer(
+                13, 6 // world_size, 1, directory, save_strategy="steps", save_steps=100, logging_steps=100
+            )
             if Ranks.of_process().rank == asked % world_size:
                 trainer.stop.request("SIGTERM")
             trainer.train()

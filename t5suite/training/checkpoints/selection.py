@@ -48,8 +48,20 @@ def best_of_checkpoint(checkpoint) -> Path | None:
     if not state.best_global_step:
         return None
     sibling = Path(checkpoint).parent / f"checkpoint-{state.best_global_step}"
-    recorded = Path(state.best_model_checkpoint or sibling)
-    return recorded if recorded.is_dir() and not sibling.is_dir() else sibling
+    if sibling.is_dir():
+        return sibling
+    recorded = written_best(state)
+    if recorded is None:
+        return None
+    return recorded if recorded.is_dir() else sibling
+
+
+def written_best(state: TrainerState) -> Path | None:
+    """The folder of the best step's checkpoint; None if none was written: earlier versions evaluated at other steps."""
+    if state.best_model_checkpoint is None:
+        return None
+    folder = Path(state.best_model_checkpoint)
+    return folder if folder.name == f"checkpoint-{state.best_global_step}" else None
 
 
 def check_best_is_there(checkpoint) -> None:
@@ -92,7 +104,8 @@ def take_up_best(state: TrainerState, output_dir) -> None:
     in_this_run = Path(output_dir) / f"checkpoint-{state.best_global_step}"
     if in_this_run.is_dir():
         state.best_model_checkpoint = str(in_this_run)
-    if state.best_model_checkpoint is not None and Path(state.best_model_checkpoint).is_dir():
+    recorded = written_best(state)
+    if recorded is not None and recorded.is_dir():
         return
     logger.warning(
         "the best checkpoint so far, of step %d, is not there: the evaluations from here on select the best",
