@@ -614,6 +614,9 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step; if the run must stop, only the log that is due, one checkpoint, and the end."""
+        if self.accelerator.num_processes > 1:
+            # transformers gathers the losses of ranks at a log; here it would add what one rank has since the last.
+            self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         log_save_evaluate = functools.partial(
             super()._maybe_log_save_evaluate, tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs
         )
@@ -702,3 +705,4 @@ class SuiteTrainer(Seq2SeqTrainer):
             super()._load_best_model()
         else:
             load_weights(self.unwrapped_model(), best)
+        self.monitor.flush(self.state)
