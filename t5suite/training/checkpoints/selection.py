@@ -15,7 +15,8 @@ from transformers import TrainerState
 
 from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.manifests import damage
+from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest, damage
+from t5suite.training.checkpoints.starts import Start
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,32 @@ def check_best(best) -> None:
             "--allow_changed load_best_model_at_end,save_strategy,save_steps (leave --early_stopping_patience out, if "
             "it was given, and add its name there); or start anew with another --output_dir"
         )
+
+
+def scores_differ(start: Start, selects_by: dict | None) -> bool:
+    """Whether scores from here on cannot be compared with those of the checkpoint that a run begins with.
+
+    Args:
+      selects_by: what this run selects by (`eval_sets.describe_selection`), as the details of its checkpoints say it.
+    """
+    if start.checkpoint is None:
+        return False
+    if "data" in start.reset:
+        return True
+    if not (start.checkpoint / MANIFEST_FILE).is_file():  # Hugging Face's own
+        return False
+    selected_by = Manifest.read(start.checkpoint).details.get("selects_by")  # earlier versions have not written it
+    return None not in (selects_by, selected_by) and selects_by != selected_by
+
+
+def drop_best(state: TrainerState) -> None:
+    """Has no best score yet: those so far scored other data, or gave other scores. Early stopping counts anew."""
+    if state.best_global_step is not None:
+        logger.warning(
+            "step %d was the best so far, on other data or by another score; the evaluations from here on select",
+            state.best_global_step,
+        )
+    forget_best(state)
 
 
 def take_up_best(state: TrainerState, output_dir) -> None:
