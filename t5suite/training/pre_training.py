@@ -159,7 +159,8 @@ def note_pre_training_in_manifest(run, described: dict, trainer: PreTrainer) -> 
     run.update(model=describe_model(trainer.model), hub=hub_reads().described())
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
-    digest = hashlib.sha256(json.dumps(data_identity(described), sort_keys=True, default=str).encode()).hexdigest()
+    scored = [data_identity(described), described.get("examples")]
+    digest = hashlib.sha256(json.dumps(scored, sort_keys=True, default=str).encode()).hexdigest()
     trainer.checkpoints.run_details = run.checkpoint_details(selects_by={"text": ["loss", digest[:16]]})
 
 
