@@ -36,7 +36,7 @@ from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
 from t5suite.training.pre_training_trainer import make_pre_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
+from t5suite.training.run_directory import all_settings, choose_output_dir, follow_data_seed, run_directory
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -77,6 +77,7 @@ def main(argv=None) -> dict:
 def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, text_args, objective_args, _, args = arguments
+    follow_data_seed(run, args)
 
     # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
     steps.settle_pre_training_reads(model_args, text_args, run.hub_before)

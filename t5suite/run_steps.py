@@ -34,6 +34,7 @@ from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
+from t5suite.training.run_directory import follow_data_seed
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -119,6 +120,7 @@ def train_and_score(
     """
     plan = setup.plan
     arguments = setup.arguments
+    follow_data_seed(run, arguments.training)
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
     data = data_of(setup, learner)

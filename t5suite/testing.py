@@ -365,7 +365,7 @@ def tiny_trainer(
         model=model,
         args=arguments,
         train_dataset=features,
-        data=ExampleOrder(shuffled_order(len(features), arguments.seed)),
+        data=ExampleOrder(shuffled_order(len(features), arguments.order_seed)),
         collator=make_collator(model),
         processing_class=tokenizer,
     )

@@ -314,6 +314,65 @@ class OneTaskTest(SelectionTest):
             self.assertFalse(torch.equal(merged[f"{layer}.weight"], best[f"{layer}.base_layer.weight"]), layer)
 
 
+class OtherScoresTest(SelectionTest):
+    """Scores of other data or by another score are not compared with those so far, which were higher."""
+
+    def begin(self, series: dict, **settings):
+        """`(the run of another directory, ended, its last checkpoint)`."""
+        script = self.script(series, **settings)
+        self.start(script)
+        return script, self.directory / f"checkpoint-{self.settings['max_steps']}"
+
+    @pytest.mark.slow
+    def test_the_best_of_other_data_selects_nothing(self):
+        _, checkpoint = self.begin({"a": (9.0, 8.0)}, early_stopping_patience=2)
+        self.directory = folder() / "run"
+        script = self.script(
+            {"b": (9.0, 9.0, 1.0, 0.5, 2.0, 1.0)}, resume=str(checkpoint), reset="optimizer,schedule,data",
+            early_stopping_patience=2,
+        )  # fmt: skip
+        self.assert_best(script, self.start(script), 5)
+        self.assertEqual(script.steps, [3, 4, 5, 6])
+
+    @pytest.mark.slow
+    def test_the_best_by_another_score_selects_nothing(self):
+        """By accuracy step 2 of 1, 5, 4, 3 is the best one; by a loss that follows the same numbers, step 4 is."""
+        script = self.script({"a": (1.0, 5.0, 4.0, 3.0)}, of_loss=True)
+        self.die(script, "saved", 2)
+        self.settings |= {"metric_for_best_model": "loss", "allow_changed": "metric_for_best_model"}
+        self.assert_best(script, self.start(script), 4)
+
+    @pytest.mark.slow
+    def test_a_run_that_goes_on_with_the_same_scores_keeps_its_best(self):
+        script = self.script({"a": (1.0, 5.0, 4.0, 3.0)})
+        self.die(script, "saved", 2)
+        self.settings |= {"learning_rate": 1e-3, "allow_changed": "learning_rate"}
+        self.assert_best(script, self.start(script), 2)
+
+    @pytest.mark.slow
+    def test_the_best_of_tasks_begins_anew_where_no_weights_were_kept(self):
+        """In another directory, and in a run that chose by the average before."""
+        series = {"a": (9.0, 8.0, 1.0, 3.0, 2.0), "b": (9.0, 8.0, 2.0, 1.0, 0.0)}
+        first = {task: scores[:2] for task, scores in series.items()}
+        _, checkpoint = self.begin(first, select="per_task")
+        self.directory = folder() / "run"
+        script = self.script(series, resume=str(checkpoint), select="per_task")
+        self.start(script)
+        self.assert_steps_of_tasks(script, {"a": 4, "b": 3})
+        self.directory = folder() / "run"
+        script = self.script(series)
+        self.die(script, "saved", 2)
+        self.settings |= {"select": "per_task", "allow_changed": "select"}
+        self.start(script)
+        self.assert_steps_of_tasks(script, {"a": 4, "b": 3})
+
+    def assert_steps_of_tasks(self, script, steps: dict):
+        manifest = json.loads((self.directory / "manifest.json").read_text())
+        self.assertEqual({task: best["step"] for task, best in manifest["best_per_task"].items()}, steps)
+        for task, step in steps.items():
+            self.assert_weights(script, step, saved(self.directory / "best" / task), f"the best of {task}")
+
+
 class SeveralTasksTest(SelectionTest):
     """The means select one checkpoint, and each task's own scores another one each."""
 

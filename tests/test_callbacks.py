@@ -30,7 +30,9 @@ from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
-from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, take_up_best
+from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, scores_differ, take_up_best
+from t5suite.training.checkpoints.starts import Start
+from t5suite.training.eval_sets import describe_selection
 from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
 from t5suite.training.fine_tuning_trainer import example_namer, selection_metric, task_card_of, trainer_arguments
@@ -205,12 +207,35 @@ class BestPerTaskTest(parameterized.TestCase):
         if condition == "replaced":
             self.assertEqual((place / "weights").read_text(), "best")
             callback.check_weights("task-2")
-            self.assertEqual(callback.state_dict(), {"task-2": {"step": 2, "value": 1.0}})
+            self.assertEqual(callback.best, {"task-2": {"step": 2, "value": 1.0}})
+
+    @parameterized.parameters(("a", True, 1), ("a", False, 0), ("b", True, 0))
+    def test_best_steps_whose_weights_were_never_here_are_dropped(self, run_id, keeps_weights, num_kept):
+        """Those of another run, or of this one with --select average."""
+        callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=mock.Mock())
+        callback.folder("task-2").mkdir(parents=True)
+        write_manifest(callback.folder("task-2"))
+        (callback.directory / "manifest.json").write_text(json.dumps({"run_id": "a"}))
+        best = {"task-2": {"step": 2, "value": 1.0}}
+        no_warning = self.assertNoLogs("t5suite", "WARNING")
+        with no_warning if num_kept else self.assertLogs("t5suite", "WARNING"):
+            callback.load_state_dict({"best": best, "run_id": run_id, "keeps_weights": keeps_weights})
+        self.assertLen(callback.best, num_kept)
+        state = {"best": callback.best, "run_id": "a", "keeps_weights": True}
+        self.assertEqual(callback.state_dict(), state)
+        callback.save_weights = None
+        callback.load_state_dict({"best": best, "run_id": run_id, "keeps_weights": keeps_weights})
+        self.assertEqual(callback.state_dict(), {"best": best, "run_id": "a", "keeps_weights": False})
 
     def test_the_earliest_of_the_highest_numbers_is_the_best_and_later_equal_ones_are_noted_once(self):
+        """That of the untrained model (--eval_on_start) is none of them."""
         values, saved = iter((math.nan, 1.0, 3.0, 3.0, 2.0, 3.0, math.inf)), []
         report = lambda: SimpleNamespace(by_task={"rte": next(values)})
         callback = BestPerTaskCallback("runs/x", report, saved.append)
+        callback.report_of = lambda: SimpleNamespace(by_task={"rte": 3.0})
+        callback.on_evaluate(None, state(0), None)
+        self.assertEqual(callback.best, {})
+        callback.report_of = report
         for step in (1, 2, 3, 4, 5, 6, 7):
             callback.on_evaluate(None, state(step), None)
         self.assertEqual(callback.best, {"rte": {"step": 3, "value": 3.0, "equal_steps": [4, 6]}})
@@ -313,6 +338,8 @@ class ChoiceTest(parameterized.TestCase):
         ):  # fmt: skip
             (choice,) = self.choices(sets, (1.0, 3.0, 3.0, 2.0, 3.0), selection_metric=metric)
             self.assertEqual(choice, {"task": None, "step": 2, "by": compared, "equal_steps": [3, 5]})
+        # An earlier evaluation was of the untrained model, or of other data.
+        self.assertEqual(self.choices([own], (3.0, 1.0, 3.0, 3.0), best_step=3)[0]["equal_steps"], [4])
         # The log of an evaluation that another run has made is not there.
         self.assertEqual(self.choices([own], (1.0, 2.0), best_step=7)[0]["equal_steps"], [])
 
@@ -524,14 +551,19 @@ class HistoryTest(parameterized.TestCase):
         last = {"step": 6, "epoch": 0.0, "seconds": 402.5, "train/loss": 1.0}
         self.assertEqual(read_rows(directory / "metrics.jsonl"), [*lines, last])
 
-    def test_another_run_s_history_does_not_come_with_its_checkpoint(self):
+    @parameterized.parameters(True, False)
+    def test_another_run_s_history_does_not_come_with_its_checkpoint(self, has_lines):
+        """Nor where this run has logged a step and was killed before it had a checkpoint of its own."""
         _, saved, logs = self.begun("another")
         directory, *_ = self.begun()
-        (directory / "metrics.jsonl").unlink()
+        path = directory / "metrics.jsonl"
+        path.write_text('{"step": 5, "epoch": 1.25, "seconds": 1.0}\n')
+        if not has_lines:
+            path.unlink()
         metrics = MetricsCallback(directory, mock.Mock())
         metrics.load_state_dict(saved)
         metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=logs), None)
-        self.assertFalse((directory / "metrics.jsonl").exists())
+        self.assertEqual(path.read_text() if has_lines else path.exists(), "" if has_lines else False)
 
     def test_what_is_no_line_of_samples_is_named_and_the_others_stay(self):
         directory = Path(tempfile.mkdtemp())
@@ -913,6 +945,39 @@ class TakenUpBestTest(parameterized.TestCase):
             self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
             take_up_best(state, self.here)
             self.assertIsNone(state.best_global_step)
+
+    def test_a_best_step_that_was_never_saved_is_not_missed_and_selects_nothing(self):
+        """Without --eval_steps an earlier version evaluated every 50 steps, and saved every 500."""
+        for recorded in (None, str(self.here / "checkpoint-3")):
+            state = self.state_at(self.here, best_model_checkpoint=recorded)
+            (self.here / "checkpoint-3").mkdir(exist_ok=True)
+            self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
+            check_best_is_there(self.here / "checkpoint-9")
+            take_up_best(state, self.here)
+            self.assertEqual((state.best_metric, state.best_model_checkpoint), (None, None))
+
+    @parameterized.parameters(
+        ({}, [], True, False), ({}, ["data"], True, True), ({"rows": "b"}, [], True, True),
+        ({"metric": "f1"}, [], True, True), ({"method": "score"}, [], True, True), ({"rows": "b"}, [], False, False),
+        ({"loss": "loss"}, [], True, True),
+    )  # fmt: skip
+    def test_scores_are_compared_if_they_are_of_the_same_rows_by_the_same_metric_and_method(
+        self, changed, reset, is_noted, differ
+    ):
+        """A checkpoint of an earlier version does not say by what it was selected."""
+
+        def described(rows="a", metric="accuracy", method="generate", loss=None):
+            part = set_of("rte", metrics=(metric,))
+            part.method = method
+            part.examples = [(text, "yes") for text in rows]
+            return describe_selection([part, set_of("test", selects=False)], loss)
+
+        checkpoint = self.here / "checkpoint-9"
+        checkpoint.mkdir()
+        write_manifest(checkpoint, details={"selects_by": described()} if is_noted else {})
+        start = Start(checkpoint, frozenset(reset))
+        self.assertEqual(scores_differ(start, described(**changed)), differ)
+        self.assertFalse(scores_differ(Start(), described(**changed)))
 
     def test_a_run_does_not_go_on_without_its_best_checkpoint(self):
         self.state_at(self.here)

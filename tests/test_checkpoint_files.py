@@ -296,7 +296,8 @@ class DamageTest(parameterized.TestCase):
         of_run = json.loads((finished_run() / "manifest.json").read_text())
         self.assertEqual((manifest["step"], manifest["world_size"], manifest["format"]), (1, 1, 2))
         self.assertEqual(manifest["run_id"], of_run["run_id"])
-        self.assertEqual(manifest["details"], {"settings": of_run["fingerprint"]})
+        no_scores = {}
+        self.assertEqual(manifest["details"], {"settings": of_run["fingerprint"], "selects_by": no_scores})
         for name, record in manifest["files"].items():
             content = (checkpoint / name).read_bytes()
             self.assertEqual(record, {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()})

@@ -694,6 +694,18 @@ class ScriptArrivalTest(parameterized.TestCase):
             refused = changed_flags(script, manifest, flag_values(script, now))
             self.assertLessEqual(refused.keys(), changed_between(settings, self.settings_of_line(script, now)).keys())
 
+    @parameterized.parameters(
+        (50, {}, []), (25, {}, ["eval_steps"]), (50, {"load_best_model_at_end": False}, ["save_steps"])
+    )
+    def test_checkpoints_that_follow_evaluations_make_no_other_run(self, eval_steps, settings, expected):
+        """Without --eval_steps, an earlier version evaluated every 50 steps, and kept save_steps at 500."""
+        now = {
+            "load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": eval_steps,
+            "save_steps": eval_steps, **settings,
+        }  # fmt: skip
+        before = {**now, "eval_steps": 50, "save_steps": 500}
+        self.assertEqual(list(changed_between(before, now)), expected)
+
     @parameterized.parameters(([], "elsewhere"), (["--data_dir", "here"], "here"))
     def test_the_data_directory_of_the_environment_is_the_default(self, words, expected):
         os.environ["T5SUITE_DATA_DIR"] = "elsewhere"

@@ -129,8 +129,30 @@ class ValuesTest(parameterized.TestCase):
     def test_checkpoints_follow_evaluations(self):
         settings = parse("--eval_strategy", "steps", "--eval_steps", "30")
         self.assertEqual((settings["save_strategy"].value, settings["save_steps"]), ("steps", 30))
+        for flags, steps in ([], 50), (["--logging_steps", "30"], 30), (["--logging_steps", "0.25"], 0.25):
+            settings = parse("--eval_strategy", "steps", *flags)
+            self.assertEqual((settings["eval_steps"], settings["save_steps"]), (steps, steps), flags)
+        settings = parse("--eval_strategy", "steps", "--load_best_model_at_end", "False")
+        self.assertEqual((settings["eval_steps"], settings["save_steps"]), (50, 500))
         for flag in ("--eval_strategy", "--save_strategy"):
             self.assertFalse(parse(flag, "no")["load_best_model_at_end"])
+
+
+class DirectionTest(parameterized.TestCase):
+    """Of every score the highest is the best; the loss counts as its negative."""
+
+    @parameterized.parameters(([], ""), (["--metric_for_best_model", "wer"], " wer"))
+    def test_the_lowest_score_cannot_select(self, flags, named):
+        message = refusal("fine_tune_t5", [*flags, "--greater_is_better", "False"])
+        self.assertIn(f"--greater_is_better False: of --metric_for_best_model{named} the highest score is", message)
+
+    @parameterized.parameters(
+        ("fine_tune_t5", ["--metric_for_best_model=eval/loss", "--greater_is_better=False"]),
+        ("fine_tune_t5", ["--metric_for_best_model=wer", "--greater_is_better=True"]),
+        ("pre_train_t5", ["--greater_is_better=False"]),
+    )
+    def test_what_selects_anyhow_may_be_said(self, script, flags):
+        self.assertTrue(parse_flags(script, ["--use_cpu", *flags])["greater_is_better"])
 
 
 # What a sweep draws: every kind of value that W&B has.

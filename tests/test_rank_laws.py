@@ -631,9 +631,12 @@ class DecisionTest(OwnStopRequests):
 
         self.assertEqual(on_ranks(world_size, step), [late == 0] * world_size)
 
-    @parameterized.parameters((29.0, False, "steps"), (31.0, True, "steps"), (31.0, True, "no"))
+    @parameterized.parameters((29.0, False, "steps"), (31.0, True, "steps"), (31.0, True, "no"), (31.0, True, "epoch"))
     def test_minutes_count_over_restarts_and_the_last_step_is_logged_scored_and_saved(self, seconds, is_over, strategy):
-        """Of one minute, 30 seconds were before the restart; those between the processes count for nothing."""
+        """Of one minute, 30 seconds were before the restart; those between the processes count for nothing.
+
+        By epochs, the end of the epoch scores and saves.
+        """
         names = SimpleNamespace(value=strategy)
         args = SimpleNamespace(world_size=1, max_minutes=1.0, eval_strategy=names, save_strategy=names)
         with mock.patch("time.perf_counter") as clock:
@@ -652,7 +655,7 @@ class DecisionTest(OwnStopRequests):
         self.assertEqual(saved.stateful_callbacks["MaxMinutesCallback"]["attributes"], {"seconds_before": 0.0})
         self.assertEqual(control.should_training_stop, is_over)
         if is_over:
-            scores = strategy != "no"
+            scores = strategy == "steps"
             self.assertEqual((control.should_log, control.should_evaluate, control.should_save), (True, scores, scores))
 
     @parameterized.parameters(*SEVERAL)
@@ -789,8 +792,8 @@ def make_trainer(rows: int, batch_size: int, accumulation: int, output_dir=None,
         args = SuiteTrainingArguments(
             output_dir=str(output_dir or folder()), per_device_train_batch_size=batch_size,
             gradient_accumulation_steps=accumulation, num_train_epochs=1, learning_rate=1e-3, schedule="constant",
-            optim="sgd", logging_steps=1, eval_strategy="no", disable_tqdm=True, use_cpu=True, seed=0,
-            **{"save_strategy": "no", **settings},
+            optim="sgd", eval_strategy="no", disable_tqdm=True, use_cpu=True, seed=0,
+            **{"save_strategy": "no", "logging_steps": 1, **settings},
         )  # fmt: skip
         return CountingTrainer(
             model=copy.deepcopy(model).train(), args=args, train_dataset=encoded(rows),
@@ -809,6 +812,7 @@ def trained(rows, batch_size, accumulation, prepare=lambda trainer: None, **sett
     return {
         "numbers": [(line["loss"], line["grad_norm"]) for line in lines],
         "tokens": [line["tokens_seen"] for line in lines],
+        "mean_loss": trainer.state.log_history[-1]["train_loss"],
         "weights": digest_tensors(trainer.model.parameters()),
         "first_weight": trainer.model.shared.weight.detach().clone(),
         "skipped": trainer.updates.skipped_updates,
@@ -844,6 +848,12 @@ class TrainingTest(OwnStopRequests):
     @pytest.mark.quick_cases(1)
     def test_losses_gradients_tokens_and_weights_are_those_of_one_rank(self, world_size, batch_size, accumulation):
         self.check(world_size, batch_size, accumulation)
+
+    def test_the_mean_loss_of_a_run_is_of_all_ranks_where_no_update_is_logged(self):
+        expected = trained_by_one_rank()["mean_loss"]
+        for report in on_ranks(2, lambda: trained(7, 3, 1, logging_steps=9)):
+            self.assertEqual(report["numbers"], [])
+            self.assertAlmostEqual(report["mean_loss"], expected, delta=NEAR * expected)
 
     @parameterized.parameters((2, 3, 1), (3, 1, 2))
     @pytest.mark.slow
@@ -882,10 +892,13 @@ class TrainingTest(OwnStopRequests):
         self.check_stop(world_size, asked)
 
     def check_stop(self, world_size, asked):
+        """The checkpoint has the tokens of the update, too, though none was logged."""
         directory = folder()
 
         def live():
-            trainer = make_trainer(13, 6 // world_size, 1, directory, save_strategy="steps", save_steps=100)
+            trainer = make_trainer(
+                13, 6 // world_size, 1, directory, save_strategy="steps", save_steps=100, logging_steps=100
+            )
             if Ranks.of_process().rank == asked % world_size:
                 trainer.stop.request("SIGTERM")
             trainer.train()
@@ -895,6 +908,9 @@ class TrainingTest(OwnStopRequests):
         self.assertEqual([path.name for path in directory.glob("checkpoint-*")], ["checkpoint-1"])
         files = Manifest.read(directory / "checkpoint-1").files
         self.assertLen([name for name in files if "rank" in name], world_size)
+        state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
+        lengths = encoded(13).input_ids.lengths
+        self.assertEqual(state["num_input_tokens_seen"], sum(lengths[row] for row in shuffled_order(13, 0)(0)[:6]))
 
 
 def fails(stop) -> None:

@@ -654,15 +654,18 @@ class ScriptTest(parameterized.TestCase):
         with exits_with(78, "--max_steps 5 is less than the 6"):
             fine_tune_t5.main(later_wins([*FLAGS, "--max_steps", "5", "--output_dir", str(grown), "--extend"]))
 
+    @parameterized.parameters("steps", "epoch")
     @pytest.mark.slow
-    def test_a_budget_ends_a_run_as_its_steps_would(self):
+    def test_a_budget_ends_a_run_as_its_steps_would(self, strategy):
         directory = folder() / "run"
         flags = [*FLAGS, "--max_steps", "100000", "--max_minutes", "1e-4", "--output_dir", str(directory)]
+        flags = later_wins(flags, "--eval_strategy", strategy, "--save_strategy", strategy)
         results = fine_tune_t5.main(flags)
         self.assertIn("accuracy", results["tasks"]["sentiment"])
         manifest = json.loads((directory / "manifest.json").read_text())
         self.assertEqual((manifest["status"], manifest["training"]["steps"]), ("finished", 1))
-        self.assertTrue(any("eval/accuracy" in line for line in read_rows(directory / "metrics.jsonl")))
+        lines = read_rows(directory / "metrics.jsonl")
+        self.assertLen([line for line in lines if "eval/accuracy" in line], 1)
         state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
         self.assertGreater(state["stateful_callbacks"]["MaxMinutesCallback"]["attributes"]["seconds_before"], 0.006)
 

@@ -32,7 +32,14 @@ from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
 from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model, tiny_tokenizer
-from t5suite.training.run_directory import choose_output_dir, note_tokenizer, run_directory, take_directory
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.run_directory import (
+    choose_output_dir,
+    follow_data_seed,
+    note_tokenizer,
+    run_directory,
+    take_directory,
+)
 
 OWNER = """
 import sys, time
@@ -295,6 +302,28 @@ class OwnedTest(parameterized.TestCase):
         longer = len(tokenizer)
         with exits_with(78, f"it had {longer} pieces, and this one has {longer - 1}.*another run with --output_dir"):
             note_tokenizer(run, tiny_tokenizer())
+
+    def test_a_run_of_an_earlier_version_keeps_its_order_where_data_seed_had_no_effect(self):
+        settings = {"seed": 42, "data_seed": 7}
+        directory = folder()
+        new, args = opening.open_run(directory, settings), SuiteTrainingArguments(data_seed=7, use_cpu=True)
+        follow_data_seed(new, args)
+        self.assertEqual(args.order_seed, 7)
+        again = opening.open_run(directory, settings)
+        follow_data_seed(again, args)
+        self.assertEqual((again.resumed, args.order_seed), (True, 7))
+        del again.manifest["follows_data_seed"]
+        again.update()
+        for _ in range(2):
+            earlier = opening.open_run(directory, settings)
+            with self.assertLogs("t5suite", "WARNING"):
+                follow_data_seed(earlier, args)
+            self.assertEqual(args.order_seed, 42)
+        for _ in range(2):
+            allowed = opening.open_run(directory, {"seed": 42, "data_seed": 8}, allow_changed="data_seed")
+            args.data_seed = 8
+            follow_data_seed(allowed, args)
+            self.assertEqual(args.order_seed, 8)
 
     def test_a_directory_of_another_s_is_left_as_it_is(self):
         directory = folder()

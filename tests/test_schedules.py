@@ -232,6 +232,16 @@ class PlateauTest(parameterized.TestCase):
                 handler.on_evaluate(trainer.args, trainer.state, trainer.control, {"eval_selection": value})
             self.assertEqual(scheduler.reduction, reduction)
 
+    def test_the_values_of_other_data_are_not_compared_with_those_before(self):
+        scheduler = self.scheduler(patience=0)
+        for value, reduction in ((9.0, 1.0), (8.0, 0.5)):
+            scheduler.observe(value)
+            self.assertEqual(scheduler.reduction, reduction)
+        scheduler.forget_best()
+        for value, reduction in ((1.0, 0.5), (2.0, 0.5), (1.0, 0.25)):
+            scheduler.observe(value)
+            self.assertEqual(scheduler.reduction, reduction)
+
     def test_it_warms_up_and_stops_at_its_floor(self):
         scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
         self.assertEqual(rates(scheduler, 6), [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])

@@ -50,6 +50,11 @@ class PlateauLR(LambdaLR):
             self.num_bad = 0
             set_rates(self)
 
+    def forget_best(self) -> None:
+        """Compares with no value before the next one: they cannot be compared with it."""
+        self.best = None
+        self.num_bad = 0
+
     def get_lr(self) -> list[float]:
         """Base rates times the warm-up and all reductions so far."""
         return current_rates(self)

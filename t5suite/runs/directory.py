@@ -8,6 +8,7 @@
 `manifest.json` explains a run: its id, command, settings, versions, commit, data fingerprints, hardware and times.
 """
 
+import contextlib
 import datetime
 import hashlib
 import logging
@@ -70,10 +71,13 @@ class Run:
         """What earlier starts of this run have read from the hub; a new run has read nothing."""
         return (self.manifest.get("hub") or {}) if self.resumed else {}
 
-    @property
-    def checkpoint_details(self) -> dict:
-        """What its checkpoints record about it."""
-        return {"run_id": self.run_id, "details": {"settings": self.manifest["fingerprint"]}}
+    def checkpoint_details(self, selects_by: dict) -> dict:
+        """What its checkpoints record about it.
+
+        Args:
+          selects_by: the rows and metrics by which it selects them.
+        """
+        return {"run_id": self.run_id, "details": {"settings": self.manifest["fingerprint"], "selects_by": selects_by}}
 
     def update(self, **entries) -> None:
         """Adds entries to the manifest and writes it; the first call creates the directory."""
@@ -146,6 +150,13 @@ class Run:
         """Records in the manifest what the run was before."""
         entry = {"changed": {name: list(values) for name, values in changes.items()}, "at": current_time()}
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
+
+
+def run_id_of(directory) -> str | None:
+    """The id of the run that writes into a directory, as its manifest says; None without one."""
+    with contextlib.suppress(OSError, DataError, KeyError, TypeError):
+        return read_json(Path(directory) / MANIFEST)["run_id"]
+    return None
 
 
 def has_trained(directory) -> bool:

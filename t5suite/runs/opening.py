@@ -250,6 +250,7 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
         "command": [sys.argv[0], *without_secrets(argv)],
         "working_directory": redacted(os.getcwd()),
         "settings": public_settings(settings),
+        "follows_data_seed": True,  # in earlier versions --data_seed had no effect
         **loaded_software(),
         **COMMAND,
         "hardware": hardware(),

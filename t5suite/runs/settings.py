@@ -43,7 +43,15 @@ def changed_between(before: dict, now: dict) -> dict[str, tuple]:
         is_new_and_off = name not in before and not now.get(name)
         if before.get(name) != now.get(name) and not is_new_and_off:
             changes[name] = (before.get(name), now.get(name))
+    if saves_when_it_evaluates(now):
+        changes.pop("save_steps", None)  # eval_steps decides; an earlier version kept 500 without --eval_steps
     return changes
+
+
+def saves_when_it_evaluates(settings: dict) -> bool:
+    """Whether checkpoints are written at the evaluations, every `eval_steps`, so that each can be the best one."""
+    strategies = (settings.get("eval_strategy"), settings.get("save_strategy"))
+    return bool(settings.get("load_best_model_at_end")) and strategies == ("steps", "steps")
 
 
 def allowed_names(allow_changed: str | None) -> list[str]:

@@ -7,15 +7,19 @@
 PosixPath('runs/x/best/rte')
 """
 
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from t5suite.base.errors import CheckpointError
+from t5suite.runs.directory import run_id_of
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.committing import restore_weights
 from t5suite.training.checkpoints.manifests import Manifest, damage
+
+logger = logging.getLogger(__name__)
 
 
 class BestPerTaskCallback(Callback):
@@ -40,7 +44,9 @@ class BestPerTaskCallback(Callback):
         return self.directory / "best" / task
 
     def on_evaluate(self, args, state, control, **kwargs):
-        """Notes the tasks that have become better, and saves their weights."""
+        """Notes the tasks that have become better, and saves their weights; not before the first update."""
+        if state.global_step == 0:
+            return
         for task, value in self.report_of().by_task.items():
             if self._is_better(task, value):
                 self.best[task] = {"step": state.global_step, "value": value}
@@ -63,21 +69,36 @@ class BestPerTaskCallback(Callback):
             best["equal_steps"] = [*equal_steps, step]
 
     def state_dict(self) -> dict:
-        """The best steps so far."""
-        return self.best
+        """The best steps so far, and whether this run has their weights."""
+        return {"best": self.best, "run_id": run_id_of(self.directory), "keeps_weights": bool(self.save_weights)}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes up the best steps of the checkpoint that a run resumes from.
+        """Takes up the best steps of the checkpoint that a run resumes from, unless their weights were never here.
 
         Raises:
           CheckpointError: the weights of a best step are missing or damaged.
         """
-        self.best = state_dict
+        is_of_earlier_version = not isinstance(state_dict.get("keeps_weights"), bool)
+        if is_of_earlier_version:  # it was the best steps alone
+            self.best = state_dict
+        else:
+            self.best = state_dict["best"]
         if not self.save_weights:
             return
-        for task, best in state_dict.items():
+        if not is_of_earlier_version and self.best and not self._has_weights(state_dict):
+            logger.warning(
+                "--select per_task: the weights of the best steps so far are not in %s; each task's best is chosen "
+                "among the evaluations from here on",
+                self.directory,
+            )
+            self.best = {}
+        for task, best in self.best.items():
             restore_weights(self.folder(task))
             self.check_undamaged(task, best["step"])
+
+    def _has_weights(self, state_dict: dict) -> bool:
+        """Whether the run that wrote a state kept the weights of its best steps, in this directory."""
+        return state_dict["keeps_weights"] and state_dict["run_id"] == run_id_of(self.directory)
 
     def check_weights(self, task: str) -> None:
         """Refuses to score a task with other weights than those of its best step.

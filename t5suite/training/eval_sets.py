@@ -5,6 +5,8 @@
 ['mnli_matched', 'mnli_mismatched']
 """
 
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
+from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task, bind_compute_metrics
@@ -311,6 +314,21 @@ def widen_for_trained_answers(eval_sets: list[EvalSet], card: TaskCard | None) -
             answer_tokens = max(card.max_answer_tokens.values())
         if is_open(task):
             eval_set.max_target_tokens = max(eval_set.max_target_tokens, answer_tokens)
+
+
+def describe_selection(eval_sets: list[EvalSet], selection_metric: str | None) -> dict[str, list[str]]:
+    """What a run selects checkpoints by: of each set the method, the metrics, and a hash of what is read and expected.
+
+    >>> describe_selection([rte], None)
+    {'rte': ['generate', 'accuracy', '5f3a9c01d2e4b687']}
+    """
+    described = {}
+    for eval_set in eval_sets:
+        if eval_set.selects and eval_set.labelled:
+            metrics = eval_set.selected_by or " ".join(optimised_metrics(eval_set.task.entry))
+            digest = hashlib.sha256(json.dumps(eval_set.examples, default=str).encode()).hexdigest()
+            described[eval_set.name] = [eval_set.method, selection_metric or metrics, digest[:16]]
+    return described
 
 
 def warn_of_other_method(eval_sets: list[EvalSet], card: TaskCard | None) -> None:

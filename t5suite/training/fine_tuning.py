@@ -23,6 +23,7 @@ from t5suite.runs.directory import MANIFEST, read_manifest
 from t5suite.runs.opening import hub_before
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.distillation import note_teacher
+from t5suite.training.eval_sets import describe_selection
 from t5suite.training.fine_tuning_data import Data
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
@@ -180,7 +181,8 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
     )
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
-    trainer.checkpoints.run_details = run.checkpoint_details
+    selects_by = describe_selection(data.selecting, trainer.selection_metric)
+    trainer.checkpoints.run_details = run.checkpoint_details(selects_by)
 
 
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:

@@ -121,11 +121,15 @@ def invalid_answers(trainer: SuiteTrainer, name: str, step: int) -> dict:
 
 
 def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
-    """The steps whose evaluation gave the number of `step`; `eval/average` selects: by loss it is minus the loss."""
+    """The steps whose evaluation gave the number of `step`; `eval/average` selects: by loss it is minus the loss.
+
+    All are later ones: of equal steps the earliest is the best. An earlier evaluation with that number selects nothing:
+    it came before the first update (`--eval_on_start`), or scored other data.
+    """
     numbers = {line["step"]: line["eval/average"] for line in trainer.state.log_history if "eval/average" in line}
     if step not in numbers:
         return []
-    return [equal_step for equal_step, number in numbers.items() if equal_step != step and number == numbers[step]]
+    return [equal_step for equal_step, number in numbers.items() if equal_step > step and number == numbers[step]]
 
 
 def compared(trainer: SuiteTrainer, data: Data) -> str:

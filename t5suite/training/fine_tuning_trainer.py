@@ -114,7 +114,7 @@ def make_trainer(
     features = None
     if data.features:
         schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
-        order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
+        order, rates = make_epoch_order(data.features, names, mixing, schedule, args.order_seed)
         features = TokenArrays.concatenate(data.features)
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)

@@ -94,5 +94,6 @@ class MaxMinutesCallback(Callback, ExportableState):
             logger.info("--max_minutes %s: the time is up after step %d", args.max_minutes, state.global_step)
             control.should_training_stop = True
             control.should_log = True
-            control.should_evaluate = args.eval_strategy.value != "no"
-            control.should_save = args.save_strategy.value != "no"
+            # By epochs, the end of the epoch comes next, and evaluates and saves.
+            control.should_evaluate = args.eval_strategy.value == "steps"
+            control.should_save = args.save_strategy.value == "steps"

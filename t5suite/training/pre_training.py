@@ -12,6 +12,8 @@ and `pre_training_trainer` have the other ones.
 """
 
 import glob
+import hashlib
+import json
 from pathlib import Path
 
 from t5suite.base.hub_commits import hub_reads
@@ -21,6 +23,7 @@ from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
 from t5suite.runs.directory import default_output_dir
+from t5suite.runs.settings import data_identity
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
@@ -176,7 +179,9 @@ def note_pre_training_in_manifest(run, described: dict, trainer: PreTrainer) -> 
     run.update(model=describe_model(trainer.model), hub=hub_reads().described())
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
-    trainer.checkpoints.run_details = run.checkpoint_details
+    scored = [data_identity(described), described.get("examples")]
+    digest = hashlib.sha256(json.dumps(scored, sort_keys=True, default=str).encode()).hexdigest()
+    trainer.checkpoints.run_details = run.checkpoint_details(selects_by={"text": ["loss", digest[:16]]})
 
 
 def add_pre_training_callbacks(trainer: PreTrainer, directory, trackers) -> None:

@@ -105,9 +105,9 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
             trains=trains,
         )
     if objective_args.sentence_pairs:
-        examples = pair_data(text, train_collator, seed=args.seed, scoring=scoring)
+        examples = pair_data(text, train_collator, seed=args.order_seed, scoring=scoring)
     else:
-        examples = block_data(text, train_collator, seed=args.seed, weights=weights, scoring=scoring)
+        examples = block_data(text, train_collator, seed=args.order_seed, weights=weights, scoring=scoring)
     return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
 
 

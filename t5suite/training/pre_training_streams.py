@@ -87,12 +87,12 @@ def make_stream_loader(streamed: StreamedText, tokenizer, collator, args) -> Str
     """The loader of this rank's blocks.
 
     Args:
-      args: the training arguments: batch size, seed, ranks, workers.
+      args: the training arguments: batch size, seed of the order, ranks, workers.
     """
     settings = StreamSettings(
         tuple(collator.tokens_lengths),
         tuple(collator.weights),
-        args.seed,
+        args.order_seed,
         streamed.num_virtual_streams,
         streamed.buffer_size,
         streamed.settings.held_out_fraction,

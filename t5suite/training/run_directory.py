@@ -205,6 +205,26 @@ def remove_directory(directory: Path, new_folders: list[Path]) -> None:
             folder.rmdir()
 
 
+def follow_data_seed(run: Run, args) -> None:
+    """Has `--data_seed` decide the order of the examples, except in a run that began with an earlier version.
+
+    There it had no effect: such a run keeps its order, that of `--seed`.
+    """
+    if args.data_seed is None:
+        return
+    began_without = run.resumed and not run.manifest.get("follows_data_seed") and "data_seed" not in run.changed
+    args.ignores_data_seed = began_without
+    if began_without:
+        logger.warning(
+            "--data_seed %s has no effect: run %s began with an earlier version, which ordered examples by --seed %s",
+            args.data_seed,
+            run.run_id,
+            args.seed,
+        )
+    else:
+        run.update(follows_data_seed=True)
+
+
 def note_libraries(run: Run, libraries: Libraries) -> None:
     """Writes to the manifest which fast paths are off and what is used untested; warns if a resumed run has changed it.
 

@@ -5,7 +5,6 @@
 A checkpoint counts the lines that were written before it. A run that resumes from it drops all later lines.
 """
 
-import contextlib
 import itertools
 import json
 import logging
@@ -14,10 +13,9 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from t5suite.base.errors import DataError
-from t5suite.base.files import named_errors, read_json
+from t5suite.base.files import named_errors
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.runs.directory import MANIFEST, METRICS
+from t5suite.runs.directory import METRICS, run_id_of
 from t5suite.training.callback import Callback
 from t5suite.training.evaluation_report import report_metrics
 
@@ -49,18 +47,16 @@ class StepLines(Callback):
         if self.path.is_file():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {"num_lines": self.num_lines, "run_id": self.run_id()}
+        return {"num_lines": self.num_lines, "run_id": run_id_of(self.path.parent)}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes up the count of a checkpoint; the lines of another run's are not in this directory."""
-        is_same_run = self.run_id() is not None and state_dict.get("run_id") == self.run_id()
-        self.num_lines = state_dict["num_lines"] if is_same_run or self.path.is_file() else 0
-
-    def run_id(self) -> str | None:
-        """The id of the run that writes into the directory, as its manifest says."""
-        with contextlib.suppress(OSError, DataError, KeyError, TypeError):
-            return read_json(self.path.parent / MANIFEST)["run_id"]
-        return None
+        run_ids = (run_id_of(self.path.parent), state_dict.get("run_id"))
+        if None in run_ids:  # a directory without a manifest: its file is all there is
+            has_the_lines = self.path.is_file()
+        else:
+            has_the_lines = run_ids[0] == run_ids[1]
+        self.num_lines = state_dict["num_lines"] if has_the_lines else 0
 
     def add(self, line: dict) -> None:
         """Appends a line."""

@@ -31,7 +31,9 @@ from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.models.weights import load_weights
 from t5suite.optim.optimizers import make_optimizer
+from t5suite.optim.schedulers import PlateauLR
 from t5suite.training.batch_metrics import MeasuredLoss
+from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.restoring import (
@@ -48,8 +50,10 @@ from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.selection import (
     check_best,
+    drop_best,
     forget_undefined_best,
     note_nothing_selected,
+    scores_differ,
     selected_a_checkpoint,
     take_up_best,
 )
@@ -610,6 +614,9 @@ class SuiteTrainer(Seq2SeqTrainer):
             note_nothing_selected(self.state.global_step)
         # Seconds and rates of the whole training are those of all starts, as its loss is.
         self._initial_global_step = self.progress.seconds_from_step
+        if self.accelerator.num_processes > 1:
+            # transformers gathers the losses of ranks at a log; here it would add what one rank has since the last.
+            self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         return super()._finalize_training(trial, num_train_samples, start_time - self.progress.seconds_before)
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
@@ -676,8 +683,11 @@ class SuiteTrainer(Seq2SeqTrainer):
         if self.state.global_step > 0:
             # A restart comes after the first update. Early stopping would count this evaluation a second time.
             self.args.eval_on_start = False
-        take_up_best(self.state, self.args.output_dir)
         progress = self.progress_at_start
+        selects_by = self.checkpoints.run_details["details"].get("selects_by")
+        if self.start.keeps_steps and scores_differ(self.start, selects_by):
+            self._drop_best(progress)
+        take_up_best(self.state, self.args.output_dir)
         self.progress.take_up_saved(self.start, progress, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
@@ -685,8 +695,17 @@ class SuiteTrainer(Seq2SeqTrainer):
             self._globalstep_last_logged = progress["logged_step"]
             control.should_training_stop = progress["stopped"]
 
+    def _drop_best(self, progress: dict | None) -> None:
+        """Drops the best scores so far, which those from here on cannot be compared with; not a hook."""
+        drop_best(self.state)
+        if isinstance(self.lr_scheduler, PlateauLR):
+            self.lr_scheduler.forget_best()
+        if progress is not None:
+            progress["callbacks"].pop(BestPerTaskCallback.__name__, None)
+
     def _save_checkpoint(self, model, trial=None) -> None:
         """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
+        self.monitor.flush(self.state)
         self.store_flos()
         path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
         if self.args.push_to_hub and self.is_world_process_zero():

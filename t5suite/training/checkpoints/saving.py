@@ -62,7 +62,8 @@ class Checkpoints:
       stop: requests to stop (signals), which wait while a checkpoint is written.
 
     Attributes:
-      run_details: what every manifest says about the run: `run_id`, and in `details` the fingerprint of its settings.
+      run_details: what every manifest says about the run: `run_id`, and in `details` the fingerprint of its
+        settings and what it selects checkpoints by.
       task_card: the task card that every saved model gets (`t5suite.tasks.task_card`), or None.
     """
 

@@ -15,7 +15,8 @@ from transformers import TrainerState
 
 from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.manifests import damage
+from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest, damage
+from t5suite.training.checkpoints.starts import Start
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,20 @@ def best_of_checkpoint(checkpoint) -> Path | None:
     if not state.best_global_step:
         return None
     sibling = Path(checkpoint).parent / f"checkpoint-{state.best_global_step}"
-    recorded = Path(state.best_model_checkpoint or sibling)
-    return recorded if recorded.is_dir() and not sibling.is_dir() else sibling
+    if sibling.is_dir():
+        return sibling
+    recorded = written_best(state)
+    if recorded is None:
+        return None
+    return recorded if recorded.is_dir() else sibling
+
+
+def written_best(state: TrainerState) -> Path | None:
+    """The folder of the best step's checkpoint; None if none was written: earlier versions evaluated at other steps."""
+    if state.best_model_checkpoint is None:
+        return None
+    folder = Path(state.best_model_checkpoint)
+    return folder if folder.name == f"checkpoint-{state.best_global_step}" else None
 
 
 def check_best_is_there(checkpoint) -> None:
@@ -80,6 +93,32 @@ def check_best(best) -> None:
         )
 
 
+def scores_differ(start: Start, selects_by: dict | None) -> bool:
+    """Whether scores from here on cannot be compared with those of the checkpoint that a run begins with.
+
+    Args:
+      selects_by: what this run selects by (`eval_sets.describe_selection`), as the details of its checkpoints say it.
+    """
+    if start.checkpoint is None:
+        return False
+    if "data" in start.reset:
+        return True
+    if not (start.checkpoint / MANIFEST_FILE).is_file():  # Hugging Face's own
+        return False
+    selected_by = Manifest.read(start.checkpoint).details.get("selects_by")  # earlier versions have not written it
+    return None not in (selects_by, selected_by) and selects_by != selected_by
+
+
+def drop_best(state: TrainerState) -> None:
+    """Has no best score yet: those so far scored other data, or gave other scores. Early stopping counts anew."""
+    if state.best_global_step is not None:
+        logger.warning(
+            "step %d was the best so far, on other data or by another score; the evaluations from here on select",
+            state.best_global_step,
+        )
+    forget_best(state)
+
+
 def take_up_best(state: TrainerState, output_dir) -> None:
     """Finds the best checkpoint of a resumed run again, also in a directory that was moved or copied.
 
@@ -92,7 +131,8 @@ def take_up_best(state: TrainerState, output_dir) -> None:
     in_this_run = Path(output_dir) / f"checkpoint-{state.best_global_step}"
     if in_this_run.is_dir():
         state.best_model_checkpoint = str(in_this_run)
-    if state.best_model_checkpoint is not None and Path(state.best_model_checkpoint).is_dir():
+    recorded = written_best(state)
+    if recorded is not None and recorded.is_dir():
         return
     logger.warning(
         "the best checkpoint so far, of step %d, is not there: the evaluations from here on select the best",

@@ -256,6 +256,9 @@ class SuiteTrainingArguments(
     )
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
+    # A run that began with an earlier version, in which --data_seed had no effect.
+    ignores_data_seed = False
+
     def __post_init__(self):
         self._settle_output_dir()
         reference_code(self.reference_code)
@@ -266,6 +269,7 @@ class SuiteTrainingArguments(
         sort_out_names(self)
         parse_reset(self.reset)
         metric = _name_in_results(self.metric_for_best_model)
+        self._check_direction(metric)
         # Otherwise Trainer sets it to `loss` below.
         self.metric_for_best_model = "selection"
         self.greater_is_better = True
@@ -289,6 +293,11 @@ class SuiteTrainingArguments(
         tracker_names(self.report_to)
 
     @property
+    def order_seed(self) -> int:
+        """The seed of the order of the training examples."""
+        return self.seed if self.data_seed is None or self.ignores_data_seed else self.data_seed
+
+    @property
     def n_gpu(self) -> int:
         """At most 1: `DataParallel`, the trainer's way of using more in a process, scales the loss by their number."""
         return min(self.gpus_in_reach, 1)
@@ -309,6 +318,15 @@ class SuiteTrainingArguments(
         if self.evaluates_by_tokens:
             self.per_device_eval_batch_size = EVAL_ROWS
 
+    def _check_direction(self, metric: str | None) -> None:
+        """Refuses to select by the lowest score; the loss counts as its negative, so that its lowest is the best."""
+        if self.greater_is_better is False and metric != "loss":
+            named = "of --metric_for_best_model" if metric is None else f"of --metric_for_best_model {metric}"
+            raise ConfigError(
+                f"--greater_is_better False: {named} the highest score is the best; have the metric return its "
+                "negative, or select by --metric_for_best_model loss"
+            )
+
     def _settle_saving(self) -> None:
         """To load the best checkpoint at the end, saves when the model is evaluated (--save_strategy best stays)."""
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
@@ -317,7 +335,9 @@ class SuiteTrainingArguments(
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
             self.save_strategy = SaveStrategy(self.eval_strategy.value)
-            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
+            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is None:
+                self.save_steps = self.logging_steps  # transformers evaluates then
+            elif self.eval_strategy == IntervalStrategy.STEPS:
                 self.save_steps = self.eval_steps
 
 

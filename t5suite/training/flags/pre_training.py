@@ -209,5 +209,8 @@ class PreTrainerArguments(SuiteTrainingArguments):
             if "generates" in facts_of_flag.get("marks", "") and getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
 
+    def _check_direction(self, metric: str | None) -> None:
+        """Any: pre-training is selected by loss, whose lowest value is the best."""
+
 
 PRE_TRAINING_ARGUMENTS = (ModelArguments, TextArguments, ObjectiveArguments, RunArguments, PreTrainerArguments)

@@ -76,11 +76,9 @@ class StepMonitor(Callback):
             self._excluded_since = None
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Starts excluding time if an evaluation or a checkpoint comes next; the latter saves the counted tokens."""
+        """Starts excluding time if an evaluation or a checkpoint comes next."""
         if control.should_evaluate or control.should_save:
             self._excluded_since = time.perf_counter()
-        if control.should_save:
-            self.flush(state)
 
     def timed(self, batches: Iterator) -> Iterator:
         """Yields the same batches and measures the waiting time, except while time is excluded."""
