@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
@@ -20,7 +21,9 @@ from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback,
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
+from t5suite.data.batches.training_data import Mixing
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
@@ -38,6 +41,7 @@ from t5suite.training.checkpoints.restoring import (
 )
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
+from t5suite.training.fine_tuning_trainer import example_order
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 COMMON = ["--config_overrides", SHAPE, "--dropout_rate", "0.1", "--max_eval_samples", "8", "--disable_tqdm", "True",
@@ -287,6 +291,40 @@ class RestoringTest(parameterized.TestCase):
         self.assertEqual([group["lr"] for group in later.param_groups], [0.2, 2.0])
         for _ in range(2):
             going_on.step(1.0)
+    @parameterized.product(mixes=(False, True), stops=((5,), (2, 4)))
+    def test_a_begun_epoch_keeps_its_order_where_updates_of_other_sizes_go_on(self, mixes, stops):
+        """Each row of one task comes once an epoch; by brute force, all starts take the examples of the first's epoch."""
+        lengths = np.random.default_rng(0).integers(2, 60, 70)
+        parts = (lengths[:50], lengths[50:]) if mixes else (lengths,)
+        features = [
+            TokenArrays.from_columns({"input_ids": [[7] * n for n in part], "labels": [[1]] * len(part)})
+            for part in parts
+        ]
+
+        def order_of(update_size):
+            args = SimpleNamespace(
+                train_batch_size=update_size, gradient_accumulation_steps=1, world_size=1, num_train_epochs=9,
+                max_steps=-1, train_sampling_strategy="group_by_length", seed=3,
+            )  # fmt: skip
+            return example_order(features, ["a", "b"][: len(features)], args, Mixing())[0]
+
+        first_epoch = [f"a.train:{index}" for index in order_of(4).order(0)]
+        seen, step, position = [], 0, None
+        for update_size, stop in zip((4, 6, 9), (*stops, None)):
+            data = order_of(update_size)
+            data.name_example = "a.train:{}".format
+            if position is not None:
+                data.load(Start(Path(f"old/checkpoint-{step}"), restart=True, position=position), update_size)
+            while len(seen) < 70 if stop is None else step < stop:
+                step += 1
+                seen += data.examples_of(step, update_size)
+            num_seen = data.seen(step, update_size)
+            self.assertLen(seen, num_seen)
+            position = Position(num_seen, update_size=data.update_size_of_order(num_seen, update_size))
+        self.assertEqual(seen[:70], first_epoch)
+        second_epoch = [f"a.train:{index}" for index in order_of(update_size).order(1)]
+        self.assertEqual(seen[70:], second_epoch[: len(seen) - 70])
+
         self.assertEqual([group["lr"] for group in later.param_groups], [0.05, 0.5])
 
     def test_a_rank_that_the_checkpoint_does_not_have_draws_numbers_of_its_own(self):
@@ -513,9 +551,9 @@ class StartTest(parameterized.TestCase):
         old, new = folder(), folder()
         first = self.checkpoint(old, 4)
         start = choose_start(new, str(first))
-        self.assertEqual(start, Start(first, restart=True, position=Position(examples=29)))
+        self.assertEqual(start, Start(first, restart=True, position=Position(29, update_size=8)))
         latest = self.checkpoint(new, 3)
-        self.assertEqual(choose_start(new, str(first)), Start(latest, position=Position(examples=21)))
+        self.assertEqual(choose_start(new, str(first)), Start(latest, position=Position(21, update_size=8)))
 
     def files_of(self, run, step, run_id="a", settings="s") -> Path:
         """What stands for a checkpoint: its optimizer's file, its position and its manifest."""
@@ -581,7 +619,7 @@ class StartTest(parameterized.TestCase):
         self.assertEqual((start.checkpoint, start.reset, start.restart), (first, {"schedule", "optimizer"}, True))
         self.checkpoint(run, 5, "schedule,optimizer")
         again = choose_start(run, "auto", "schedule,optimizer")
-        self.assertEqual((again.reset, again.position), (frozenset(), Position(37, 3, "optimizer,schedule")))
+        self.assertEqual((again.reset, again.position), (frozenset(), Position(37, 3, "optimizer,schedule", 8)))
         self.assertEqual(choose_start(run, "auto", "data").reset, {"data"})
 
     def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):

@@ -7,6 +7,7 @@
 
 import bisect
 import copy
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -109,12 +110,11 @@ def make_trainer(
       loss: replaces the one that goes with the model (`trainer.SuiteTrainer`).
     """
     names = [part.task.name for part in data.training_sets]
-    order = None
+    order = ExampleOrder()
     rates = {}
     features = None
     if data.features:
-        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
-        order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
+        order, rates = example_order(data.features, names, args, mixing)
         features = TokenArrays.concatenate(data.features)
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
@@ -124,7 +124,7 @@ def make_trainer(
         model=model,
         args=trainer_arguments(args, data.selecting),
         train_dataset=features,
-        data=ExampleOrder(order, example_namer(names, data.features)),
+        data=order,
         collator=with_transform(collator, plug_ins),
         make_evaluator=lambda trainer: evaluator_of(trainer, collator, tokenizer),
         eval_sets=data.selecting,
@@ -141,6 +141,20 @@ def make_trainer(
 
 def trainer_arguments(args, eval_sets: list[EvalSet]):
     """The trainer's own copy of the training arguments: without sets to evaluate, it evaluates and selects nothing."""
+def example_order(
+    features: list[TokenArrays], names: list[str], args, mixing: Mixing
+) -> tuple[ExampleOrder, dict[str, float]]:
+    """The order of the training examples, and `{task: mixing rate}`."""
+    schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
+    make_order = functools.partial(make_epoch_order, features, names, mixing, schedule, args.seed)
+    epoch_order, rates = make_order()
+
+    def order_by_update_size(examples: int):
+        return make_order(examples)[0]
+
+    return ExampleOrder(epoch_order, example_namer(names, features), order_by_update_size), rates
+
+
     args = copy.copy(args)
     if not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False

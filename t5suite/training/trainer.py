@@ -488,7 +488,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             callbacks=self.callback_handler.callbacks,
         )
         num_seen = self.data.seen(self.state.global_step, self.update_size())
-        position = Position(num_seen, self.start.schedule_start, self.start.parts_reset)
+        position = Position(
+            num_seen,
+            self.start.schedule_start,
+            self.start.parts_reset,
+            self.data.update_size_of_order(num_seen, self.update_size()),
+        )
         self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, position)
         self.data.save(folder)
         if self.args.should_save:
