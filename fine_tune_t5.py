@@ -30,6 +30,7 @@ from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
+from t5suite.training.fine_tuning_trainer import mixing_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
@@ -96,7 +97,9 @@ def show(setup: RunSetup) -> dict:
     name = arguments.model.model_name_or_path
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name)
     data = data_of(setup, Learner(tokenizer, model, encoding))
-    return print_dry_run(setup.settings, setup.changed, data, encoding, lengths_of(arguments.data), arguments.training)
+    lengths = lengths_of(arguments.data)
+    mixing = mixing_by_flags(arguments)
+    return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
 
 
 def score_checkpoints(setup: RunSetup) -> dict:

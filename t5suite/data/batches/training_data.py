@@ -264,7 +264,7 @@ def make_epoch_order(
         rates = dict.fromkeys(names, 1.0)
         if mixing.strategy == "proportional":
             rates = mixing_rates(dict(zip(names, sizes, strict=True)), mixing.limit, mixing.temperature)
-        epoch_length = int(sum(min(size, mixing.limit or size) for size in sizes))
+        epoch_length = examples_an_epoch(sizes, mixing)
         epochs = schedule.num_epochs
         if schedule.max_steps > 0:
             epochs = schedule.max_steps / math.ceil(epoch_length / schedule.update_size)
