@@ -226,7 +226,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _add_own_callbacks(self) -> None:
         """Adds the suite's callbacks, in the order in which they are called."""
         args = self.args
-        for callback in (self.updates, self.progress, *limit_callbacks(args), self.monitor):
+        for callback in (self.updates, self.progress, *limit_callbacks(args, self.progress), self.monitor):
             self.add_callback(callback)
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
