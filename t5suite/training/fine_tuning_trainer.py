@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 from transformers import EarlyStoppingCallback
+from transformers.trainer_utils import SaveStrategy
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import Libraries
@@ -86,11 +87,12 @@ def distilled_loss_by_flags(model, tokenizer, data: Data, arguments) -> Distille
 
 def check_patience(patience: int, args) -> None:
     """Refuses early stopping in a run that selects no checkpoint."""
-    if not args.load_best_model_at_end:
-        raise ConfigError(
-            f"--early_stopping_patience {patience} has nothing to wait for; evaluate with --eval_strategy epoch (or "
-            "steps, with --eval_steps) and leave --load_best_model_at_end on"
-        )
+    if args.load_best_model_at_end:
+        return
+    remedy = "evaluate with --eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on"
+    if args.save_strategy == SaveStrategy.NO:
+        remedy = "--save_strategy no writes no checkpoint, so that none can be the best; leave it out"
+    raise ConfigError(f"--early_stopping_patience {patience} has nothing to wait for; {remedy}")
 
 
 def make_trainer(
@@ -139,8 +141,6 @@ def make_trainer(
     return trainer, rates
 
 
-def trainer_arguments(args, eval_sets: list[EvalSet]):
-    """The trainer's own copy of the training arguments: without sets to evaluate, it evaluates and selects nothing."""
 def example_order(
     features: list[TokenArrays], names: list[str], args, mixing: Mixing
 ) -> tuple[ExampleOrder, dict[str, float]]:
@@ -155,6 +155,8 @@ def example_order(
     return ExampleOrder(epoch_order, example_namer(names, features), order_by_update_size), rates
 
 
+def trainer_arguments(args, eval_sets: list[EvalSet]):
+    """The trainer's own copy of the training arguments: without sets to evaluate, it evaluates and selects nothing."""
     args = copy.copy(args)
     if not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False
