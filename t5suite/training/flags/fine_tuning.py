@@ -8,6 +8,7 @@ All fields of Hugging Face's `Seq2SeqTrainingArguments` are flags too, with the 
 the field is redefined here. Every flag has a default.
 """
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from t5suite.training.optimization import check_schedule, sort_out_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
+logger = logging.getLogger(__name__)
 # The default of --per_device_eval_batch_size when rows are counted.
 EVAL_ROWS = 64
 # Of `torch.compile`, which looks at the name when the first batch is compiled.
@@ -322,6 +324,7 @@ class SuiteTrainingArguments(
 
 
 def _name_in_results(metric: str | None) -> str | None:
+        self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
     """A metric's name without `eval/` (as it is logged) or `eval_` (as in Trainer)."""
     return metric.removeprefix("eval_").removeprefix("eval/") if metric else metric
 
@@ -330,6 +333,39 @@ def _advice_on(error: Exception) -> str:
     for part, advice in ADVICE.items():
         if part in str(error):
             return advice
+def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
+    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do."""
+    asked = args.saving_asked
+    idle = [name for name in asked if asked[name] != getattr(args, name)]
+    if args.save_strategy != SaveStrategy.STEPS:
+        idle.append("save_steps")
+    idle = [name for name in asked if name in idle and name in args.flags_given]
+    if not idle:
+        return
+    given = " ".join(f"--{name} {_flag_text(asked[name])}" for name in idle)
+    if not args.load_best_model_at_end:
+        strategy = args.save_strategy.value
+        logger.warning("%s has no effect: it belongs to --save_strategy steps, and this is %s", given, strategy)
+        return
+    interval = f"--eval_strategy {args.eval_strategy.value}"
+    if args.eval_strategy == IntervalStrategy.STEPS:
+        interval += f" --eval_steps {args.eval_steps:g}"
+    wanted = f"--eval_strategy {asked['save_strategy'].value}"
+    if "save_steps" in idle:
+        wanted = f"--eval_strategy steps --eval_steps {asked['save_steps']:g}"
+    logger.warning(
+        "%s has no effect: the best checkpoint is loaded at the end, so each is written when the model is evaluated, "
+        "by %s; give %s, or --load_best_model_at_end False",
+        given,
+        interval,
+        wanted,
+    )
+
+
+def _flag_text(value: SaveStrategy | float) -> str:
+    return value.value if isinstance(value, SaveStrategy) else f"{value:g}"
+
+
     return ""
 
 
