@@ -279,11 +279,14 @@ class FlagsTest(parameterized.TestCase):
         self.assertNotIn("no effect", messages.getvalue())
 
     def test_a_run_names_flags_without_effect_and_packing_where_blocks_fill_their_rows(self):
-        flags = ["--pack", "--inputs_length", "64", "--text_column_name", "body"]
+        flags = ["--pack", "--inputs_length", "64", "--text_column_name", "body", "--dataloader_drop_last", "True"]
+        flags += ["--include_num_input_tokens_seen", "True"]
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages):
             run(*flags, "--train_file", str(written("a.txt", TEXT.encode())), "--dry_run")
-        self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), ["text_column_name", "pack"])
+        expected = ["text_column_name", "dataloader_drop_last", "include_num_input_tokens_seen"]
+        named = re.findall(r"--(\w+) has no effect", messages.getvalue())
+        self.assertCountEqual(named, [*expected, "pack"])
 
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
         settings = settings_of_a_run_without_accelerator()
@@ -388,6 +391,13 @@ class ObjectivesTest(parameterized.TestCase):
         np.testing.assert_allclose(losses(packed), losses(apart), rtol=2e-6)
         np.testing.assert_allclose(losses(packed, "train/grad_norm"), losses(apart, "train/grad_norm"), rtol=1e-5)
         self.assertEqual(losses(packed, "train/tokens_seen"), losses(apart, "train/tokens_seen"))
+
+    @pytest.mark.slow
+    def test_tokens_are_counted_once_though_hugging_faces_count_is_asked_for(self):
+        flags = ["--train_file", text(), "--inputs_length", "32", "--max_steps", "2"]
+        _, plain = run_of(*flags)
+        _, counted = run_of(*flags, "--include_num_input_tokens_seen", "True")
+        self.assertEqual(losses(counted, "train/tokens_seen"), losses(plain, "train/tokens_seen"))
 
     @parameterized.parameters(
         (["--objective", "masked_lm"], "seq2seq", "masked_lm is for masked models, not seq2seq"),

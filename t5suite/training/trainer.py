@@ -91,6 +91,8 @@ def stock_arguments(args):
     args.report_to = []  # our trackers mirror metrics.jsonl
     args.auto_find_batch_size = False  # a micro-batch that does not fit is halved in place
     args.logging_nan_inf_filter = False  # the guard handles non-finite losses
+    args.bf16_full_eval = False  # the trainer would leave the model on the CPU until its own evaluation
+    args.fp16_full_eval = False
     return args
 
 
@@ -160,6 +162,8 @@ class SuiteTrainer(Seq2SeqTrainer):
     ):
         require_proved("training_loop")
         args = kwargs["args"] = stock_arguments(kwargs["args"])
+        if self.counts_tokens:
+            args.include_num_input_tokens_seen = "no"  # the monitor counts them
         check_compile_mode(args)
         self.libraries = libraries or choose_libraries(args.reference_code, args.allow_untested_libraries)
         self.uploads = HubUploads(args)

@@ -256,6 +256,13 @@ class SuiteTrainingArguments(
     deepspeed_overrides: str | None = flag(
         None, "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value.", theme="devices"
     )
+    # Both are on: with False a run trains and evaluates all the same, and says so.
+    do_train: bool = flag(
+        True, "A run trains, unless --eval_only.", theme="rest", change="nothing", needs="Hugging Face's scripts"
+    )
+    do_eval: bool = flag(
+        True, "A run evaluates as --eval_strategy says.", theme="rest", change="nothing", needs="Hugging Face's scripts"
+    )
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
     def __post_init__(self):
@@ -271,6 +278,7 @@ class SuiteTrainingArguments(
         # Otherwise Trainer sets it to `loss` below.
         self.metric_for_best_model = "selection"
         self.greater_is_better = True
+        do_eval = self.do_eval  # Trainer sets it, too
         if not torch.accelerator.is_available():
             # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
             self.use_cpu = True
@@ -284,6 +292,7 @@ class SuiteTrainingArguments(
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{error}{_advice_on(error)}") from None
         self.metric_for_best_model = metric
+        self.do_eval = do_eval
         begin_sharding(self)
         check_schedule(self)
         if self.profile is not None:
@@ -315,6 +324,7 @@ class SuiteTrainingArguments(
         """To load the best checkpoint at the end, saves when the model is evaluated (--save_strategy best stays)."""
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
+        self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
         if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
@@ -323,16 +333,6 @@ class SuiteTrainingArguments(
                 self.save_steps = self.eval_steps
 
 
-def _name_in_results(metric: str | None) -> str | None:
-        self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
-    """A metric's name without `eval/` (as it is logged) or `eval_` (as in Trainer)."""
-    return metric.removeprefix("eval_").removeprefix("eval/") if metric else metric
-
-
-def _advice_on(error: Exception) -> str:
-    for part, advice in ADVICE.items():
-        if part in str(error):
-            return advice
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
     """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do."""
     asked = args.saving_asked
@@ -366,6 +366,15 @@ def _flag_text(value: SaveStrategy | float) -> str:
     return value.value if isinstance(value, SaveStrategy) else f"{value:g}"
 
 
+def _name_in_results(metric: str | None) -> str | None:
+    """A metric's name without `eval/` (as it is logged) or `eval_` (as in Trainer)."""
+    return metric.removeprefix("eval_").removeprefix("eval/") if metric else metric
+
+
+def _advice_on(error: Exception) -> str:
+    for part, advice in ADVICE.items():
+        if part in str(error):
+            return advice
     return ""
 
 
