@@ -90,7 +90,7 @@ class StepMonitorTest(parameterized.TestCase):
     def test_a_checkpoint_s_state_has_every_token_so_far(self):
         monitor = self.monitored()
         monitor.count(None, batch(1, 5))
-        monitor.on_step_end(None, self.state, SimpleNamespace(should_evaluate=False, should_save=True))
+        monitor.flush(self.state)
         self.assertEqual(self.state.num_input_tokens_seen, 105)
 
     def test_utilisation_counts_three_passes_of_every_row(self):

@@ -59,7 +59,8 @@ RUNS = {
     "pre_training": (pre_train_t5, [*COMMON, *BY_STEPS, "--max_steps", "7", "--per_device_train_batch_size", "4",
         "--inputs_length", "32"]),
     "pre_training_by_epochs": (pre_train_t5, [*COMMON, "--logging_strategy", "epoch", "--eval_strategy", "no",
-        "--save_strategy", "no", "--max_steps", "4", "--per_device_train_batch_size", "4", "--inputs_length", "32"]),
+        "--save_strategy", "no", "--max_steps", "8", "--per_device_train_batch_size", "4", "--inputs_length", "32",
+        "--learning_rate", "0.1", "--schedule", "constant"]),
 }  # fmt: skip
 
 
@@ -168,7 +169,7 @@ class ExactResumeTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("by_epochs", 1), ("by_epochs", 4), ("by_epochs", 8), ("by_steps", 2), ("by_steps", 7), ("stopping_early", 5),
-        ("stopping_early", 6), ("pre_training", 3), ("pre_training", 7), ("pre_training_by_epochs", 3),
+        ("stopping_early", 6), ("pre_training", 3), ("pre_training", 7), ("pre_training_by_epochs", 7),
     )  # fmt: skip
     def test_stopped_in_any_step(self, name, step):
         directory = Path(tempfile.mkdtemp()) / "run"

@@ -697,6 +697,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial=None) -> None:
         """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
         self.store_flos()
+        self.monitor.flush(self.state)
         path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
         if self.args.push_to_hub and self.is_world_process_zero():
             announce = functools.partial(self.callback_handler.on_push_begin, self.args, self.state, self.control)

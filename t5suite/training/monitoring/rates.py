@@ -76,11 +76,9 @@ class StepMonitor(Callback):
             self._excluded_since = None
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Starts excluding time if an evaluation or a checkpoint comes next; the latter saves the counted tokens."""
+        """Starts excluding time if an evaluation or a checkpoint comes next."""
         if control.should_evaluate or control.should_save:
             self._excluded_since = time.perf_counter()
-        if control.should_save:
-            self.flush(state)
 
     def timed(self, batches: Iterator) -> Iterator:
         """Yields the same batches and measures the waiting time, except while time is excluded."""
@@ -120,7 +118,7 @@ class StepMonitor(Callback):
             return 0
 
     def flush(self, state) -> None:
-        """Adds the tokens counted so far to `state.num_input_tokens_seen`, which checkpoints save."""
+        """Adds the tokens counted so far to `state.num_input_tokens_seen`; called before a checkpoint saves them."""
         if self._unreported is not None:
             tokens = int(self.reduce(self._unreported))
             if self.keeps_count:
