@@ -30,7 +30,8 @@ from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.fine_tuning_trainer import mixing_by_flags
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
@@ -62,7 +63,9 @@ def main(argv=None) -> dict:
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
-    if not trains:
+    if trains:
+        warn_of_idle_saving_flags(args)
+    else:
         steps.warn_of_trained_rows(arguments, plan)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
@@ -96,7 +99,9 @@ def show(setup: RunSetup) -> dict:
     name = arguments.model.model_name_or_path
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name)
     data = data_of(setup, Learner(tokenizer, model, encoding))
-    return print_dry_run(setup.settings, setup.changed, data, encoding, lengths_of(arguments.data), arguments.training)
+    lengths = lengths_of(arguments.data)
+    mixing = mixing_by_flags(arguments)
+    return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
 
 
 def score_checkpoints(setup: RunSetup) -> dict:

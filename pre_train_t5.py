@@ -25,6 +25,7 @@ from t5suite.run_steps import trackers_of, train
 from t5suite.training import pre_training as steps
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.starts import resume_choice
+from t5suite.training.flags.fine_tuning import warn_of_idle_saving_flags
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
@@ -56,6 +57,8 @@ def main(argv=None) -> dict:
     libraries = libraries_of(args)
     forget_hub_reads()
     steps.warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
+    if trains:
+        warn_of_idle_saving_flags(args)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or the existing one of this run.

@@ -58,7 +58,7 @@ from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.flags.adapters import adapt_by_flags
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
 from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
@@ -460,6 +460,7 @@ class FineTuner:
         """The script's steps 4 to 9; the model is loaded already."""
         changed = changed_settings(self.arguments)
         steps.warn_of_idle_flags(changed, self.plan, True, predicts=self.args.do_predict)
+        warn_of_idle_saving_flags(self.args)
         steps.settle_reads(self.arguments, self.plan, True, run.hub_before)
         setup = self._setup(settings, changed, trains=True)
         return train_and_score(setup, self._learner(), run, resume, self._take_trainer, self._check_start)

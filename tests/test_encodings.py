@@ -121,6 +121,19 @@ class EncoderTest(parameterized.TestCase):
         words = LabelsEncoding(tokenizer, LONG, ("O", "B")).inputs([["it", "[SEP]", "rains"]])
         self.assertEqual(words["input_ids"][0].count(3), 1)
 
+    def test_a_number_that_stands_for_no_label_elsewhere_is_learned_all_the_same(self):
+        """torch's losses skip labels of -100; a head's number may be that, or round to it in float32."""
+        task = load_task("mini", "similarity")
+        columns = {
+            "sentence1": ["It rains."] * 4,
+            "sentence2": ["It pours."] * 4,
+            "label": [-100, -100.000001, 2.5, None],
+        }
+        read = SegmentEncoding(word_tokenizer(), LONG).rows(columns, task, "validation")
+        numbers = np.array(read["labels"], np.float32)[:, 0]
+        self.assertEqual((numbers == -100).tolist(), [False, False, False, True])
+        np.testing.assert_allclose(numbers, [-100, -100, 2.5, -100], rtol=1e-7)
+
     def test_a_heads_number_is_written_with_the_digits_of_a_float32(self):
         random = np.random.default_rng(0)
         for value in random.standard_normal(500) * 10.0 ** random.integers(-30, 30, 500):

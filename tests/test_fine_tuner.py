@@ -603,6 +603,10 @@ class ModelTest(EqualFiles):
         (lambda: tuner().evaluate("tset"), "no split 'tset'; did you mean test"),
         (lambda: tuner(eval_only=True).train(), "eval_only=True trains nothing"),
         (lambda: tuner(early_stopping_patience=2).train(valid=False), "early_stopping_patience"),
+        (
+            lambda: tuner(early_stopping_patience=2, save_strategy="no").train(),
+            "--save_strategy no writes no checkpoint",
+        ),
     )
     def test_what_does_not_go_is_named(self, make, message):
         with exits_with(78, message):

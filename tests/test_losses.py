@@ -1,6 +1,7 @@
 """Watched losses; whether a model computes its loss in chunks (tests/test_chunked_loss.py: that it is the same loss)."""
 
 import itertools
+import json
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from t5suite.training.losses import (
     move_loss_into_model,
     reason_for_logits,
 )
+from t5suite.training.pre_training_trainer import GuessCounts
 
 
 class ChunkedLossTest(parameterized.TestCase):
@@ -104,6 +106,20 @@ class WatchedLossTest(parameterized.TestCase):
         right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
         self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
         self.assertIsNone(loss.accuracy())
+
+    @parameterized.parameters(True, False)
+    def test_a_checkpoint_keeps_the_guesses_since_the_last_log_of_all_ranks(self, is_main):
+        """Of two ranks with equal batches; the first one goes on from the guesses of both."""
+        outputs = ModelOutput(logits=self.logits)
+        right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
+        saved, restored = (WatchedLoss(TokenLoss(), reduce=lambda counts: 2 * counts) for _ in range(2))
+        self.assertEqual(GuessCounts(saved, "cpu", is_main).state_dict(), {"counts": None})
+        saved.watching = True
+        saved(outputs, self.labels)
+        state = json.loads(json.dumps(GuessCounts(saved, "cpu", is_main).state_dict()))
+        self.assertEqual(state, {"counts": [2 * right, 24]})
+        GuessCounts(restored, "cpu", is_main).load_state_dict(state)
+        self.assertEqual(restored.counts.tolist(), state["counts"] if is_main else [0, 0])
 
     @parameterized.product(num_batches=(1, 2, 4), name=("next_sentence_label", "sentence_order_label"))
     def test_pairs_count_alike_however_the_update_is_cut(self, num_batches, name):

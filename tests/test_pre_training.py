@@ -399,6 +399,13 @@ class ObjectivesTest(parameterized.TestCase):
         np.testing.assert_allclose(losses(packed, "train/grad_norm"), losses(apart, "train/grad_norm"), rtol=1e-5)
         self.assertEqual(losses(packed, "train/tokens_seen"), losses(apart, "train/tokens_seen"))
 
+    @pytest.mark.slow
+    def test_tokens_are_counted_once_though_hugging_faces_count_is_asked_for(self):
+        flags = ["--train_file", text(), "--inputs_length", "32", "--max_steps", "2"]
+        _, plain = run_of(*flags)
+        _, counted = run_of(*flags, "--include_num_input_tokens_seen", "True")
+        self.assertEqual(losses(counted, "train/tokens_seen"), losses(plain, "train/tokens_seen"))
+
     @parameterized.parameters(
         (["--objective", "masked_lm"], "seq2seq", "masked_lm is for masked models, not seq2seq"),
         ([], "masked", "is for seq2seq models, not masked: choose masked_lm"),

@@ -620,8 +620,9 @@ class DecisionTest(OwnStopRequests):
     @parameterized.product(world_size=SEVERAL, late=(0, 1))
     def test_the_first_rank_s_clock_ends_the_training_of_all(self, world_size, late):
         def step():
-            callback, control = MaxMinutesCallback(), SimpleNamespace(should_training_stop=False)
-            callback.seconds_before = 120.0 if Ranks.of_process().rank == late else 0.0
+            seconds = 120.0 if Ranks.of_process().rank == late else 0.0
+            callback = MaxMinutesCallback(SimpleNamespace(seconds_of_this_run=seconds))
+            control = SimpleNamespace(should_training_stop=False)
             strategy = SimpleNamespace(value="no")
             args = SimpleNamespace(
                 world_size=world_size, max_minutes=1.0, device="cpu", eval_strategy=strategy, save_strategy=strategy
@@ -632,27 +633,13 @@ class DecisionTest(OwnStopRequests):
         self.assertEqual(on_ranks(world_size, step), [late == 0] * world_size)
 
     @parameterized.parameters((29.0, False, "steps"), (31.0, True, "steps"), (31.0, True, "no"), (31.0, True, "epoch"))
-    def test_minutes_count_over_restarts_and_the_last_step_is_logged_scored_and_saved(self, seconds, is_over, strategy):
-        """Of one minute, 30 seconds were before the restart; those between the processes count for nothing.
-
-        By epochs, the end of the epoch scores and saves.
-        """
+    def test_the_last_step_of_the_last_minute_is_logged_scored_and_saved(self, seconds, is_over, strategy):
+        """Of one minute, 30 seconds were before the restart. By epochs, the end of the epoch scores and saves."""
         names = SimpleNamespace(value=strategy)
         args = SimpleNamespace(world_size=1, max_minutes=1.0, eval_strategy=names, save_strategy=names)
-        with mock.patch("time.perf_counter") as clock:
-            clock.return_value = 100.0
-            first, saved = MaxMinutesCallback(), SimpleNamespace(stateful_callbacks={})
-            clock.return_value = 107.0
-            first.on_train_begin(args, saved, None)
-            clock.return_value = 137.0
-            second = MaxMinutesCallback()
-            second.seconds_before = first.state()["attributes"]["seconds_before"]
-            clock.return_value = 500.0
-            second.on_train_begin(args, saved, None)
-            clock.return_value = 500.0 + seconds
-            control = SimpleNamespace(should_training_stop=False)
-            second.on_step_end(args, SimpleNamespace(global_step=7), control)
-        self.assertEqual(saved.stateful_callbacks["MaxMinutesCallback"]["attributes"], {"seconds_before": 0.0})
+        control = SimpleNamespace(should_training_stop=False)
+        callback = MaxMinutesCallback(SimpleNamespace(seconds_of_this_run=30.0 + seconds))
+        callback.on_step_end(args, SimpleNamespace(global_step=7), control)
         self.assertEqual(control.should_training_stop, is_over)
         if is_over:
             scores = strategy == "steps"

@@ -87,6 +87,12 @@ class StepMonitorTest(parameterized.TestCase):
         self.state.global_step = 2
         self.assertGreater(monitor.rates(self.state)["seconds_per_step"], 0.09)
 
+    def test_a_checkpoint_s_state_has_every_token_so_far(self):
+        monitor = self.monitored()
+        monitor.count(None, batch(1, 5))
+        monitor.flush(self.state)
+        self.assertEqual(self.state.num_input_tokens_seen, 105)
+
     def test_utilisation_counts_three_passes_of_every_row(self):
         model, peak = tiny_t5(), 1e9
         monitor = self.monitored(peak=peak)

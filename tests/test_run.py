@@ -1,13 +1,22 @@
-"""The sequence of a run: which libraries' paths its ranks use, and which kernels of torch."""
+"""The sequence of a run: which libraries' paths its ranks use, which kernels of torch, and which flags do nothing."""
 
+import re
 import tempfile
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 
+from t5suite.testing import tiny_trainer
 from t5suite.training import process_setup, run_directory
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.fine_tuning import warn_of_idle_flags
+from t5suite.training.flags.fine_tuning import (
+    FINE_TUNING_ARGUMENTS,
+    SuiteTrainingArguments,
+    warn_of_idle_saving_flags,
+)
+from t5suite.training.flags.parser import changed_settings, parse_arguments
 
 
 class LibrariesTest(parameterized.TestCase):
@@ -47,6 +56,68 @@ class GpusTest(parameterized.TestCase):
         self.assertLen(lines, num_lines)
         for line in lines:
             self.assertEqual(line[1], count)
+
+
+class IdleFlagsTest(parameterized.TestCase):
+    """Flags of Hugging Face that do nothing here, or in this run."""
+
+    @parameterized.parameters(
+        ("", None),
+        ("--save_steps 200 --save_strategy steps --load_best_model_at_end False", None),
+        ("--save_steps 200 --save_strategy steps --eval_strategy steps --eval_steps 200", None),
+        (
+            "--save_steps 200 --save_strategy steps",
+            "--save_strategy steps --save_steps 200 has no effect: .* by --eval_strategy epoch; "
+            "give --eval_strategy steps --eval_steps 200, or --load_best_model_at_end False",
+        ),
+        (
+            "--save_steps 1000 --save_strategy steps --eval_strategy steps --eval_steps 500",
+            "^--save_steps 1000 has no effect: .* by --eval_strategy steps --eval_steps 500; give --eval_strategy steps "
+            "--eval_steps 1000, or",
+        ),
+        (
+            "--save_strategy epoch --eval_strategy steps --eval_steps 500",
+            "^--save_strategy epoch has no effect: .* by --eval_strategy steps --eval_steps 500; "
+            "give --eval_strategy epoch, or",
+        ),
+        (
+            "--save_steps 200 --load_best_model_at_end False",
+            "--save_steps 200 has no effect: it belongs to --save_strategy steps, and this is epoch",
+        ),
+    )
+    def test_flags_of_saving_that_give_way_are_named_with_what_would_be_right(self, words, warning):
+        args = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *words.split()])[-1]
+        if warning is None:
+            with self.assertNoLogs("t5suite", "WARNING"):
+                warn_of_idle_saving_flags(args)
+            return
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            warn_of_idle_saving_flags(args)
+        self.assertRegex(logs.records[0].getMessage(), warning)
+
+    @parameterized.parameters("", "--eval_strategy no")
+    def test_flags_of_parts_that_the_suite_has_its_own_for_are_named(self, others):
+        idle = (
+            "--dataloader_drop_last True --dataloader_num_workers 1 --dataloader_prefetch_factor 3 "
+            "--dataloader_multiprocessing_context spawn --dataloader_in_order False --length_column_name size "
+            "--label_names target --remove_unused_columns False --include_for_metrics loss "
+            "--eval_do_concat_batches False --eval_use_gather_object True --do_train False --do_eval False "
+        )
+        for words, expected in (
+            (idle, re.findall("--(?!dataloader_num)([a-z_]+)", idle)),
+            ("--do_train --do_eval", []),
+        ):
+            arguments = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *words.split(), *others.split()])
+            plan = SimpleNamespace(train=[1], sources={})
+            idle_flags = warn_of_idle_flags(changed_settings(arguments), plan, trains=True, predicts=False)
+            self.assertCountEqual(idle_flags, expected)
+
+    @parameterized.parameters("bf16_full_eval", "fp16_full_eval")
+    def test_a_model_is_placed_though_an_evaluation_was_asked_for_in_half_precision(self, name):
+        """With the flag transformers 5.24 leaves it on the CPU until its own evaluation, which is not ours."""
+        trainer = tiny_trainer(**{name: True})
+        self.assertTrue(trainer.place_model_on_device)
+        self.assertFalse(getattr(trainer.args, name))
 
 
 class CudnnTest(parameterized.TestCase):

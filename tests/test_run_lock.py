@@ -455,6 +455,15 @@ class DirectoryTest(InFolderTest):
         longer = opening.open_run("runs/steps", of_epochs, extend=True)
         self.assertEqual(longer.changed, {"max_steps": (10, -1), "num_train_epochs": (3.0, 5.0)})
 
+    def test_a_run_that_failed_before_its_first_step_starts_again_with_another_model_and_data(self):
+        begun_run("runs/rte", seed=2)
+        path = Path("runs/rte/manifest.json")
+        noted = {name: {"then": 1} for name in ("data", "tokenizer", "teacher", "libraries", "hub")}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **noted, "status": "failed"}))
+        run = opening.open_run("runs/rte", CHOSEN_BY)
+        self.assertEqual((run.resumed, run.run_id, run.manifest["settings"]), (True, "3fa94c10", CHOSEN_BY))
+        self.assertEqual([run.manifest.get(name) for name in noted if run.manifest.get(name) == noted[name]], [])
+
     def test_a_change_that_is_allowed_stays_where_the_run_is(self):
         begun_run("runs/rte")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, "seed": 2}, allowed=["seed"]), "runs/rte")

@@ -15,7 +15,18 @@ from support import folder
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.testing import TINY_T5, cli_output, encode_rows, make_task, read_rows, tiny_run, tiny_tokenizer, write_rows
+from t5suite.testing import (
+    TINY_T5,
+    cli_output,
+    encode_rows,
+    make_task,
+    read_rows,
+    tiny_rows,
+    tiny_run,
+    tiny_tokenizer,
+    tiny_trainer,
+    write_rows,
+)
 
 CUT_MARK = re.compile(r" \[cut: (\d+) more tokens\] ")
 LABELS = {"labels": ["no", "yes"], "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
@@ -125,12 +136,30 @@ class UnknownPiecesTest(parameterized.TestCase):
             fine_tune_t5.main(["--dry_run", f"--config_overrides={TINY_T5}", *files, *columns, *flags])
         return printed.getvalue()
 
-    @parameterized.parameters((["--max_steps=1000"], "8,000 epochs"), (["--max_steps=1"], "8.0 epochs"))
+    @parameterized.parameters(
+        (["--max_steps=1000"], "1,000 epochs"),
+        (["--max_steps=1"], "1.0 epochs"),
+        (["--num_train_epochs=3"], "3.0 epochs"),
+    )
     @pytest.mark.quick_cases(1)
     def test_many_passes_over_few_rows_are_seen_before_they_are_made(self, flags, epochs):
-        """An update of 32 examples is eight passes over four rows."""
+        """An update of at most 32 examples is one pass over four rows."""
         text = self.dry_run(*flags, "--per_device_train_batch_size=32")
         self.assertIn(f"4 examples an epoch: {epochs}\n", text)
+
+    def test_an_update_of_more_examples_than_rows_is_one_pass_in_training_as_in_the_dry_run(self):
+        trainer = tiny_trainer(tiny_rows("entailment", count=4), per_device_train_batch_size=32, max_steps=3)
+        trainer.train()
+        self.assertEqual(trainer.state.epoch, 3.0)
+
+    def test_a_mixtures_epoch_has_its_tasks_examples_up_to_the_limit(self):
+        """25 + 25 draws in updates of 32: two updates an epoch."""
+        flags = "--dataset_name sentiment,entailment --max_train_samples 100 --mixing_limit 25 --num_train_epochs 3"
+        words = f"--dry_run {flags} --per_device_train_batch_size 32 --max_eval_samples 4 --use_cpu"
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            fine_tune_t5.main([*words.split(), f"--config_overrides={TINY_T5}", f"--output_dir={folder() / 'run'}"])
+        self.assertRegex(printed.getvalue(), r"\n6 steps of 32 examples .*, 50 examples an epoch: 3.0 epochs\n")
 
     def test_pieces_that_the_tokenizer_does_not_know_are_named_with_their_rows(self):
         unknown = {tiny_tokenizer().unk_token_id}

@@ -1,6 +1,6 @@
 """What a run would do, without doing it (`--dry_run`).
 
-    >>> print_dry_run(settings, changed, data, encoding, lengths, args)
+    >>> print_dry_run(settings, changed, data, encoding, lengths, args, mixing)
 
 Shows examples, lengths in tokens, steps, and the settings that differ from their defaults.
 """
@@ -14,11 +14,13 @@ import numpy as np
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS
+from t5suite.data.batches.training_data import Mixing, examples_an_epoch
 from t5suite.reports.tables import new_table
 from t5suite.reports.unknown_pieces import unknown_line, unknown_pieces
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded
+from t5suite.training.checkpoints.restoring import total_steps
 from t5suite.training.monitoring.flops import forward_flops
 from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run_directory import update_size
@@ -44,7 +46,7 @@ class SampledSplit(NamedTuple):
     places: list[str]
 
 
-def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
+def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, mixing: Mixing) -> dict:
     """Prints the overview and returns its figures.
 
     Args:
@@ -52,13 +54,14 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
       changed: the settings that are not at their defaults.
       data: `fine_tuning_data.Data`.
       encoding: how the model's family reads and writes.
+      mixing: how often each task of a mixture is drawn.
     """
     console = Terminal(width=PLAIN_WIDTH, highlight=False)
     splits = _sampled_splits(data, encoding)
     _print_examples(console, splits)
     figures = {"lengths": _print_lengths(console, splits, encoding, lengths), "steps": None}
     if data.features:
-        figures |= _figures_of_training(data, args)
+        figures |= _figures_of_training(data, args, mixing)
         console.print(
             f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
             f"{figures['examples']} examples an epoch: {_epochs_text(figures)}"
@@ -145,24 +148,21 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
     return figures
 
 
-def _figures_of_training(data, args) -> dict:
+def _figures_of_training(data, args, mixing: Mixing) -> dict:
     """Examples an epoch, examples an update, and the number of updates."""
-    num_examples = sum(len(features) for features in data.features)
+    num_examples = examples_an_epoch([len(features) for features in data.features], mixing)
     examples_an_update = update_size(args)
-    steps = args.max_steps
-    if steps <= 0:
-        updates_an_epoch = math.ceil(num_examples / examples_an_update)
-        steps = math.ceil(updates_an_epoch * args.num_train_epochs)
+    steps = total_steps(args, num_examples, examples_an_update)
     return {"examples": num_examples, "update_size": examples_an_update, "steps": steps}
 
 
 def _epochs_text(figures: dict) -> str:
-    """How often every example is seen.
+    """How many epochs the updates are; an epoch's last update may be smaller.
 
     >>> _epochs_text({"steps": 262144, "update_size": 8, "examples": 285})
-    '7,358 epochs'
+    '7,282 epochs'
     """
-    epochs = figures["steps"] * figures["update_size"] / figures["examples"]
+    epochs = figures["steps"] / math.ceil(figures["examples"] / figures["update_size"])
     return f"{epochs:,.0f} epochs" if epochs >= 10 else f"{epochs:.1f} epochs"
 
 

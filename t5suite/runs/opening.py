@@ -43,6 +43,8 @@ COMMAND: dict[str, str | None] = {}
 VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
 ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
 CHECKPOINT_MANIFESTS = "checkpoint-*/checkpoint.json"
+# What a manifest says of the model, its data and libraries: a run that starts again may have others.
+NOTED_AT_START = ("data", "tokenizer", "teacher", "libraries", "hub")
 # More differing settings are not named.
 MOST_NAMED_CHANGES = 6
 
@@ -144,7 +146,8 @@ def _resume(run: Run, settings: dict, extend: bool, is_default: bool) -> None:
     """
     if run.changed and starts_again(run):
         logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
-        run.manifest.pop("data", None)
+        for name in NOTED_AT_START:
+            run.manifest.pop(name, None)
     elif run.changed:
         check_changes(run, extend, is_default)
     if run.changed or not run.finished:

@@ -27,6 +27,7 @@ from t5suite.training.eval_sets import describe_selection
 from t5suite.training.fine_tuning_data import Data
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
+from t5suite.training.flags.hugging_face import MISSING_PARTS
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_requests, settle_hub_reads
 from t5suite.training.plans import Plan
@@ -132,7 +133,10 @@ def warn_of_trained_rows(arguments, plan: Plan) -> None:
 def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> dict[str, str]:
     """What flags need (their field's `needs`) and this run lacks, with the reason."""
     method = changed.get("eval_method")
-    missing = {"Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop"}
+    missing = {
+        "Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop",
+        **MISSING_PARTS,
+    }
     if not trains:
         missing["training"] = "nothing is trained"
     if len(plan.train) == 1:

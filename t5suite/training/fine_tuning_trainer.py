@@ -7,11 +7,13 @@
 
 import bisect
 import copy
+import functools
 import itertools
 from collections.abc import Callable
 
 import numpy as np
 from transformers import EarlyStoppingCallback
+from transformers.trainer_utils import SaveStrategy
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import Libraries
@@ -85,11 +87,12 @@ def distilled_loss_by_flags(model, tokenizer, data: Data, arguments) -> Distille
 
 def check_patience(patience: int, args) -> None:
     """Refuses early stopping in a run that selects no checkpoint."""
-    if not args.load_best_model_at_end:
-        raise ConfigError(
-            f"--early_stopping_patience {patience} has nothing to wait for; evaluate with --eval_strategy epoch (or "
-            "steps, with --eval_steps) and leave --load_best_model_at_end on"
-        )
+    if args.load_best_model_at_end:
+        return
+    remedy = "evaluate with --eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on"
+    if args.save_strategy == SaveStrategy.NO:
+        remedy = "--save_strategy no writes no checkpoint, so that none can be the best; leave it out"
+    raise ConfigError(f"--early_stopping_patience {patience} has nothing to wait for; {remedy}")
 
 
 def make_trainer(
@@ -109,12 +112,11 @@ def make_trainer(
       loss: replaces the one that goes with the model (`trainer.SuiteTrainer`).
     """
     names = [part.task.name for part in data.training_sets]
-    order = None
+    order = ExampleOrder()
     rates = {}
     features = None
     if data.features:
-        schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
-        order, rates = make_epoch_order(data.features, names, mixing, schedule, args.order_seed)
+        order, rates = example_order(data.features, names, args, mixing)
         features = TokenArrays.concatenate(data.features)
     check_positions(model, data)
     collator = make_collator(model, args.fp16 or args.bf16)
@@ -124,7 +126,7 @@ def make_trainer(
         model=model,
         args=trainer_arguments(args, data.selecting),
         train_dataset=features,
-        data=ExampleOrder(order, example_namer(names, data.features)),
+        data=order,
         collator=with_transform(collator, plug_ins),
         make_evaluator=lambda trainer: evaluator_of(trainer, collator, tokenizer),
         eval_sets=data.selecting,
@@ -137,6 +139,20 @@ def make_trainer(
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
     return trainer, rates
+
+
+def example_order(
+    features: list[TokenArrays], names: list[str], args, mixing: Mixing
+) -> tuple[ExampleOrder, dict[str, float]]:
+    """The order of the training examples, and `{task: mixing rate}`."""
+    schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
+    make_order = functools.partial(make_epoch_order, features, names, mixing, schedule, args.order_seed)
+    epoch_order, rates = make_order()
+
+    def order_by_update_size(examples: int):
+        return make_order(examples)[0]
+
+    return ExampleOrder(epoch_order, example_namer(names, features), order_by_update_size), rates
 
 
 def trainer_arguments(args, eval_sets: list[EvalSet]):

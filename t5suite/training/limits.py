@@ -1,18 +1,17 @@
 """Flags that bound training as it goes on: elements of gradients, learning rates at a plateau, minutes.
 
->>> for callback in limit_callbacks(args):                      # --clip_grad_value 1.0 --max_minutes 90
+>>> for callback in limit_callbacks(args, progress):            # --clip_grad_value 1.0 --max_minutes 90
 ...     trainer.add_callback(callback)
 """
 
 import logging
-import time
 
 import torch
-from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError
 from t5suite.optim.schedulers import PlateauLR
 from t5suite.training.callback import Callback
+from t5suite.training.checkpoints.resuming import RunProgress
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +19,13 @@ logger = logging.getLogger(__name__)
 STEPS_BETWEEN_VOTES = 10
 
 
-def limit_callbacks(args) -> list[Callback]:
+def limit_callbacks(args, progress: RunProgress) -> list[Callback]:
     """The callbacks that the flags ask for."""
     callbacks: list[Callback] = [PlateauCallback()]
     if args.clip_grad_value is not None:
         callbacks.append(ClipGradValueCallback(args.clip_grad_value))
     if args.max_minutes is not None:
-        callbacks.append(MaxMinutesCallback())
+        callbacks.append(MaxMinutesCallback(progress))
     return callbacks
 
 
@@ -55,35 +54,21 @@ class PlateauCallback(Callback):
             lr_scheduler.observe(metrics["eval_selection"])
 
 
-class MaxMinutesCallback(Callback, ExportableState):
+class MaxMinutesCallback(Callback):
     """Ends training after `--max_minutes`, at the end of a step, with an evaluation and a checkpoint.
 
-    Training and its evaluations count, summed over restarts (the checkpoint keeps the sum, in transformers' own
-    `trainer_state.json`). With several ranks, rank 0's clock decides for all, every `STEPS_BETWEEN_VOTES` steps.
-    Schedules count steps: for a schedule to end with the time budget, set `--max_steps` to what the budget allows.
+    Training and its evaluations count, summed over all starts of this run, with and without the flag; the time of
+    another run, from whose checkpoint this one began, does not. With several ranks, rank 0's clock decides for all,
+    every `STEPS_BETWEEN_VOTES` steps. Schedules count steps: for a schedule to end with the time budget, set
+    `--max_steps` to what the budget allows.
     """
 
-    def __init__(self):
-        self.seconds_before = 0.0
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far, those before a restart included."""
-        return self.seconds_before + time.perf_counter() - self.started
-
-    def state(self) -> dict:
-        """What transformers' trainer saves."""
-        return {"args": {}, "attributes": {"seconds_before": self.seconds}}
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Starts the clock; adds its state if the checkpoint was written without `--max_minutes`."""
-        self.started = time.perf_counter()
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+    def __init__(self, progress: RunProgress):
+        self.progress = progress
 
     def on_step_end(self, args, state, control, **kwargs):
         """Ends training as `--max_steps` would, when the time is up."""
-        is_over = self.seconds >= 60 * args.max_minutes
+        is_over = self.progress.seconds_of_this_run >= 60 * args.max_minutes
         if args.world_size > 1:
             if state.global_step % STEPS_BETWEEN_VOTES:
                 return

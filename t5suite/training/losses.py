@@ -180,11 +180,16 @@ class WatchedLoss:
         labels = self.pair_labels.view(-1)
         return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_pairs * share
 
+    def summed_counts(self) -> list[int] | None:
+        """`counts` over all ranks; None, on all ranks, if none was watching."""
+        return None if self.counts is None else self.reduce(self.counts).tolist()
+
     def accuracy(self) -> float | None:
         """Accuracy in points since the last call; None, on all ranks, if none was watching."""
-        if self.counts is None:
+        counts = self.summed_counts()
+        if counts is None:
             return None
-        right, total = self.reduce(self.counts).tolist()
+        right, total = counts
         self.counts = None
         return 100 * right / max(total, 1)
 

@@ -26,6 +26,7 @@ from t5suite.runs.directory import default_output_dir
 from t5suite.runs.settings import data_identity
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
+from t5suite.training.flags.hugging_face import MISSING_PARTS
 from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
 from t5suite.training.pre_training_collators import PAIRED, SHAPED
 from t5suite.training.pre_training_trainer import PreTrainer
@@ -71,6 +72,8 @@ def warn_of_idle_pre_training_flags(changed: dict, trains: bool, objective: str)
         "answers": "text is evaluated by its loss",
         "scoring": "text is evaluated by its loss",
         "Hugging Face's evaluation": "blocks are equally long, and evaluated by our own loop",
+        "Hugging Face's count of tokens": "every logged line has train/tokens_seen, without it",
+        **MISSING_PARTS,
         **missing_needs_of_mode(changed, trains),
         **missing_needs_of_text(changed),
     }

@@ -95,6 +95,8 @@ def stock_arguments(args):
     args.report_to = []  # our trackers mirror metrics.jsonl
     args.auto_find_batch_size = False  # a micro-batch that does not fit is halved in place
     args.logging_nan_inf_filter = False  # the guard handles non-finite losses
+    args.bf16_full_eval = False  # the trainer would leave the model on the CPU until its own evaluation
+    args.fp16_full_eval = False
     return args
 
 
@@ -164,6 +166,8 @@ class SuiteTrainer(Seq2SeqTrainer):
     ):
         require_proved("training_loop")
         args = kwargs["args"] = stock_arguments(kwargs["args"])
+        if self.counts_tokens:
+            args.include_num_input_tokens_seen = "no"  # the monitor counts them
         check_compile_mode(args)
         self.libraries = libraries or choose_libraries(args.reference_code, args.allow_untested_libraries)
         self.uploads = HubUploads(args)
@@ -230,7 +234,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _add_own_callbacks(self) -> None:
         """Adds the suite's callbacks, in the order in which they are called."""
         args = self.args
-        for callback in (self.updates, self.progress, *limit_callbacks(args), self.monitor):
+        for callback in (self.updates, self.progress, *limit_callbacks(args, self.progress), self.monitor):
             self.add_callback(callback)
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
@@ -492,7 +496,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             callbacks=self.callback_handler.callbacks,
         )
         num_seen = self.data.seen(self.state.global_step, self.update_size())
-        position = Position(num_seen, self.start.schedule_start, self.start.parts_reset)
+        position = Position(
+            num_seen,
+            self.start.schedule_start,
+            self.start.parts_reset,
+            self.data.update_size_of_order(num_seen, self.update_size()),
+        )
         self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, position)
         self.data.save(folder)
         if self.args.should_save:
@@ -705,8 +714,8 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _save_checkpoint(self, model, trial=None) -> None:
         """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
-        self.monitor.flush(self.state)
         self.store_flos()
+        self.monitor.flush(self.state)
         path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
         if self.args.push_to_hub and self.is_world_process_zero():
             announce = functools.partial(self.callback_handler.on_push_begin, self.args, self.state, self.control)

@@ -230,19 +230,30 @@ def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding, cach
     return features
 
 
-def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixing, schedule: Schedule, seed: int):
+def make_epoch_order(
+    features: list[TokenArrays],
+    names: list[str],
+    mixing: Mixing,
+    schedule: Schedule,
+    seed: int,
+    update_size: int | None = None,
+):
     """`(epoch -> indices into the concatenated features, {task: mixing rate})`.
 
     One task: every example once per epoch. A mixture: an epoch has as many draws as the tasks have examples, each
     task counted with at most `mixing.limit`.
+
+    Args:
+      update_size: by how many examples those of similar length are grouped; None: by the schedule's.
     """
     sizes = [len(tokens) for tokens in features]
     lengths = np.concatenate([tokens.input_ids.lengths for tokens in features])
     grouped = schedule.sampling == "group_by_length"
+    group_size = update_size or schedule.update_size
     if len(features) == 1:
         order = shuffled_order(len(lengths), seed)
         if grouped:
-            order = length_grouped_order(lengths, schedule.update_size, seed)
+            order = length_grouped_order(lengths, group_size, seed)
         elif schedule.sampling == "sequential":
             order = lambda epoch: np.arange(len(lengths))
         return order, {names[0]: 1.0}
@@ -253,7 +264,7 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
         rates = dict.fromkeys(names, 1.0)
         if mixing.strategy == "proportional":
             rates = mixing_rates(dict(zip(names, sizes, strict=True)), mixing.limit, mixing.temperature)
-        epoch_length = int(sum(min(size, mixing.limit or size) for size in sizes))
+        epoch_length = examples_an_epoch(sizes, mixing)
         epochs = schedule.num_epochs
         if schedule.max_steps > 0:
             epochs = schedule.max_steps / math.ceil(epoch_length / schedule.update_size)
@@ -261,7 +272,18 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
         order = lambda epoch: draws[epoch * epoch_length : (epoch + 1) * epoch_length]
     # Within an update only: grouping over many fills each with one task, as tasks differ in length; the bundled
     # benchmark then scored 64 points on average instead of 73 (docs/log.md).
-    return grouped_in_updates(order, lengths, schedule.update_size) if grouped else order, rates
+    return grouped_in_updates(order, lengths, group_size) if grouped else order, rates
+
+
+def examples_an_epoch(sizes: list[int], mixing: Mixing) -> int:
+    """How many examples an epoch has: all of one task; of a mixture as many draws as its tasks have examples.
+
+    >>> examples_an_epoch([100, 9000], Mixing(limit=500))
+    600
+    """
+    if len(sizes) == 1 or mixing.proportions:
+        return sum(sizes)
+    return int(sum(min(size, mixing.limit or size) for size in sizes))
 
 
 def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:

@@ -11,6 +11,7 @@ A stream has no length: `max_steps` says when training ends. Every rank writes t
 import json
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
@@ -58,15 +59,23 @@ class ExampleOrder:
     Args:
       order: epoch -> the indices of its examples in training order; None: there are no training examples.
       name_example: index -> the example's name in incidents.
+      order_by_update_size: examples an update -> the order in which so many of similar length are together; None: the
+        order does not depend on it.
 
     Attributes:
       offset: examples seen beyond what the step implies, for example after a resume from another run's checkpoint.
+      begun_epoch: the epoch within which a checkpoint of another update size was written; its order stays that of the
+        checkpoint, so that no example comes twice.
+      begun_update_size: the update size of its order.
     """
 
-    def __init__(self, order=None, name_example=int):
+    def __init__(self, order=None, name_example=int, order_by_update_size: Callable | None = None):
         self.order = order
         self.name_example = name_example
+        self.order_by_update_size = order_by_update_size
         self.offset = 0
+        self.begun_epoch: int | None = None
+        self.begun_update_size = 0
 
     @property
     def length(self) -> int:
@@ -75,13 +84,22 @@ class ExampleOrder:
 
     def shifted(self):
         """Epoch -> the indices of its examples, shifted by `offset`."""
-        return shifted_order(self.order, self.length, self.offset) if self.offset else self.order
+        order = self.order
+        if self.begun_epoch is not None:
+            order = replaced_epoch(order, self.begun_epoch, self.order_by_update_size(self.begun_update_size))
+        return shifted_order(order, self.length, self.offset) if self.offset else order
 
     def seen(self, step: int, update_size: int) -> int:
         """The number of examples that the run has seen after a step."""
         if not self.length:
             return step * update_size + self.offset
         return examples_before(step, self.length, update_size) + self.offset
+
+    def update_size_of_order(self, examples: int, update_size: int) -> int:
+        """The update size of the order in the epoch that goes on after so many examples."""
+        if self.begun_epoch is not None and examples // self.length == self.begun_epoch:
+            return self.begun_update_size
+        return update_size
 
     def examples_of(self, step: int, update_size: int) -> list:
         """The names of an update's examples over all ranks; `step` 1 is the first update."""
@@ -97,12 +115,29 @@ class ExampleOrder:
 
     def load(self, start: Start, update_size: int, allow_changed: str | None = None) -> None:
         """Continues with the example after the last one seen."""
-        if start.checkpoint is not None and self.length:
-            examples_of_steps = examples_before(start.step, self.length, update_size)
-            self.offset = start.examples_seen(self.length, update_size) - examples_of_steps
+        if start.checkpoint is None or not self.length:
+            return
+        examples = start.examples_seen(self.length, update_size)
+        self.offset = examples - examples_before(start.step, self.length, update_size)
+        update_size_before = start.update_size_of_order
+        if update_size_before in (None, update_size) or self.order_by_update_size is None:
+            return
+        if examples % self.length:
+            self.begun_epoch = examples // self.length
+            self.begun_update_size = update_size_before
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def replaced_epoch(order, epoch_replaced: int, order_of_epoch):
+    """Epoch -> the indices of its examples: one epoch has another order.
+
+    >>> order = replaced_epoch(lambda epoch: [1, 2, 3], 0, lambda epoch: [3, 2, 1])
+    >>> order(0), order(1)
+    ([3, 2, 1], [1, 2, 3])
+    """
+    return lambda epoch: order_of_epoch(epoch) if epoch == epoch_replaced else order(epoch)
 
 
 class StreamSource(Callback):
@@ -124,6 +159,10 @@ class StreamSource(Callback):
     def seen(self, step: int, update_size: int) -> int:
         """The number of examples that the run has seen after a step."""
         return self.ahead_of_steps + step * update_size
+
+    def update_size_of_order(self, examples: int, update_size: int) -> int:
+        """The update size; a stream's order does not depend on it."""
+        return update_size
 
     def examples_of(self, step: int, update_size: int) -> list[str]:
         """The run-long indices of an update's examples, as one range."""

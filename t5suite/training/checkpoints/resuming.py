@@ -31,6 +31,7 @@ class RunProgress(Callback):
       loss_from_step: the step after which the sum of losses begins.
       seconds_before: seconds of the updates that earlier starts made and this one keeps.
       seconds_from_step: the step after which these seconds begin.
+      seconds_elsewhere: how many of these seconds are another run's, from whose checkpoint this one began.
     """
 
     def __init__(self, take_up: Callable):
@@ -40,7 +41,18 @@ class RunProgress(Callback):
         self.loss_from_step = 0
         self.seconds_before = 0.0
         self.seconds_from_step = 0
+        self.seconds_elsewhere = 0.0
         self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a restart included."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    @property
+    def seconds_of_this_run(self) -> float:
+        """Seconds of training so far, without those of another run."""
+        return self.seconds - self.seconds_elsewhere
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started = time.perf_counter()
@@ -58,8 +70,9 @@ class RunProgress(Callback):
         return {
             "loss_total": loss_total,
             "loss_from_step": self.loss_from_step,
-            "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
+            "seconds": round(self.seconds, 3),
             "seconds_from_step": self.seconds_from_step,
+            "seconds_elsewhere": self.seconds_elsewhere,
             "logged_step": logged_step,
             "stopped": stopped,
             "pending": self.pending,
@@ -72,15 +85,19 @@ class RunProgress(Callback):
         self.seconds_from_step = start.step
         if progress is not None:
             self.loss_from_step = progress["loss_from_step"]
-            self._take_up_seconds(progress)
+            self._take_up_seconds(progress, start.of_this_run)
             self.pending = progress["pending"]
             load_states(callbacks, progress["callbacks"])
 
-    def _take_up_seconds(self, progress: dict) -> None:
+    def _take_up_seconds(self, progress: dict, of_this_run: bool) -> None:
         """Counts on from a checkpoint's seconds; one of an earlier version has none."""
-        if "seconds" in progress:
-            self.seconds_before = progress["seconds"]
-            self.seconds_from_step = progress["seconds_from_step"]
+        if "seconds" not in progress:
+            return
+        self.seconds_before = progress["seconds"]
+        self.seconds_from_step = progress["seconds_from_step"]
+        self.seconds_elsewhere = progress["seconds"]
+        if of_this_run:
+            self.seconds_elsewhere = progress.get("seconds_elsewhere", 0.0)
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
         """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""

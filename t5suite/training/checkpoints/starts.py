@@ -17,8 +17,8 @@ if there was a checkpoint.
 
 A reset is done once: if the same command resumes from its own checkpoints (a requeued job), it resets nothing again.
 `position.json` says how many examples were seen and when the schedule began, so a run in a new directory, with another
-batch size or number of ranks, also continues with the next example. One process, DDP and FSDP2 write the same files;
-DeepSpeed's are tied to the number of ranks (`check_kind`).
+batch size or number of ranks, also continues with the next example; the begun epoch keeps its order. One process, DDP
+and FSDP2 write the same files; DeepSpeed's are tied to the number of ranks (`check_kind`).
 """
 
 import json
@@ -50,11 +50,13 @@ class Position:
       examples: training examples seen, in the run-long order.
       schedule_start: the step at which the schedule began; negative: that many steps before step 0.
       reset: the parts that were reset when the run, or this part of it, began.
+      update_size: examples of an update, by which the order of the begun epoch is grouped; None: not known.
     """
 
     examples: int
     schedule_start: int = 0
     reset: str = ""
+    update_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,13 @@ class Start:
         if self.position is not None:
             return self.position.examples
         return examples_before(checkpoint_step(self.checkpoint), epoch_length, update_size)
+
+    @property
+    def update_size_of_order(self) -> int | None:
+        """The update size of the order in the epoch that goes on; None: that of this run, or not known."""
+        if self.position is None or "data" in self.reset:
+            return None
+        return self.position.update_size
 
 
 def parse_reset(reset: str | None) -> frozenset[str]:

@@ -8,6 +8,7 @@ All fields of Hugging Face's `Seq2SeqTrainingArguments` are flags too, with the 
 the field is redefined here. Every flag has a default.
 """
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from t5suite.training.optimization import check_schedule, sort_out_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
+logger = logging.getLogger(__name__)
 # The default of --per_device_eval_batch_size when rows are counted.
 EVAL_ROWS = 64
 # Of `torch.compile`, which looks at the name when the first batch is compiled.
@@ -254,6 +256,13 @@ class SuiteTrainingArguments(
     deepspeed_overrides: str | None = flag(
         None, "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value.", theme="devices"
     )
+    # Both are on: with False a run trains and evaluates all the same, and says so.
+    do_train: bool = flag(
+        True, "A run trains, unless --eval_only.", theme="rest", change="nothing", needs="Hugging Face's scripts"
+    )
+    do_eval: bool = flag(
+        True, "A run evaluates as --eval_strategy says.", theme="rest", change="nothing", needs="Hugging Face's scripts"
+    )
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
     # A run that began with an earlier version, in which --data_seed had no effect.
@@ -273,6 +282,7 @@ class SuiteTrainingArguments(
         # Otherwise Trainer sets it to `loss` below.
         self.metric_for_best_model = "selection"
         self.greater_is_better = True
+        do_eval = self.do_eval  # Trainer sets it, too
         if not torch.accelerator.is_available():
             # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
             self.use_cpu = True
@@ -286,6 +296,7 @@ class SuiteTrainingArguments(
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{error}{_advice_on(error)}") from None
         self.metric_for_best_model = metric
+        self.do_eval = do_eval
         begin_sharding(self)
         check_schedule(self)
         if self.profile is not None:
@@ -331,6 +342,7 @@ class SuiteTrainingArguments(
         """To load the best checkpoint at the end, saves when the model is evaluated (--save_strategy best stays)."""
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
+        self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
         if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
@@ -339,6 +351,39 @@ class SuiteTrainingArguments(
                 self.save_steps = self.logging_steps  # transformers evaluates then
             elif self.eval_strategy == IntervalStrategy.STEPS:
                 self.save_steps = self.eval_steps
+
+
+def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
+    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do."""
+    asked = args.saving_asked
+    idle = [name for name in asked if asked[name] != getattr(args, name)]
+    if args.save_strategy != SaveStrategy.STEPS:
+        idle.append("save_steps")
+    idle = [name for name in asked if name in idle and name in args.flags_given]
+    if not idle:
+        return
+    given = " ".join(f"--{name} {_flag_text(asked[name])}" for name in idle)
+    if not args.load_best_model_at_end:
+        strategy = args.save_strategy.value
+        logger.warning("%s has no effect: it belongs to --save_strategy steps, and this is %s", given, strategy)
+        return
+    interval = f"--eval_strategy {args.eval_strategy.value}"
+    if args.eval_strategy == IntervalStrategy.STEPS:
+        interval += f" --eval_steps {args.eval_steps:g}"
+    wanted = f"--eval_strategy {asked['save_strategy'].value}"
+    if "save_steps" in idle:
+        wanted = f"--eval_strategy steps --eval_steps {asked['save_steps']:g}"
+    logger.warning(
+        "%s has no effect: the best checkpoint is loaded at the end, so each is written when the model is evaluated, "
+        "by %s; give %s, or --load_best_model_at_end False",
+        given,
+        interval,
+        wanted,
+    )
+
+
+def _flag_text(value: SaveStrategy | float) -> str:
+    return value.value if isinstance(value, SaveStrategy) else f"{value:g}"
 
 
 def _name_in_results(metric: str | None) -> str | None:

@@ -82,13 +82,28 @@ HARMLESS = (
     "hub_strategy", "hub_token", "log_level_replica", "log_on_each_node", "logging_first_step", "project",
     "resume_from_checkpoint", "trackio_space_id",
 )  # fmt: skip
+# Flags of parts of Hugging Face's trainer that the suite has its own for.
+OF_EVALUATION = (
+    "sortish_sampler", "batch_eval_metrics", "prediction_loss_only", "label_names", "include_for_metrics",
+    "eval_do_concat_batches", "eval_use_gather_object", "bf16_full_eval", "fp16_full_eval",
+)  # fmt: skip
+OF_BATCHES = (
+    "dataloader_drop_last", "dataloader_multiprocessing_context", "dataloader_in_order", "length_column_name",
+    "remove_unused_columns",
+)  # fmt: skip
+# What a flag may need of Hugging Face's, and no run has, with the reason.
+MISSING_PARTS = {
+    "Hugging Face's batches": "batches are made by our own loop, each row once an epoch",
+    "Hugging Face's scripts": "a run trains and evaluates; --eval_only scores without training",
+}
 FACTS = {
     **{
         name: {"theme": theme, **GROUPS.get(theme, {}), **facts_of_flag}
         for theme, group in THEMED.items()
         for name, facts_of_flag in group.items()
     },
-    "dataloader_prefetch_factor": facts(bounds="[1, inf) batches", change="nothing"),
+    "dataloader_prefetch_factor": facts(bounds="[1, inf) batches", change="nothing", needs="Hugging Face's batches"),
+    "include_num_input_tokens_seen": facts(needs="Hugging Face's count of tokens"),
     "eval_delay": facts(bounds="[0, inf) epochs or updates, as --eval_strategy says"),
     "torch_empty_cache_steps": facts(bounds="[1, inf) updates"),
     "adam_epsilon": facts(bounds="[0, inf) a number", needs="Adam"),
@@ -99,7 +114,6 @@ FACTS = {
     "predict_with_generate": facts(marks="generates", needs="Hugging Face's evaluation"),
     "generation_config": facts(marks="generates"),
     **dict.fromkeys(HARMLESS, facts(change="nothing")),
-    **dict.fromkeys(
-        ("sortish_sampler", "batch_eval_metrics", "prediction_loss_only"), facts(needs="Hugging Face's evaluation")
-    ),
+    **dict.fromkeys(OF_EVALUATION, facts(needs="Hugging Face's evaluation")),
+    **dict.fromkeys(OF_BATCHES, facts(needs="Hugging Face's batches")),
 }

@@ -118,7 +118,7 @@ class StepMonitor(Callback):
             return 0
 
     def flush(self, state) -> None:
-        """Adds the tokens counted so far to `state.num_input_tokens_seen`, which checkpoints save."""
+        """Adds the tokens counted so far to `state.num_input_tokens_seen`; called before a checkpoint saves them."""
         if self._unreported is not None:
             tokens = int(self.reduce(self._unreported))
             if self.keeps_count:

@@ -16,6 +16,9 @@ from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal
 from t5suite.tasks.tokens import Spelling, encoded, sizes_after_cut
 
+# What is learned in place of a number that is exactly the code of a missing label: its neighbour in float32.
+NEXT_TO_IGNORED = float(np.nextafter(np.float32(IGNORED), np.float32(0)))
+
 
 @dataclass(frozen=True)
 class SegmentEncoding(TextEncoding):
@@ -108,7 +111,7 @@ class SegmentEncoding(TextEncoding):
     def label(self, example: Example, row, task: Task) -> int | float:
         """The index of the row's word among the head's outputs, or its number; -100 for a row without a label."""
         if self.words is None:
-            return head_number(row, task.entry) if task.is_labelled(row) else float(IGNORED)
+            return label_of_number(head_number(row, task.entry)) if task.is_labelled(row) else float(IGNORED)
         number = task.parse(example.targets)
         return IGNORED if number == INVALID_CLASS else self.words.index(task.label_words[number])
 
@@ -142,6 +145,15 @@ def head_number(row, entry) -> float:
     label = value_at(row, entry["label_column_name"])
     decimals = entry.get("target_decimals")
     return checked_number(label, entry) if decimals is None else float(number_text(label, entry))
+
+
+def label_of_number(number: float) -> float:
+    """The label of a row's number: the number itself, or if that would count as no label, the number next to it.
+
+    >>> label_of_number(3.8), label_of_number(-100.0)
+    (3.8, -99.99999237060547)
+    """
+    return NEXT_TO_IGNORED if np.float32(number) == IGNORED else number
 
 
 def answer_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:
