@@ -305,7 +305,7 @@ class SeenTest(parameterized.TestCase):
         def order_of(update_size):
             args = SimpleNamespace(
                 train_batch_size=update_size, gradient_accumulation_steps=1, world_size=1, num_train_epochs=9,
-                max_steps=-1, train_sampling_strategy="group_by_length", seed=3,
+                max_steps=-1, train_sampling_strategy="group_by_length", seed=3, order_seed=3,
             )  # fmt: skip
             return example_order(features, ["a", "b"][: len(features)], args, Mixing())[0]
 
@@ -762,9 +762,11 @@ class ScriptTest(parameterized.TestCase):
     def test_a_checkpoint_of_before_seconds_were_kept_is_counted_on_from(self):
         progress = RunProgress(lambda control: None)
         saved = {"loss_from_step": 0, "pending": {}, "callbacks": {}}
-        progress.take_up_saved(SimpleNamespace(step=40), saved, [])
+        progress.take_up_saved(SimpleNamespace(step=40, of_this_run=True), saved, [])
         self.assertEqual((progress.seconds_before, progress.seconds_from_step), (0.0, 40))
-        progress.take_up_saved(SimpleNamespace(step=40), saved | {"seconds": 7.5, "seconds_from_step": 0}, [])
+        progress.take_up_saved(
+            SimpleNamespace(step=40, of_this_run=True), saved | {"seconds": 7.5, "seconds_from_step": 0}, []
+        )
         self.assertEqual((progress.seconds_before, progress.seconds_from_step), (7.5, 0))
 
     @pytest.mark.slow
