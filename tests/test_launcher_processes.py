@@ -66,13 +66,14 @@ class LauncherTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("bin/accelerate launch --cpu fine_tune_t5.py", "accelerate", signal.SIGTERM),
-        ("bin/accelerate launch --cpu fine_tune_t5.py", "accelerate", signal.SIGKILL),
-        ("-m accelerate.commands.launch fine_tune_t5.py", "accelerate", signal.SIGKILL),
-        ("bin/torchrun fine_tune_t5.py", "torchrun", signal.SIGTERM),
         ("-u -m torch.distributed.run fine_tune_t5.py", "torchrun", signal.SIGKILL),
         ("bin/deepspeed fine_tune_t5.py", "deepspeed", signal.SIGTERM),
+        ("-m accelerate.commands.launch fine_tune_t5.py", "accelerate", signal.SIGKILL),
+        ("bin/accelerate launch --cpu fine_tune_t5.py", "accelerate", signal.SIGKILL),
+        ("bin/torchrun fine_tune_t5.py", "torchrun", signal.SIGTERM),
         ("-u -m deepspeed.launcher.launch --world_info=x fine_tune_t5.py", "deepspeed", signal.SIGKILL),
     )
+    @pytest.mark.quick_cases(4)
     def test_a_script_stops_with_a_launcher_that_dies(self, launcher, name, number):
         commands = [PYTHON, *launcher.split()], ["/bin/sh", "-c", f"{PYTHON} bin/own_script.py; true"]
         with self.start_below(*commands) as (process, environment, log):
