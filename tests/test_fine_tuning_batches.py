@@ -91,7 +91,7 @@ class BatchTest(parameterized.TestCase):
             self.assertTrue(torch.equal(one[name], other[name]), f"{name}:\n{one[name]}\n{other[name]}")
 
     @parameterized.product(family=list(PLAIN), multiple=[1, 8])
-    @pytest.mark.quick_cases(4)
+    @pytest.mark.quick_cases(2)
     def test_flat_arrays_lists_and_plain_padding_make_the_same_batch(self, family, multiple):
         trainer, rows = trainer_of(family), rows_of(family)
         tokens = {"pad_token_id": PAD, "pad_to_multiple_of": multiple}

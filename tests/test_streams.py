@@ -596,6 +596,7 @@ class TroubleTest(parameterized.TestCase):
         self.assertIn(f"{path}:54: column 'text' holds 7", "\n".join(logs.output))
 
     @parameterized.parameters(0, 2)
+    @pytest.mark.quick_cases(1)
     def test_a_bad_line_is_named_once_however_many_blocks_follow(self, num_workers):
         texts = [json.dumps({"text": text}) for text in number_documents(2000)]
         path, stream = self.stream_of([texts[0], "{oh", *texts[1:]], "skip", num_workers=num_workers)
