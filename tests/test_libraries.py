@@ -311,14 +311,16 @@ class ProbeTest(parameterized.TestCase):
             require_proved(entry_name)
         self.assertIn(f"pip install '{library}==", str(caught.exception))
 
-    @parameterized.parameters(*ENTRIES["fused_updates"].attributes.split())
-    def test_an_operation_on_lists_of_tensors(self, name):
-        self.assertEqual(unproved(["fused_updates"]), {})
+    @parameterized.parameters(
+        (entry, name) for entry in ("fused_updates", "listed_updates") for name in ENTRIES[entry].attributes.split()
+    )
+    def test_an_operation_on_lists_of_tensors(self, entry, name):
+        self.assertEqual(unproved([entry]), {})
         with mock.patch.object(torch, name, no_operation):
-            self.refused("fused_updates", "torch")
+            self.refused(entry, "torch")
         with mock.patch.object(torch, name):
             delattr(torch, name)
-            self.refused("fused_updates", "torch")
+            self.refused(entry, "torch")
 
     def test_the_fingerprint_of_rows(self):
         same = property(lambda rows: "the same", lambda rows, text: None)

@@ -187,6 +187,14 @@ ENTRIES = {
         """_foreach_add_ _foreach_addcmul_ _foreach_clamp_min_ _foreach_div _foreach_lerp_ _foreach_mul_ _foreach_norm
         _foreach_sqrt _foreach_sub_ _fused_adamw_""",
     ),
+    "listed_updates": Entry(
+        "the optimizer adafactor",
+        REFUSE,
+        {},
+        "t5suite.optim.adafactor:probe_updates",
+        """_foreach_add_ _foreach_addcmul_ _foreach_clamp_min_ _foreach_div_ _foreach_mul _foreach_mul_ _foreach_norm
+        _foreach_rsqrt _foreach_sub_""",
+    ),
     "fsdp": Entry(
         "training under FSDP",
         REFUSE,

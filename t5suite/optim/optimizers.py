@@ -104,6 +104,7 @@ def adafactor(
         raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up also needs relative_step=True")
     if min_dim_size_to_factor < 0:
         raise ConfigError(f"--optim_args min_dim_size_to_factor={min_dim_size_to_factor}: must be at least 0")
+    require_proved("listed_updates")
     # With relative steps the class ignores the rate, but schedules multiply the rate in the groups.
     rate = 1.0 if relative_step else learning_rate
     return Adafactor(
