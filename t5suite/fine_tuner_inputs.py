@@ -22,7 +22,7 @@ from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.formats import comma_separated
-from t5suite.data.rows.own_rows import as_rows, with_words_of_ids, words_of_ids
+from t5suite.data.rows.own_rows import as_rows
 from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
@@ -32,6 +32,7 @@ from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
+from t5suite.tasks.targets import with_words_of_ids, words_of_ids
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 logger = logging.getLogger("t5suite.fine_tuner")
@@ -173,16 +174,17 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
         files = {f"{role}_file": os.fspath(path) for role, path in splits.items()}
         data_format = flags.get("data_format") or _format_of_file(next(iter(files.values())))
         return {"data_format": data_format, **files}, None
-    rows = {role: as_rows(split, f"data[{role!r}]") for role, split in splits.items()}
     column = flags.get("target_column") or "output"
-    label_names = {role: _label_names(split, column) for role, split in splits.items()}
-    first_names = next(iter(label_names.values()))
+    first_names = _label_names(next(iter(splits.values())), column)
     labels = _chosen_labels(flags) or first_names
-    for role, names in label_names.items():
-        if names:
-            words = words_of_ids(names, labels)
-            rows[role] = [with_words_of_ids(row, column, words) for row in rows[role]]
-    return {"data_format": "jsonl", **({"labels": first_names} if first_names else {})}, rows
+    rows = {}
+    for role, split in splits.items():
+        words = words_of_ids(_label_names(split, column), labels)
+        rows[role] = [with_words_of_ids(row, column, words) for row in as_rows(split, f"data[{role!r}]")]
+    flags_of_rows = {"data_format": "jsonl"}
+    if first_names:
+        flags_of_rows["labels"] = first_names
+    return flags_of_rows, rows
 
 
 def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.files import SPLIT_NAMES
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
-from t5suite.data.rows.own_rows import Columns, Rows, check_columns, with_words_of_ids, words_of_ids
+from t5suite.data.rows.own_rows import Columns, Rows, check_columns
+from t5suite.tasks.targets import with_words_of_ids, words_of_ids
 
 
 @dataclass(frozen=True)

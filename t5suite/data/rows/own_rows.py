@@ -24,7 +24,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.tasks.cells import value_at, with_value_at
-from t5suite.tasks.targets import INVALID_CLASS, is_id_in_digits, is_number_word, same_but_for_case
+from t5suite.tasks.targets import is_id_in_digits, label_of_value
 
 logger = logging.getLogger(__name__)
 
@@ -122,52 +122,6 @@ def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
     if is_id_in_digits(number, labels) and int(number) < len(labels):
         return labels[int(number)]
     return target
-
-
-def label_of_value(value, labels: Sequence[str]):
-    """The label word that a number or a boolean spells, so that it is the label that it looks like.
-
-    >>> label_of_value(3, ["1", "2", "3"]), label_of_value(2.0, ["1", "2"]), label_of_value(True, ["true", "false"])
-    ('3', '2', 'true')
-    >>> label_of_value(1, ["bad", "good"]), label_of_value(-1, ["1", "2"])    # a class id, and an unlabelled row
-    (1, -1)
-    """
-    if isinstance(value, bool):
-        spelled = same_but_for_case(str(value), list(labels))
-        return label_of_value(int(value), labels) if spelled is None else spelled
-    is_number = isinstance(value, (int, float)) and math.isfinite(value)
-    numbers = {float(word): word for word in labels if is_number_word(word)}
-    if not is_number or not numbers:
-        return value
-    if value == INVALID_CLASS and value not in numbers:
-        return INVALID_CLASS
-    return numbers.get(float(value), str(value))
-
-
-def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str]:
-    """The label words of a data set's class ids: its own names if they are labels, else the labels by their places.
-
-    >>> words_of_ids(["pos", "neg"], ["neg", "pos"]), words_of_ids(["1 star", "2 stars"], ["bad", "good"])
-    (['pos', 'neg'], ['bad', 'good'])
-    """
-    return list(names) if labels is None or set(names) <= set(labels) else list(labels)
-
-
-def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
-    """The row with label words in place of class ids; -1 (unlabelled), and an id that has no word, stays.
-
-    >>> with_words_of_ids({"labels": [1, 0]}, "labels", ["bad", "good"])
-    {'labels': ['good', 'bad']}
-    """
-    label = row.get(column)
-    if isinstance(label, (list, tuple)):
-        return {**row, column: [_word_of_id(label_id, words) for label_id in label]}
-    return {**row, column: _word_of_id(label, words)} if column in row else row
-
-
-def _word_of_id(label, words: Sequence[str]):
-    is_id = isinstance(label, int) and 0 <= label < len(words)
-    return words[label] if is_id else label
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
