@@ -43,7 +43,7 @@ class RunsTest(parameterized.TestCase):
         ("flag", ["fine_tune_t5.py", "t5suite/training/trainer.py"]),
         ("block", ["pre_train_t5.py", "t5suite/training/trainer.py"]),
         ("sweep_parameter", ["t5suite/cli.py"]),
-        ("stop", ["fine_tune_t5.py", "t5suite/base/errors.py", "t5suite/training/trainer.py"]),
+        ("stop", ["fine_tune_t5.py", "t5suite/base/programs.py", "t5suite/training/trainer.py"]),
     )
     @pytest.mark.slow
     def test_a_walk_of_a_real_run_passes_the_files_that_it_must(self, name, files):
