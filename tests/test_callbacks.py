@@ -972,10 +972,8 @@ class TakenUpBestTest(parameterized.TestCase):
             part.examples = [(text, "yes") for text in rows]
             return describe_selection([part, set_of("test", selects=False)], loss)
 
-        checkpoint = self.here / "checkpoint-9"
-        checkpoint.mkdir()
-        write_manifest(checkpoint, details={"selects_by": described()} if is_noted else {})
-        start = Start(checkpoint, frozenset(reset))
+        selected_by = described() if is_noted else None
+        start = Start(self.here / "checkpoint-9", frozenset(reset), selected_by=selected_by)
         self.assertEqual(scores_differ(start, described(**changed)), differ)
         self.assertFalse(scores_differ(Start(), described(**changed)))
 

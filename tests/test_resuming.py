@@ -581,8 +581,14 @@ class StartTest(parameterized.TestCase):
         checkpoint.mkdir(parents=True)
         (checkpoint / "optimizer.pt").touch()
         (checkpoint / "position.json").write_text(json.dumps({"examples": 8 * step}))
-        write_manifest(checkpoint, run_id=run_id, details={"settings": settings})
+        write_manifest(checkpoint, run_id=run_id, details={"settings": settings, "selects_by": {"rte": step}})
         return checkpoint
+
+    def test_a_start_says_what_its_checkpoint_was_selected_by(self):
+        checkpoint = self.files_of(folder() / "run", 4)
+        self.assertEqual(choose_start(checkpoint.parent, "auto").selected_by, {"rte": 4})
+        self.assertEqual(Start.of_this_checkpoint(checkpoint, checkpoint.parent).selected_by, {"rte": 4})
+        self.assertIsNone(choose_start(folder(), "auto").selected_by)
 
     def test_where_a_run_begins_is_its_own_newest_checkpoint_else_the_one_that_is_named_else_none(self):
         """It is begun anew, with this run's flags, unless they are those of the checkpoint's run."""

@@ -15,7 +15,7 @@ from transformers import TrainerState
 
 from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest, damage
+from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.checkpoints.starts import Start
 
 logger = logging.getLogger(__name__)
@@ -99,14 +99,9 @@ def scores_differ(start: Start, selects_by: dict | None) -> bool:
     Args:
       selects_by: what this run selects by (`eval_sets.describe_selection`), as the details of its checkpoints say it.
     """
-    if start.checkpoint is None:
-        return False
     if "data" in start.reset:
         return True
-    if not (start.checkpoint / MANIFEST_FILE).is_file():  # Hugging Face's own
-        return False
-    selected_by = Manifest.read(start.checkpoint).details.get("selects_by")  # earlier versions have not written it
-    return None not in (selects_by, selected_by) and selects_by != selected_by
+    return None not in (selects_by, start.selected_by) and selects_by != start.selected_by
 
 
 def drop_best(state: TrainerState) -> None:

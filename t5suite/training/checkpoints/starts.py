@@ -66,6 +66,7 @@ class Start:
     Attributes:
       checkpoint: None for a fresh run.
       of_this_run: whether the checkpoint is one of this run's own.
+      selected_by: what the best score so far was chosen by; None of a checkpoint that does not say it.
       reset: what to reset now.
       restart: the flags may differ from the checkpoint's (another run's checkpoint, a reset, or changed settings).
       position: the checkpoint's, if it has one.
@@ -76,6 +77,7 @@ class Start:
     restart: bool = False
     position: Position | None = None
     of_this_run: bool = field(default=False, compare=False)
+    selected_by: dict | None = field(default=None, compare=False)
 
     @classmethod
     def of_this_checkpoint(cls, resume_from_checkpoint, output_dir) -> "Start":
@@ -90,7 +92,8 @@ class Start:
                 raise ConfigError(f"resume_from_checkpoint=True: no checkpoint in {output_dir}")
         else:
             checkpoint = named_checkpoint(str(resume_from_checkpoint))
-        return cls(checkpoint, position=read_position(checkpoint), of_this_run=True)
+        selected_by = _details_of(checkpoint).get("selects_by")
+        return cls(checkpoint, position=read_position(checkpoint), of_this_run=True, selected_by=selected_by)
 
     @property
     def keeps_steps(self) -> bool:
@@ -189,8 +192,10 @@ def choose_start(
         )
     if "optimizer" not in parts_to_reset:
         _check_has_optimizer(checkpoint)
-    restart = not of_this_run or bool(parts_to_reset) or _has_other_settings(checkpoint, fingerprint)
-    return Start(checkpoint, parts_to_reset, restart, position, of_this_run)
+    details = _details_of(checkpoint)
+    has_other_settings = fingerprint is not None and details.get("settings", fingerprint) != fingerprint
+    restart = not of_this_run or bool(parts_to_reset) or has_other_settings
+    return Start(checkpoint, parts_to_reset, restart, position, of_this_run, details.get("selects_by"))
 
 
 def _checkpoint_to_begin_from(output_dir, resume: str, run_id: str | None, trust: bool) -> Path | None:
@@ -335,11 +340,9 @@ def _check_has_optimizer(checkpoint: Path) -> None:
         )
 
 
-def _has_other_settings(checkpoint: Path, fingerprint: str | None) -> bool:
-    """Whether the run was extended, or a change allowed, since the checkpoint was written."""
-    if fingerprint is None or not (checkpoint / MANIFEST_FILE).is_file():
-        return False
-    return Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
+def _details_of(checkpoint: Path) -> dict:
+    """What a checkpoint's manifest says of its run; nothing of one that Hugging Face's trainer wrote."""
+    return Manifest.read(checkpoint).details if (checkpoint / MANIFEST_FILE).is_file() else {}
 
 
 def examples_before(step: int, epoch_length: int, update_size: int) -> int:
