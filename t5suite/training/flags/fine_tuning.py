@@ -332,10 +332,10 @@ class SuiteTrainingArguments(
     def _check_direction(self, metric: str | None) -> None:
         """Refuses to select by the lowest score; the loss counts as its negative, so that its lowest is the best."""
         if self.greater_is_better is False and metric != "loss":
-            named = "of --metric_for_best_model" if metric is None else f"of --metric_for_best_model {metric}"
+            metric_flag = "--metric_for_best_model" if metric is None else f"--metric_for_best_model {metric}"
             raise ConfigError(
-                f"--greater_is_better False: {named} the highest score is the best; have the metric return its "
-                "negative, or select by --metric_for_best_model loss"
+                f"--greater_is_better False: of {metric_flag} the highest score is the best; have the metric return "
+                "its negative, or select by --metric_for_best_model loss"
             )
 
     def _settle_saving(self) -> None:
@@ -355,30 +355,30 @@ class SuiteTrainingArguments(
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
     """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do."""
-    asked = args.saving_asked
-    idle = [name for name in asked if asked[name] != getattr(args, name)]
+    asked_values = args.saving_asked
+    idle_names = [name for name in asked_values if asked_values[name] != getattr(args, name)]
     if args.save_strategy != SaveStrategy.STEPS:
-        idle.append("save_steps")
-    idle = [name for name in asked if name in idle and name in args.flags_given]
-    if not idle:
+        idle_names.append("save_steps")
+    idle_names = [name for name in asked_values if name in idle_names and name in args.flags_given]
+    if not idle_names:
         return
-    given = " ".join(f"--{name} {_flag_text(asked[name])}" for name in idle)
+    flag_words = " ".join(f"--{name} {_flag_text(asked_values[name])}" for name in idle_names)
     if not args.load_best_model_at_end:
         strategy = args.save_strategy.value
-        logger.warning("%s has no effect: it belongs to --save_strategy steps, and this is %s", given, strategy)
+        logger.warning("%s has no effect: it belongs to --save_strategy steps, and this is %s", flag_words, strategy)
         return
     interval = f"--eval_strategy {args.eval_strategy.value}"
     if args.eval_strategy == IntervalStrategy.STEPS:
         interval += f" --eval_steps {args.eval_steps:g}"
-    wanted = f"--eval_strategy {asked['save_strategy'].value}"
-    if "save_steps" in idle:
-        wanted = f"--eval_strategy steps --eval_steps {asked['save_steps']:g}"
+    remedy = f"--eval_strategy {asked_values['save_strategy'].value}"
+    if "save_steps" in idle_names:
+        remedy = f"--eval_strategy steps --eval_steps {asked_values['save_steps']:g}"
     logger.warning(
         "%s has no effect: the best checkpoint is loaded at the end, so each is written when the model is evaluated, "
         "by %s; give %s, or --load_best_model_at_end False",
-        given,
+        flag_words,
         interval,
-        wanted,
+        remedy,
     )
 
 
