@@ -176,7 +176,7 @@ def _figure_of_split(scores: dict, entry: dict | None, selecting_metric: str | N
         return None
     if scores.keys() == {"loss"}:
         return None if scores["loss"] is None else -scores["loss"]
-    if selecting_metric in scores:
+    if selecting_metric in scores.keys() - {"loss"}:
         return scores[selecting_metric]
     return task_figure(scores, entry)
 
