@@ -977,6 +977,15 @@ class TakenUpBestTest(parameterized.TestCase):
         self.assertEqual(scores_differ(start, described(**changed)), differ)
         self.assertFalse(scores_differ(Start(), described(**changed)))
 
+    def test_a_set_without_a_metric_is_selected_by_its_loss(self):
+        book = set_of("book")
+        book.task.entry.update(metric_names=[], metric_to_optimize=None)
+        book.method = "generate"
+        book.examples = [("a", "b")]
+        (method, metric, _) = describe_selection([book], "loss")["book"]
+        self.assertEqual((method, metric), ("generate", "loss"))
+        self.assertEqual(describe_selection([book], None)["book"][1], "")
+
     def test_a_run_does_not_go_on_without_its_best_checkpoint(self):
         self.state_at(self.here)
         (self.here / "checkpoint-4").mkdir()

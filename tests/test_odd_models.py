@@ -813,7 +813,7 @@ class FilesTest(OddModels):
     def test_weights_of_another_model_or_in_a_wrapper_say_so(self):
         message = r"config.json \(model_type bert\) describes another model than these weights"
         with exits_with(65, message):
-            predict(self.with_settings(model_type="bert"))
+            export(self.with_settings(model_type="bert"))
 
         def wrap(tensors):
             for name in list(tensors):
