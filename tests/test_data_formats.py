@@ -183,7 +183,7 @@ class TablesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (1, "a,b", "b"), (True, "a,b", "b"), (True, "true,false", "true"), (False, "True,False", "False"),
-        (True, "1,0", "1"), (1, "0.5,1.0", "1.0"), (0.5, "0.5,1.0", "0.5"),
+        (True, "1,0", "1"), (1, "0.5,1.0", "1.0"), (0.5, "0.5,1.0", "0.5"), (1, "1.0,1", "1"),
     )  # fmt: skip
     def test_a_value_of_json_is_the_label_that_it_spells_also_in_a_field(self, value, labels, target):
         for column, row in (("label", {"label": value}), ("meta.mark", {"meta": {"mark": value, "by": "me"}})):

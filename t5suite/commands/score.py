@@ -96,27 +96,28 @@ def _delimiter(arguments, task) -> str | None:
     return delimiter_by_flag(arguments.delimiter)
 
 
-class Prediction(NamedTuple):
+class PredictedText(NamedTuple):
     """A predicted text, and the number of the row that it answers, where its line has one."""
 
     text: str
     row: int | None
 
 
-def _texts_of_examples(predictions: list[Prediction], task_rows: list[TaskRow]) -> list[str]:
+def _texts_of_examples(predictions: list[PredictedText], task_rows: list[TaskRow]) -> list[str]:
     """A text for each example: where each row has one line, as `t5suite predict` writes, its examples share it.
 
-    >>> _texts_of_examples([Prediction("Ann", 0)], [task_row_with_two_answers])
+    >>> _texts_of_examples([PredictedText("Ann", 0)], [task_row_with_two_answers])
     ['Ann', 'Ann']
     """
     if [prediction.row for prediction in predictions] != list(range(len(task_rows))):
         return [prediction.text for prediction in predictions]
-    return [
-        prediction.text for prediction, task_row in zip(predictions, task_rows, strict=True) for _ in task_row.examples
-    ]
+    texts = []
+    for prediction, task_row in zip(predictions, task_rows, strict=True):
+        texts += [prediction.text] * len(task_row.examples)
+    return texts
 
 
-def _read_predictions(path: str) -> list[Prediction]:
+def _read_predictions(path: str) -> list[PredictedText]:
     """The predictions of a file, in its order.
 
     Raises:
@@ -133,7 +134,7 @@ def _read_predictions(path: str) -> list[Prediction]:
         if not isinstance(text, str):
             problem = f"prediction {text!r}" if "prediction" in line else "no 'prediction'"
             raise DataError(f'{place}: expected "text" or {{"prediction": "text"}}, found {problem}')
-        predictions.append(Prediction(text, _row_number(line)))
+        predictions.append(PredictedText(text, _row_number(line)))
     return predictions
 
 

@@ -133,12 +133,12 @@ def result_of_run(directory, metric: str) -> float | None:
         manifest = read_manifest(directory)
     except (OSError, UserError):
         return None
-    counted = {name: scores for name, scores in scores_by_split.items() if not name.endswith(".test")}
-    counted = counted or scores_by_split
+    validation_scores = {name: scores for name, scores in scores_by_split.items() if not name.endswith(".test")}
+    judged_scores = validation_scores or scores_by_split
     if metric == "eval/average":
-        return _mean_of_tasks(counted, manifest)
+        return _mean_of_tasks(judged_scores, manifest)
     name = metric.removeprefix("eval/")
-    return _mean([scores.get(name) for scores in counted.values()])
+    return _mean([scores.get(name) for scores in judged_scores.values()])
 
 
 def _mean_of_tasks(scores_by_split: dict[str, dict], manifest: dict) -> float | None:

@@ -88,7 +88,7 @@ class Adafactor(torch.optim.Optimizer):
         return loss
 
     def _alike(self, group: dict) -> Iterator[list[torch.Tensor]]:
-        """Parameters with gradients that one list of operations updates: of one kind, MOST_NUMBERS together."""
+        """Parameters with gradients that are updated together: of one kind, with MOST_NUMBERS numbers at most."""
         by_kind: dict[tuple, list[torch.Tensor]] = {}
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -193,17 +193,20 @@ def is_factored(shape, min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR) -> 
 def lists_of(parameters: list[torch.Tensor], most_numbers: int) -> Iterator[list[torch.Tensor]]:
     """The parameters in lists of so many numbers at most; a larger one is a list by itself.
 
-    >>> [len(some) for some in lists_of([torch.zeros(3), torch.zeros(2), torch.zeros(9), torch.zeros(1)], 5)]
+    >>> [len(listed) for listed in lists_of([torch.zeros(3), torch.zeros(2), torch.zeros(9), torch.zeros(1)], 5)]
     [2, 1, 1]
     """
-    some: list[torch.Tensor] = []
+    listed: list[torch.Tensor] = []
+    num_listed = 0
     for parameter in parameters:
-        if some and sum(other.numel() for other in some) + parameter.numel() > most_numbers:
-            yield some
-            some = []
-        some.append(parameter)
-    if some:
-        yield some
+        if listed and num_listed + parameter.numel() > most_numbers:
+            yield listed
+            listed = []
+            num_listed = 0
+        listed.append(parameter)
+        num_listed += parameter.numel()
+    if listed:
+        yield listed
 
 
 def step_sizes(group: dict, step: int, sizes: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -65,9 +65,9 @@ def _shown_example(example: dict, verdict: str) -> dict:
     place = f"row {example['row']}"
     if PLACE_IN_FILE.search(example["key"]):
         place = example["key"]
-    shown = {name: value for name, value in example.items() if name != "right"}
+    facts = {name: value for name, value in example.items() if name != "right"}
     return {
-        **shown,
+        **facts,
         "inputs": _shortened_text(example["inputs"]),
         "target": _shortened_text(example["target"]),
         "prediction": _shortened_text(example["prediction"]),

@@ -218,13 +218,15 @@ def label_of_value(value, labels: Sequence[str]):
     if isinstance(value, bool):
         spelled = same_but_for_case(str(value), list(labels))
         return label_of_value(int(value), labels) if spelled is None else spelled
-    is_number = isinstance(value, (int, float)) and math.isfinite(value)
-    numbers = {float(word): word for word in labels if is_number_word(word)}
-    if not is_number or not numbers:
+    word_of_number = {float(word): word for word in labels if is_number_word(word)}
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if not is_number or not word_of_number:
         return value
-    if value == INVALID_CLASS and value not in numbers:
+    if str(value) in labels:
+        return str(value)
+    if value == INVALID_CLASS and value not in word_of_number:
         return INVALID_CLASS
-    return numbers.get(float(value), str(value))
+    return word_of_number.get(value, str(value))
 
 
 def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str]:

@@ -85,7 +85,8 @@ class Columns:
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         shaped |= {name: row.get(name) for name in self.optional}
-        shaped.setdefault(_outermost(self.target, row), row.get(_outermost(self.target, row)))
+        target_column = _outermost(self.target, row)
+        shaped.setdefault(target_column, row.get(target_column))
         if "idx" in row:
             shaped["idx"] = row["idx"]
         if self.target in self.texts:

@@ -292,9 +292,8 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     """The rows; whole numbers among others (1, 2.5) as texts, since a column of them would turn 1 into 1.0."""
     target_column = task.entry["label_column_name"]
-    if has_free_numbers(task.entry):
-        target_kinds = _kinds_in(rows, target_column)
-        rows = _as_texts(rows, target_column, plain_decimal) if len(target_kinds) > 1 else rows
+    if has_free_numbers(task.entry) and len(_kinds_in(rows, target_column)) > 1:
+        rows = _as_texts(rows, target_column, plain_decimal)
     text_targets = [target_column] if value_kind(task.entry) == "text" else []
     for column in dict.fromkeys([*task.text_columns, *text_targets]):
         if _kinds_in(rows, column) == {int, float}:
@@ -348,7 +347,9 @@ def merge_references(rows, by: str, column: str):
     answers: dict[object, list[str]] = {}
     for i, (key, answer) in enumerate(zip(rows[by], rows[column], strict=True)):
         if key is None:
-            raise DataError(f"column {by!r} of row {i} is empty: rows of one question are told apart by it")
+            raise DataError(
+                f"column {by!r} of row {i} is empty: it is the key by which rows of one question are joined"
+            )
         if isinstance(key, (list, dict)):
             raise DataError(f"column {by!r} of row {i} holds {key!r:.100}, by which rows cannot be told apart")
         first_row.setdefault(key, i)
