@@ -106,6 +106,8 @@ class FineTuner:
         self._process = TunerProcess(bars=self._shows_bars())
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
+        # The directory's name, without a number, where no flag names it; None once the run has begun there.
+        self._default_output_dir = None
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
@@ -117,6 +119,7 @@ class FineTuner:
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
+                self._default_output_dir = self._name_of_output_dir()
                 self._choose_output_dir()
             self._make_model()
 
@@ -139,7 +142,11 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            with run_directory(self.args, settings, words_of_flags(self._flags), resume) as run:
+            words = words_of_flags(self._flags)
+            # With another model in memory the run is refused: it may be the same one, with weights that have changed.
+            default = self._default_output_dir if self._model_in_memory is None else None
+            with run_directory(self.args, settings, words, resume, default) as run:
+                self._stay_in_directory()
                 if run.finished:
                     self._take_finished(run)
                 else:
@@ -359,9 +366,11 @@ class FineTuner:
             self._flags |= {**longer, "extend": True}
         changes = {} if valid else {"no_eval": True}
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
+        if self._default_output_dir is not None:
+            self._choose_output_dir()  # again: a run of other settings may have begun since in the one chosen before
         if not self.args.overwrite_output_dir:
             self._follow_longer_run(changes)
-        self.plan = self._make_plan()
 
     def _follow_longer_run(self, changes: dict) -> None:
         """Takes the length of this same run, which a later `train(max_steps=...)` of the same program has raised."""
@@ -376,6 +385,7 @@ class FineTuner:
         )
         self._flags |= longer
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
 
     def _settings(self) -> dict:
         """Every setting of the run by name; a model in memory by its class and weights."""
@@ -409,16 +419,25 @@ class FineTuner:
         tasks = list(self._card.tasks.values())
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
+    def _name_of_output_dir(self) -> str:
+        """The name, without a number, of the directory that no flag names."""
+        model_name = self.model_args.model_name_or_path
+        if self._model_in_memory is not None:
+            model_name = type(self._model_in_memory).__name__
+        return default_output_dir(self.plan.benchmark, self.plan.dataset_name, model_name)
+
     def _choose_output_dir(self) -> None:
         """The directory that no flag names; which model is in memory is compared when the run is opened."""
         settings = all_settings(*self.arguments)
-        name = self.model_args.model_name_or_path
         if self._model_in_memory is not None:
             del settings["model_name_or_path"]
-            name = type(self._model_in_memory).__name__
-        default = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
-        choose_output_dir(self.args, settings, self.eval_args.resume, default)
+        choose_output_dir(self.args, settings, self.eval_args.resume, self._default_output_dir)
         self._flags["output_dir"] = self.args.output_dir
+
+    def _stay_in_directory(self) -> None:
+        """The run has begun in a directory, which is this tuner's from now on."""
+        self._flags["output_dir"] = self.args.output_dir
+        self._default_output_dir = None
 
     def _make_model(self) -> None:
         """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""
