@@ -9,8 +9,6 @@ import shlex
 from pathlib import Path
 
 from t5suite.base.terminal import Terminal
-from t5suite.data.corpora.byte_files import without_compression
-from t5suite.data.rows.files import FORMATS_BY_SUFFIX, TYPELESS
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.task_card import read_task_card
 
@@ -41,10 +39,7 @@ def next_commands(directory, manifest: dict) -> list[str]:
         return [shlex.join(["t5suite", "fine_tune", *model, "--train_file", NO_FILE])]
     if len(card.tasks) > 1:
         model += ["--dataset_name", next(iter(card.tasks))]
-    rows = _rows_to_answer(settings)
-    predict = ["t5suite", "predict", *model, "--input", rows]
-    if rows != NO_FILE:
-        predict += _flags_of_file(rows, settings)
+    predict = ["t5suite", "predict", *model, "--input", _rows_to_answer(settings)]
     return [
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
@@ -69,21 +64,3 @@ def _rows_to_answer(settings: dict) -> str:
         if is_readable and isinstance(file, str) and Path(file).is_file():
             return file
     return NO_FILE
-
-
-def _flags_of_file(name: str, settings: dict) -> list[str]:
-    """What `t5suite predict` must be told to read a file as the run did: a format that its name does not say, and
-    what separates its cells.
-
-    >>> _flags_of_file("reviews.txt", {"data_format": "csv", "delimiter": ";"})
-    ['--input_type', 'csv', '--delimiter', ';']
-    >>> _flags_of_file("reviews.csv.gz", {"data_format": "csv"})
-    []
-    """
-    data_format = settings.get("data_format") or "jsonl"  # a benchmark's rows are JSON lines, whatever the name
-    flags = []
-    if FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix) != data_format:
-        flags += ["--input_type", data_format]
-    if settings.get("delimiter") and data_format in TYPELESS:
-        flags += ["--delimiter", settings["delimiter"]]
-    return flags
