@@ -206,7 +206,7 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        names_search = "num_beams" in decoding or settings.do_sample
+        names_search = decoding.get("num_beams") is not None or settings.do_sample
         is_one_row, lines = self._lines(
             inputs,
             settings,
