@@ -40,6 +40,7 @@ from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
+from t5suite.models.generation_settings import save_model
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -205,7 +206,7 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        names_search = "num_beams" in decoding or settings.do_sample
+        names_search = decoding.get("num_beams") is not None or settings.do_sample
         is_one_row, lines = self._lines(
             inputs,
             settings,
@@ -292,7 +293,7 @@ class FineTuner:
             if is_adapted(self.model):
                 save_adapter(self.model, folder, run_folder=folder)
             else:
-                self.model.save_pretrained(folder)
+                save_model(self.model, folder)
             self.tokenizer.save_pretrained(folder)
         card = self._known_card()
         if card is not None:

@@ -152,6 +152,24 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, r"b\.jsonl:1: column 'label' holds \[None\]: a train row must be labelled"):
             load(hidden, **COLUMNS)
 
+    @parameterized.parameters(
+        ("squad/squad", {"question": "Who?", "context": "Ann won.", "answers": {"text": [None, "Ann"]}}),
+        ("super_glue/record", {"passage": "p", "query": "q", "entities": ["Ann"], "answers": [None, "Ann"]}),
+        (
+            "super_ni/english",
+            {
+                **{"task": "t", "definition": "Name her.", "input": "x", "output": [None, "Ann"]},
+                **{"positive_examples": [], "negative_examples": []},
+            },
+        ),
+    )
+    def test_an_empty_cell_is_no_answer_of_a_benchmark(self, name, row):
+        task = load_task(*name.split("/"))
+        for split in ("train", "validation"):
+            self.assertEqual([example.targets for example in task.examples(row, split)], ["Ann"])
+        scores = [task.optimised(task.score([row], [answer])) for answer in ("Ann", "None")]
+        self.assertEqual(scores, [100, 0])
+
     @parameterized.parameters("f1", "precision", "recall_macro", "mcc")
     def test_several_correct_texts_are_not_scored_by_a_metric_of_classes(self, metric):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["a", "b"]}])
@@ -388,6 +406,21 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(task.examples(row)[0].targets, second)
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
+
+    @parameterized.parameters(
+        (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
+        (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
+    )
+    def test_a_class_of_a_hub_data_set_without_a_label_is_refused(self, names, message):
+        import datasets
+
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=names))
+        rows = datasets.Dataset.from_dict({"text": ["x"] * 3, "label": [0, 1, 2]}, features=features)
+        place = folder()
+        rows.to_parquet(place / "train.parquet")
+        flags = {"data_format": "hub", "hub_path": place, "no_eval": True, "labels": "1,2", **COLUMNS}
+        with exits_with(65, message):
+            load_own_rows(**flags)
 
     def test_lists_of_class_ids_of_a_hub_data_set_become_sets_of_labels(self):
         import datasets
