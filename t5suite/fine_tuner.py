@@ -117,7 +117,9 @@ class FineTuner:
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
+            self._default_directory = None  # without a number; where no flag names one and no run has begun
             if not self.args.output_dir_given:
+                self._default_directory = self._name_directory()
                 self._choose_output_dir()
             self._make_model()
 
@@ -140,7 +142,10 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            with run_directory(self.args, settings, words_of_flags(self._flags), resume) as run:
+            words = words_of_flags(self._flags)
+            with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+                self._flags["output_dir"] = self.args.output_dir
+                self._default_directory = None
                 if run.finished:
                     self._take_finished(run)
                 else:
@@ -360,6 +365,8 @@ class FineTuner:
             self._flags |= {**longer, "extend": True}
         changes = {} if valid else {"no_eval": True}
         self._read_arguments(**changes)
+        if self._default_directory is not None:
+            self._choose_output_dir()  # another run may have taken it since
         if not self.args.overwrite_output_dir:
             self._follow_longer_run(changes)
         self.plan = self._make_plan()
@@ -410,15 +417,19 @@ class FineTuner:
         tasks = list(self._card.tasks.values())
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
-    def _choose_output_dir(self) -> None:
-        """The directory that no flag names; which model is in memory is compared when the run is opened."""
-        settings = all_settings(*self.arguments)
+    def _name_directory(self) -> str:
+        """The directory that no flag names, without a number."""
         name = self.model_args.model_name_or_path
         if self._model_in_memory is not None:
-            del settings["model_name_or_path"]
             name = type(self._model_in_memory).__name__
-        default = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
-        choose_output_dir(self.args, settings, self.eval_args.resume, default)
+        return default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
+
+    def _choose_output_dir(self) -> None:
+        """The directory that no flag names; weights in memory are compared once the model is there."""
+        settings = self._settings()
+        if self._model_in_memory is not None and self._title is None:
+            del settings["model_name_or_path"]
+        choose_output_dir(self.args, settings, self.eval_args.resume, self._default_directory)
         self._flags["output_dir"] = self.args.output_dir
 
     def _make_model(self) -> None:

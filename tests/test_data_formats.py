@@ -135,6 +135,18 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, "label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load_own_rows(zero, labels="1,2,3", no_eval=True, **COLUMNS)
 
+    def test_a_text_that_predict_has_cut_is_whole_again_without_the_mark(self):
+        mark = " [cut: 7 more tokens] "
+        rows = [
+            {"row": 0, "inputs": f"It{mark} rains.", "prediction": "Es", "cut_tokens": 7},
+            {"row": 1, "inputs": f"It{mark} rains.", "prediction": "Es"},
+        ]
+        columns = {"text_column": "inputs", "target_column": "prediction"}
+        path = jsonl(folder() / "answers.jsonl", rows)
+        for data in (path, rows):
+            _, read_rows = load_own_rows(data, no_eval=True, **columns)
+            self.assertEqual([row["inputs"] for row in read_rows], ["It rains.", f"It{mark} rains."])
+
     def test_whole_numbers_beside_fractions_stay_whole_in_texts_and_targets(self):
         rows = [{"age": 3, "meta": {"size": 1}, "answer": 2}, {"age": 2.5, "meta": {"size": 0.5}, "answer": 1.5}]
         columns = {"text_column": "age,meta.size", "target_column": "answer"}
@@ -422,7 +434,8 @@ class TasksTest(parameterized.TestCase):
         with exits_with(65, message):
             load_own_rows(**flags)
 
-    def test_lists_of_class_ids_of_a_hub_data_set_become_sets_of_labels(self):
+    def test_lists_of_class_ids_become_sets_of_labels(self):
+        """Of a hub data set, and of one in memory."""
         import datasets
 
         feature = datasets.List(datasets.ClassLabel(names=["broken", "late", "rude"]))
@@ -430,9 +443,12 @@ class TasksTest(parameterized.TestCase):
         rows = datasets.Dataset.from_dict({"text": ["x"], "label": [[2, 0]]}, features=features)
         place = folder()
         rows.to_parquet(place / "train.parquet")
-        flags = {"data_format": "hub", "hub_path": place, "metrics": "micro_f1", "no_eval": True, **COLUMNS}
-        task, (row,) = load_own_rows(**flags)
-        self.assertEqual(task.examples(row)[0].targets, "broken, rude")
+        flags = {"metrics": "micro_f1", "no_eval": True, **COLUMNS}
+        for task, (row,) in (
+            load_own_rows(data_format="hub", hub_path=place, **flags),
+            load_own_rows(rows, **flags),
+        ):
+            self.assertEqual(task.examples(row)[0].targets, "broken, rude")
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},

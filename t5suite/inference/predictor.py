@@ -136,6 +136,7 @@ class Predictor:
         max_new_tokens: int,
         on_text: Callable[[str], None],
         index: int = 0,
+        plain: bool = False,
         languages: tuple | None = None,
     ) -> WrittenAnswer:
         """The one answer to a prompt, greedy or drawn, in one process; `on_text` gets each piece once it is written.
@@ -145,11 +146,14 @@ class Predictor:
         Gut
         .
         WrittenAnswer(text='Gut.', score=None, truncated=False, num_tokens=3)
+
+        Args:
+          index, plain, languages: as in `answers`, of this prompt.
         """
         languages_of_texts = None if languages is None else [languages]
         self._check_lengths([len(prompt)], max_new_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
-        options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)])
+        options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)], plain=plain)
         streamer = PieceStreamer(on_text, lambda ids: self.encoding.texts([self._ended(ids)])[0])
         with torch.no_grad():
             (ids,) = self._write([prompt], labels, {**options, "streamer": streamer})
