@@ -40,6 +40,7 @@ from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
+from t5suite.models.generation_settings import save_model
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -107,7 +108,6 @@ class FineTuner:
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
         # The directory's name, without a number, where no flag names it; None once the run has begun there.
-        self._default_output_dir = None
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
@@ -118,8 +118,9 @@ class FineTuner:
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
+            self._default_directory = None  # without a number; where no flag names one and no run has begun
             if not self.args.output_dir_given:
-                self._default_output_dir = self._name_of_output_dir()
+                self._default_directory = self._name_directory()
                 self._choose_output_dir()
             self._make_model()
 
@@ -143,10 +144,9 @@ class FineTuner:
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
             words = words_of_flags(self._flags)
-            # With another model in memory the run is refused: it may be the same one, with weights that have changed.
-            default = self._default_output_dir if self._model_in_memory is None else None
-            with run_directory(self.args, settings, words, resume, default) as run:
-                self._stay_in_directory()
+            with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+                self._flags["output_dir"] = self.args.output_dir
+                self._default_directory = None
                 if run.finished:
                     self._take_finished(run)
                 else:
@@ -212,7 +212,7 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        names_search = "num_beams" in decoding or settings.do_sample
+        names_search = decoding.get("num_beams") is not None or settings.do_sample
         is_one_row, lines = self._lines(
             inputs,
             settings,
@@ -299,7 +299,7 @@ class FineTuner:
             if is_adapted(self.model):
                 save_adapter(self.model, folder, run_folder=folder)
             else:
-                self.model.save_pretrained(folder)
+                save_model(self.model, folder)
             self.tokenizer.save_pretrained(folder)
         card = self._known_card()
         if card is not None:
@@ -367,8 +367,8 @@ class FineTuner:
         changes = {} if valid else {"no_eval": True}
         self._read_arguments(**changes)
         self.plan = self._make_plan()
-        if self._default_output_dir is not None:
-            self._choose_output_dir()  # again: a run of other settings may have begun since in the one chosen before
+        if self._default_directory is not None:
+            self._choose_output_dir()  # another run may have taken it since
         if not self.args.overwrite_output_dir:
             self._follow_longer_run(changes)
 
@@ -419,25 +419,20 @@ class FineTuner:
         tasks = list(self._card.tasks.values())
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
-    def _name_of_output_dir(self) -> str:
-        """The name, without a number, of the directory that no flag names."""
-        model_name = self.model_args.model_name_or_path
+    def _name_directory(self) -> str:
+        """The directory that no flag names, without a number."""
+        name = self.model_args.model_name_or_path
         if self._model_in_memory is not None:
-            model_name = type(self._model_in_memory).__name__
-        return default_output_dir(self.plan.benchmark, self.plan.dataset_name, model_name)
+            name = type(self._model_in_memory).__name__
+        return default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
 
     def _choose_output_dir(self) -> None:
-        """The directory that no flag names; which model is in memory is compared when the run is opened."""
-        settings = all_settings(*self.arguments)
-        if self._model_in_memory is not None:
+        """The directory that no flag names; weights in memory are compared once the model is there."""
+        settings = self._settings()
+        if self._model_in_memory is not None and self._title is None:
             del settings["model_name_or_path"]
-        choose_output_dir(self.args, settings, self.eval_args.resume, self._default_output_dir)
+        choose_output_dir(self.args, settings, self.eval_args.resume, self._default_directory)
         self._flags["output_dir"] = self.args.output_dir
-
-    def _stay_in_directory(self) -> None:
-        """The run has begun in a directory, which is this tuner's from now on."""
-        self._flags["output_dir"] = self.args.output_dir
-        self._default_output_dir = None
 
     def _make_model(self) -> None:
         """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""

@@ -36,13 +36,16 @@ def answer_rows(
       default_num_beams: of answers that are written, in place of those in `decoding`.
 
     Raises:
-      ConfigError: settings of writing where the model does not write. DataError: a row that does not fit the task.
+      ConfigError: settings of writing where the model does not write, or that no answer fits.
+      DataError: a row that does not fit the task.
     """
     candidates = candidate_labels(labels, text)
     if not writes_text(labels, text):
         check_no_writing(decoding, scores, labels, text)
     elif default_num_beams is not None:
         decoding = dataclasses.replace(decoding, num_beams=default_num_beams)
+    max_new_tokens = decoding.max_new_tokens or text.max_new_tokens
+    decoding.check_lengths(max_new_tokens)
     warn_of_cut_labels(predictor.encoding, candidates)
     fits = None
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
@@ -51,7 +54,7 @@ def answer_rows(
         text.task,
         raw=raw,
         decoding=decoding,
-        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
+        max_new_tokens=max_new_tokens,
         labels=candidates,
         scores=scores,
         family=text.family,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from t5suite.base.libraries import Libraries, require_proved
-from t5suite.models.generation_settings import reset_idle_decoding
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
@@ -99,8 +98,6 @@ def make_learner(
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, arguments.training, trains)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
-    if trains:
-        reset_idle_decoding(model, model_args.model_name_or_path or "the model")
     return Learner(tokenizer, model, encoding, title)
 
 

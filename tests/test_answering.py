@@ -21,7 +21,8 @@ from t5suite import load_task
 from t5suite.data.batches.collators import UNKNOWN_LABEL, SegmentCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.answering import answerer
-from t5suite.models.answering.answerer import AnswerSettings
+from t5suite.models.answering.answerer import AnswerSettings, split_answers
+from t5suite.models.answering.causal import CausalAnswerer
 from t5suite.models.answering.greedy import decodes_greedily
 from t5suite.models.answering.heads import HeadAnswerer
 from t5suite.models.families import FAMILIES, recognize_family
@@ -369,6 +370,17 @@ class TakenApartTest(parameterized.TestCase):
         self.assertFalse(answerer_of(bart).calls_parts)
         self.assertTrue(answerer_of(tiny_t5()).calls_parts)
         self.assertFalse(answerer_of(tiny_t5(dtype=torch.float16)).calls_parts)
+
+
+class EndTest(parameterized.TestCase):
+    def test_what_stands_behind_any_of_several_end_tokens_has_no_probability(self):
+        model = SimpleNamespace(
+            config=SimpleNamespace(eos_token_id=[1, 5]),
+            compute_transition_scores=lambda *generated, **settings: torch.tensor([[-1.0, -2.0, -4.0]] * 2),
+        )
+        causal = CausalAnswerer(model, tiny_tokenizer(), None, None, AnswerSettings())
+        generated = SimpleNamespace(sequences=torch.tensor([[0, 7, 5, 0], [0, 7, 6, 6]]), scores=None)
+        self.assertEqual(split_answers(causal, generated, 1, 2), [[([7, 5, 0], -3.0)], [([7, 6, 6], -7.0)]])
 
 
 class HeadTest(parameterized.TestCase):

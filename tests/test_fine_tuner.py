@@ -459,6 +459,10 @@ class InputsTest(parameterized.TestCase):
         self.assertEqual(made.args.eval_strategy, IntervalStrategy.STEPS)
 
 
+class Ended(Exception):
+    """A test has seen what it looks for."""
+
+
 class ProcessTest(EqualFiles):
     @pytest.mark.slow
     def test_two_in_one_process_do_not_meddle_with_each_other(self):
@@ -469,6 +473,23 @@ class ProcessTest(EqualFiles):
         torch.rand(3)
         one.train()
         self.assertSameRun(directory(alone), directory(one))
+
+    @mock.patch.object(FineTuner, "_train", side_effect=Ended)
+    def test_a_tuner_that_names_no_directory_takes_its_own_or_a_free_one_when_it_trains(self, _):
+        def of_seed(seed, **settings) -> FineTuner:
+            return FineTuner(None, "mini/sentiment", quiet=True, **{**MINI, "seed": seed, **settings})
+
+        with contextlib.chdir(tempfile.mkdtemp()):
+            one, other = of_seed(1), of_seed(2)
+            for made in (one, other):
+                self.assertRaises(Ended, made.train)
+            self.assertEqual([settings_of(made)["seed"] for made in (one, other)], [1, 2])
+            self.assertEqual(directory(other), directory(one).with_name(f"{directory(one).name}-2"))
+
+            write_rows(directory(other) / "metrics.jsonl", [{"step": 1, "train/loss": 1.0}])  # it has trained
+            longer = of_seed(2, max_steps=9)
+            self.assertRaises(Ended, longer.train)
+            self.assertEqual((directory(longer), settings_of(other)["max_steps"]), (directory(other), 9))
 
     def test_nothing_is_left_behind(self):
         def state():
@@ -533,10 +554,6 @@ class ProcessTest(EqualFiles):
         self.failing(made)
         with exits_with(78, "was trained before, and no checkpoint is left"):
             made.train()
-
-
-class Ended(Exception):
-    """A test has seen what it looks for."""
 
 
 class Ends(TrainerCallback):
@@ -604,6 +621,7 @@ class ModelTest(EqualFiles):
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
         (lambda: FineTuner(lerning_rate=1), "--lerning_rate; did you mean --learning_rate"),
         (lambda: tuner().predict("a", num_beam=2), "no setting 'num_beam'; did you mean num_beams"),
+        (lambda: tuner().predict("a", min_new_tokens=99), "--min_new_tokens 99 is more than .* what the task needs"),
         (lambda: tuner().evaluate("tset"), "no split 'tset'; did you mean test"),
         (lambda: tuner(eval_only=True).train(), "eval_only=True trains nothing"),
         (lambda: tuner(early_stopping_patience=2).train(valid=False), "early_stopping_patience"),
@@ -633,16 +651,6 @@ class ModelTest(EqualFiles):
         settings = settings_of(made)
         self.assertEqual(settings["freeze"], "embeddings,encoder:1")
         self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
-
-    def test_a_tuner_that_names_no_directory_takes_one_when_it_trains(self):
-        with contextlib.chdir(tempfile.mkdtemp()):
-            made = FineTuner(None, ROWS[:1], quiet=True, **OWN)
-            other = Path("runs/reviews-tiny/manifest.json")  # of a tuner that has trained since
-            other.parent.mkdir(parents=True)
-            other.write_text(json.dumps({"run_id": "other", "status": "failed", "settings": {"seed": 7}}))
-            with exits_with(65, "too few rows"):
-                made.train()
-        self.assertEqual(str(directory(made)), "runs/reviews-tiny-2")
 
     @pytest.mark.slow
     def test_a_raised_length_makes_the_run_longer_where_no_directory_is_named(self):

@@ -47,6 +47,7 @@ class StepMonitorTest(parameterized.TestCase):
         self.state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=100)
         monitor = StepMonitor(**settings)
         monitor.on_train_begin(None, self.state, None)
+        monitor.on_step_begin(None, self.state, None)
         return monitor
 
     def test_tokens_are_counted_without_padding_over_ranks_and_restarts(self):
@@ -75,6 +76,32 @@ class StepMonitorTest(parameterized.TestCase):
         monitor.on_step_begin(None, self.state, None)
         self.state.global_step = 1
         self.assertLess(monitor.rates(self.state)["seconds_per_step"], 0.1)
+
+    @parameterized.parameters(
+        # What is due after the last step of an epoch, and at the epoch's end.
+        ((False, False), (True, False)), ((False, False), (False, True)), ((True, True), (True, False)),
+        ((True, False), (False, False)),
+    )  # fmt: skip
+    def test_so_do_those_before_the_first_step_and_at_the_end_of_an_epoch(self, after_step, after_epoch):
+        self.state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=0)
+        controls = [
+            SimpleNamespace(should_evaluate=evaluates, should_save=saves)
+            for evaluates, saves in (after_step, after_epoch)
+        ]
+        with mock.patch("time.perf_counter", return_value=100.0) as clock:
+            monitor = StepMonitor()
+            monitor.on_train_begin(None, self.state, None)
+            clock.return_value += 50
+            monitor.on_step_begin(None, self.state, None)
+            clock.return_value += 2
+            monitor.on_step_end(None, self.state, controls[0])
+            clock.return_value += 30 * any(after_step)
+            monitor.on_epoch_end(None, self.state, controls[1])
+            clock.return_value += 20 * any(after_epoch)
+            if any(after_epoch):
+                monitor.on_step_begin(None, self.state, None)
+            self.state.global_step = 1
+            self.assertEqual(monitor.rates(self.state)["seconds_per_step"], 2)
 
     def test_what_is_excluded_before_a_log_does_not_shorten_the_steps_after_it(self):
         monitor = self.monitored()

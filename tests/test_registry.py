@@ -23,6 +23,7 @@ from t5suite import DATASET_VALS, MIXTURES, Task, load_task
 from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.rows.formats import Wishes, own_entry
 from t5suite.data.rows.sources import merge_references
+from t5suite.reports.evaluated_rows import ScoredSplit, drawn_rows
 from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
@@ -502,10 +503,21 @@ class ScoredSplitsTest(parameterized.TestCase):
         ("mnli", "test", {"validation_file": "mine.jsonl"}, ["mnli_matched.test", "mnli_mismatched.test"]),
         ("rte", "validation", {"validation_file": "mine.jsonl", "data_format": "jsonl"}, ["rte"]),
         ("ax", "validation", {"validation_file": "mine.jsonl"}, []),
+        ("ax", "test", {}, ["ax.test", "ax"]),
     )
     def test_a_file_replaces_all_splits_of_a_role_and_no_other_does(self, name, role, settings, expected):
         splits = scored_splits_of_role(load_task("glue", name), role, settings)
         self.assertEqual([split.name for split in splits], expected)
+
+    @parameterized.parameters(
+        ("rte", "rte", "validation", False, 2), ("rte", "rte", "validation", True, 2), ("rte", "rte.test", "test", True, 3),
+        ("ax", "ax", "test", False, 2), ("ax", "ax", "test", True, 3), ("ax", "ax.test", "test", False, 3),
+    )  # fmt: skip
+    def test_a_split_that_is_predicted_has_the_rows_to_predict(self, task, name, role, do_predict, num_rows):
+        settings = {"max_eval_samples": 2, "max_predict_samples": 3, "do_predict": do_predict, "seed": 1}
+        loaded = SimpleNamespace(rows=list(range(9)))
+        scored = ScoredSplit(name, load_task("glue", task), role, role)
+        self.assertLen(drawn_rows(scored, loaded, [], settings).rows, num_rows)
 
 
 class LambdasTest(parameterized.TestCase):

@@ -453,6 +453,11 @@ class FilesTest(parameterized.TestCase):
             command(three_runs()[0], "--format", "none")
             self.assertEqual((json.loads(line)["task"], list(Path().iterdir())), ("sentiment", []))
 
+    def test_a_format_that_is_named_is_written_beside_json_lines(self):
+        with contextlib.chdir(folder()):
+            command(three_runs()[0], "--json", "--format", "json")
+            self.assertTrue(Path("report/report.json").is_file())
+
     def test_bad_flags_are_named(self):
         for flag, value in (("--format", "pdf"), ("--size", "huge"), ("--max_examples", "-1")):
             with exits_with(78, flag):

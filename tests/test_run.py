@@ -83,8 +83,17 @@ class IdleFlagsTest(parameterized.TestCase):
             "give --eval_strategy epoch, or",
         ),
         (
+            "--save_steps 200",
+            "^--save_steps 200 has no effect: .* by --eval_strategy epoch; give --eval_strategy steps --eval_steps 200, or "
+            "--load_best_model_at_end False --save_strategy steps$",
+        ),
+        (
             "--save_steps 200 --load_best_model_at_end False",
             "--save_steps 200 has no effect: it belongs to --save_strategy steps, and this is epoch",
+        ),
+        (
+            "--save_steps 200 --save_strategy best",
+            "^--save_steps 200 has no effect: it belongs to --save_strategy steps, and this is best",
         ),
     )
     def test_flags_of_saving_that_give_way_are_named_with_what_would_be_right(self, words, warning):

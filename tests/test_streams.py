@@ -536,7 +536,9 @@ class HeldOutTest(parameterized.TestCase):
             list(held_out_documents(file_source(path), 1.0))
         skipping = file_source(path, bad_lines="skip")
         self.assertEqual(list(held_out_documents(skipping, 1.0)), ["1 2"])
-        with exits_with(65, "none of 1 documents is held out: raise --validation_fraction .1e-09"):
+        with exits_with(
+            65, r"a\.jsonl: none of 1 documents is held out: raise --validation_fraction \(1e-09\), or give"
+        ):
             list(held_out_documents(skipping, 1e-9))
 
     def test_held_out_text_of_every_corpus_is_scored_by_its_weight(self):

@@ -21,8 +21,9 @@ from t5suite.inference.predictor import (
     prompts_of,
     segment_features,
 )
-from t5suite.inference.row_texts import has_text_columns, input_text, without_answer
+from t5suite.inference.row_texts import has_text_columns, input_text, task_columns, without_answer
 from t5suite.inference.rows import Row
+from t5suite.tasks.cut_marks import CUT_TOKENS
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.postprocessors import is_invalid
 from t5suite.tasks.registry import Task
@@ -89,6 +90,11 @@ class Job:
         return self.task is not None and not self.raw
 
     @property
+    def writes_plainly(self) -> bool:
+        """Whether labels or numbers are written: settings without a flag are neutral then, not the checkpoint's."""
+        return self.task is not None and self.task.value_kind != "text"
+
+    @property
     def columns(self) -> list[str]:
         """What is typed for one row: a text for each of the task's columns, or one finished text, `input`."""
         return list(self.task.text_columns) if self.reads_task else ["input"]
@@ -118,10 +124,11 @@ class Job:
         """What an encoder reads: words to label, the columns of a masked model's task, else the whole text."""
         if self.family in HEADED and self.task is not None and self.task.value_kind == "labels":
             return tuple(self.task.words(self._row_of_words(row, text)))
-        has_task_columns = self.reads_task and isinstance(row, dict) and has_text_columns(row, self.task)
-        if self.family == "masked" and has_task_columns:
-            example, *_ = self.task.examples(without_answer(row, self.task))
-            return segments(example, row, self.task)
+        if self.family == "masked" and self.reads_task:
+            columns = task_columns(row, self.task)
+            if has_text_columns(columns, self.task):
+                example, *_ = self.task.examples(without_answer(columns, self.task))
+                return segments(example, columns, self.task)
         return (text,)
 
     def _row_of_words(self, row: dict | str, text: str) -> dict:
@@ -187,7 +194,7 @@ class Job:
         # Whole texts are counted only where one may be cut, for it takes time.
         cut_count = encoding.num_cut(request.segments, request.languages) if encoding.is_full(prompt) else 0
         if cut_count:
-            line["cut_tokens"] = cut_count
+            line[CUT_TOKENS] = cut_count
         if self.token_counts:
             line["prompt_tokens"] = len(prompt)
         return line
@@ -214,7 +221,7 @@ class Job:
             self.max_new_tokens,
             indices=[request.index for request in requests],
             scores=self.scores or self.decoding.num_return_sequences > 1,
-            plain=self.task is not None and self.task.value_kind != "text",
+            plain=self.writes_plainly,
             languages=self._languages_of_texts(requests),
         )
         lines = [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]

@@ -4,7 +4,7 @@
 ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
@@ -12,6 +12,8 @@ from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
+# What a split has of which only the loss is evaluated; running text calls it nll.
+LOSSES = {"loss", "nll"}
 
 
 def metric_choices() -> dict:
@@ -63,16 +65,28 @@ def is_value_of_evaluate(name: str, entry: dict) -> bool:
 
 
 def optimised_metrics(entry: dict) -> list[str]:
-    """The metrics whose mean selects checkpoints.
+    """The metrics whose mean selects checkpoints; none of running text.
 
     >>> optimised_metrics(DATASET_VALS["glue"]["mrpc"])
     ['f1', 'accuracy']
     """
     name = entry["metric_to_optimize"]
+    if name is None:
+        return []
     if name == "average":
         metrics = list(metric_functions(entry))
         return [metric for metric in metrics if metric not in ERRORS] or metrics
     return METRIC_GROUPS.get(name, [name])
+
+
+def is_loss_alone(scores: Iterable[str]) -> bool:
+    """Whether the names of a split's scores are those of a loss and of nothing else.
+
+    >>> is_loss_alone({"nll": 3.2}), is_loss_alone({"accuracy": 70.0, "loss": 1.2}), is_loss_alone({})
+    (True, False, False)
+    """
+    names = set(scores)
+    return bool(names) and names <= LOSSES
 
 
 def task_figure(scores: dict, entry: dict | None) -> float | None:

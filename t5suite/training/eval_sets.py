@@ -325,8 +325,7 @@ def describe_selection(eval_sets: list[EvalSet], selection_metric: str | None) -
     described = {}
     for eval_set in eval_sets:
         if eval_set.selects and eval_set.labelled:
-            names = [name for name in optimised_metrics(eval_set.task.entry) if name is not None]
-            metrics = eval_set.selected_by or " ".join(names)
+            metrics = eval_set.selected_by or " ".join(optimised_metrics(eval_set.task.entry))
             digest = hashlib.sha256(json.dumps(eval_set.examples, default=str).encode()).hexdigest()
             described[eval_set.name] = [eval_set.method, selection_metric or metrics, digest[:16]]
     return described

@@ -27,7 +27,7 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.models.answering.answerer import Answerer, AnswerSettings
+from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
 from t5suite.models.families import recognize_family
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
@@ -247,9 +247,11 @@ class Evaluator:
             **({} if has_free_text else PLAIN_WRITING),
         )
         written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
-        unique_ids = list({tuple(ids): None for ids in written_ids})  # a task with labels has few
-        texts = dict(zip(unique_ids, eval_set.encoding.texts(unique_ids), strict=True))
-        return [texts[tuple(ids)] for ids in written_ids], [answerer.eos not in ids for ids in written_ids]
+        ends = answerer.ends
+        answers = [tuple(before_end(ids, ends)) for ids in written_ids]
+        unique_answers = list(dict.fromkeys(answers))  # a task with labels has few
+        texts = dict(zip(unique_answers, eval_set.encoding.texts(unique_answers), strict=True))
+        return [texts[ids] for ids in answers], [ends.isdisjoint(ids) for ids in written_ids]
 
     def _choose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         candidates = [eval_set.candidates[eval_set.row_of_example[position]] for position in positions]

@@ -8,6 +8,7 @@
 [('rte', 'generate')]
 """
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -143,6 +144,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         missing += loaded.missing
 
     selecting = eval_sets["validation"]
+    eval_sets = each_split_once(eval_sets["validation"], eval_sets["test"])
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
@@ -233,6 +235,23 @@ def evaluated_tasks(tasks: list[Task], arguments, trains: bool) -> dict[str, lis
     if predicts_only or arguments.training.do_predict:
         by_role["test"] = [task for task in tasks if task.splits("test")]
     return by_role
+
+
+def each_split_once(validation_sets: list[EvalSet], test_sets: list[EvalSet]) -> dict[str, list[EvalSet]]:
+    """The sets that are scored at the end, by role, none of them twice.
+
+    A task without a validation split is evaluated on its test split. Where that is predicted, too, it is scored on the
+    rows to predict, by the task's name.
+    """
+    sets_to_predict = {(eval_set.task.name, eval_set.split): eval_set for eval_set in test_sets}
+    scored_sets = []
+    for eval_set in validation_sets:
+        same_split = sets_to_predict.pop((eval_set.task.name, eval_set.split), None)
+        if same_split is None:
+            scored_sets.append(eval_set)
+        else:
+            scored_sets.append(dataclasses.replace(same_split, name=eval_set.name))
+    return {"validation": scored_sets, "test": list(sets_to_predict.values())}
 
 
 def split_options(role: str, arguments, plan: Plan) -> SplitOptions:

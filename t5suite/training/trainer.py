@@ -76,14 +76,13 @@ from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
+from t5suite.training.step_lines import forget_old_logs
 from t5suite.training.updates.guard import UpdateGuard
 from t5suite.training.updates.micro_batches import MicroBatches
 from t5suite.training.uploads import HubUploads
 
 logger = logging.getLogger(__name__)
 
-# Logs that the trainer's state holds, in memory and in `trainer_state.json`.
-MOST_LOGS = 1000
 # The modes of `torch.compile` that record CUDA graphs.
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
@@ -360,8 +359,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.progress.loss_from_step, 1)
         self.updates.correct(logs)
         super().log(logs, start_time)
-        # `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.
-        del self.state.log_history[:-MOST_LOGS]
+        forget_old_logs(self.state.log_history)
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
         """`--optimizer` from our table, else what `--optim` says."""

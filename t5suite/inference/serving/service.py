@@ -65,7 +65,13 @@ class Service:
         languages = None if request.languages is None else [request.languages]
         (prompt,) = prompts_of(self.predictor.encoding, [request.text], languages)
         answer = self.predictor.write_in_pieces(
-            prompt, job.decoding, job.max_new_tokens, on_text, index=request.index, languages=request.languages
+            prompt,
+            job.decoding,
+            job.max_new_tokens,
+            on_text,
+            index=request.index,
+            plain=job.writes_plainly,
+            languages=request.languages,
         )
         line = {"row": request.index, **line_of_answers([answer], scores=False, token_counts=True)}
         return {**line, "prompt_tokens": len(prompt)}

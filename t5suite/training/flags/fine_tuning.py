@@ -382,22 +382,27 @@ def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
     if not idle_names:
         return
     flag_words = " ".join(f"--{name} {_flag_text(asked_values[name])}" for name in idle_names)
-    if not args.load_best_model_at_end:
+    if not args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST:
         strategy = args.save_strategy.value
         logger.warning("%s has no effect: it belongs to --save_strategy steps, and this is %s", flag_words, strategy)
         return
     interval = f"--eval_strategy {args.eval_strategy.value}"
     if args.eval_strategy == IntervalStrategy.STEPS:
         interval += f" --eval_steps {args.eval_steps:g}"
-    remedy = f"--eval_strategy {asked_values['save_strategy'].value}"
+    asked_strategy = asked_values["save_strategy"]
+    evaluate_when_saving = f"--eval_strategy {asked_strategy.value}"
+    save_without_best = "--load_best_model_at_end False"
     if "save_steps" in idle_names:
-        remedy = f"--eval_strategy steps --eval_steps {asked_values['save_steps']:g}"
+        evaluate_when_saving = f"--eval_strategy steps --eval_steps {asked_values['save_steps']:g}"
+        if asked_strategy != SaveStrategy.STEPS:
+            save_without_best += " --save_strategy steps"
     logger.warning(
         "%s has no effect: the best checkpoint is loaded at the end, so each is written when the model is evaluated, "
-        "by %s; give %s, or --load_best_model_at_end False",
+        "by %s; give %s, or %s",
         flag_words,
         interval,
-        remedy,
+        evaluate_when_saving,
+        save_without_best,
     )
 
 
