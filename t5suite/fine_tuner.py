@@ -107,7 +107,8 @@ class FineTuner:
         self._process = TunerProcess(bars=self._shows_bars())
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
-        # The directory's name, without a number, where no flag names it; None once the run has begun there.
+        # The directory's name, without a number, where no flag names it; None once a run has begun there.
+        self._default_directory = None
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
@@ -118,7 +119,6 @@ class FineTuner:
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
-            self._default_directory = None  # without a number; where no flag names one and no run has begun
             if not self.args.output_dir_given:
                 self._default_directory = self._name_directory()
                 self._choose_output_dir()
