@@ -192,6 +192,11 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
 
+    def test_checkpoints_are_looked_for_in_the_directory_that_training_chooses(self):
+        message = "no checkpoint-N in --output_dir runs/mini-sentiment-tiny$"
+        with contextlib.chdir(tempfile.mkdtemp()), exits_with(78, message):
+            fine_tune_t5.main(["--dataset_name", "sentiment", "--eval_checkpoints", "all", "--use_cpu"])
+
     @pytest.mark.slow
     def test_rows_that_select_are_not_trained_on(self):
         self.check_selection({"max_train_samples": 20}, 20)

@@ -8,15 +8,17 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from t5suite.testing import tiny_trainer
+from t5suite.testing import exits_with, tiny_trainer
 from t5suite.training import process_setup, run_directory
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import (
     FINE_TUNING_ARGUMENTS,
+    FineTuningArguments,
     SuiteTrainingArguments,
     warn_of_idle_saving_flags,
 )
 from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.plans import settle_no_eval
 
 
 class LibrariesTest(parameterized.TestCase):
@@ -103,6 +105,34 @@ class IdleFlagsTest(parameterized.TestCase):
         with self.assertLogs("t5suite", "WARNING") as logs:
             warn_of_idle_saving_flags(args)
         self.assertRegex(logs.records[0].getMessage(), warning)
+
+    @parameterized.parameters(
+        ("", ("epoch", 500)),
+        ("--save_strategy steps --save_steps 1000", ("steps", 1000)),
+        ("--save_strategy steps --save_steps 0.25", ("steps", 0.25)),
+        ("--save_strategy no", ("no", 500)),
+    )
+    def test_without_evaluation_checkpoints_are_written_as_the_flags_of_saving_say(self, words, expected):
+        words = ["--use_cpu", "--no_eval", *words.split()]
+        arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, words))
+        settle_no_eval(arguments)
+        args = arguments.training
+        self.assertEqual((args.save_strategy.value, args.save_steps, args.load_best_model_at_end), (*expected, False))
+        self.assertEqual(isinstance(args.save_steps, int), expected[1] >= 1)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            warn_of_idle_saving_flags(args)
+
+    @parameterized.parameters(
+        ("--no_eval --save_strategy steps --save_steps 2.5", "--save_steps 2.5: give a whole number"),
+        (
+            "--eval_strategy no --save_strategy best",
+            "--save_strategy best .* --eval_strategy no makes none; choose epoch",
+        ),
+    )
+    def test_checkpoints_that_would_not_be_written_as_asked_are_refused(self, words, message):
+        with exits_with(78, message):
+            arguments = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *words.split()])
+            settle_no_eval(FineTuningArguments(*arguments))
 
     @parameterized.parameters("", "--eval_strategy no")
     def test_flags_of_parts_that_the_suite_has_its_own_for_are_named(self, others):

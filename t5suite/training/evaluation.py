@@ -37,7 +37,7 @@ from t5suite.training.evaluation_report import Report, Result, make_report
 
 logger = logging.getLogger(__name__)
 
-# The most encoder batches whose answers the decoder writes together, and the most tokens of an answer times these.
+# How many times as many tokens a batch may have on a device, and the most tokens of an answer times this number.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
 # Generation settings for a task whose answers are label words, whatever the checkpoint was used for before (a
@@ -181,8 +181,8 @@ class Evaluator:
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
         """The examples in batches; of equally many tokens on the fast paths, which take little other memory.
 
-        The shorter the answers, the more encoder batches the decoder takes at once: they fill a CPU's matrix products,
-        but for long answers the decoder would keep too much in memory.
+        On a CPU batches of short answers have up to four times as many tokens: their rows fill the decoder's matrix
+        products. For long answers the decoder would keep too much in memory.
         """
         lengths = eval_set.features.input_ids.lengths
         one_beam = eval_set.method == "score" or self.settings.num_beams == 1

@@ -149,8 +149,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     if not (trains or scored or missing):
-        tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
-        raise ConfigError(f"{tasks}: no test rows, so nothing to predict; without --predict_only validation is scored")
+        raise ConfigError(nothing_to_score(plan, arguments))
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
@@ -171,6 +170,19 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
     return data
+
+
+def nothing_to_score(plan: Plan, arguments) -> str:
+    """The message of a run that trains nothing and has no rows to score, with what would give it some."""
+    tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
+    if arguments.evaluation.predict_only:
+        return f"{tasks}: no test rows, so nothing to predict; without --predict_only validation is scored"
+    if arguments.formats.no_eval:
+        return (
+            f"{tasks}: no validation rows, so nothing to score: with --no_eval (valid=False) none are held out; score "
+            "the trained model on rows of their own, with --validation_file"
+        )
+    return f"{tasks}: no validation rows, so nothing to score; --predict_only answers the test rows"
 
 
 def data_options(plan: Plan, tokenizer, data_args) -> DataOptions:

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 # defaults are for losses and for relative changes.
 WATCHING = {"mode": "max", "threshold_mode": "abs"}
 GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
+# Hugging Face's schedules that follow the scores of evaluations.
+FOLLOWING_EVALUATIONS = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 # Prefixes of Hugging Face's names for optimizers that need whole tensors.
@@ -73,15 +75,19 @@ def check_schedule(args) -> None:
     """Refuses settings that the schedule does not have, and a schedule that waits for evaluations that never come."""
     if args.schedule is not None:
         schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
-        follows_evaluations = args.schedule == "plateau"
     else:
-        kind = SchedulerType(args.lr_scheduler_type)
-        check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
-        follows_evaluations = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        if follows_evaluations:
+        check_hugging_face_settings(SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs)
+        if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
-    if follows_evaluations and args.eval_strategy.value == "no":
+    if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def follows_evaluations(args) -> bool:
+    """Whether the learning rate depends on the scores of evaluations."""
+    if args.schedule is not None:
+        return args.schedule == "plateau"
+    return SchedulerType(args.lr_scheduler_type) in FOLLOWING_EVALUATIONS
 
 
 def check_hugging_face_settings(kind: SchedulerType, settings) -> None:

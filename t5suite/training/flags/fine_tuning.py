@@ -343,6 +343,11 @@ class SuiteTrainingArguments(
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
         self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
+        if self.eval_strategy == IntervalStrategy.NO and self.save_strategy == SaveStrategy.BEST:
+            raise ConfigError(
+                "--save_strategy best saves what an evaluation finds best, and --eval_strategy no makes none; choose "
+                "epoch or steps"
+            )
         if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
@@ -351,6 +356,20 @@ class SuiteTrainingArguments(
                 self.save_steps = self.logging_steps  # transformers evaluates then
             elif self.eval_strategy == IntervalStrategy.STEPS:
                 self.save_steps = self.eval_steps
+
+    def save_as_asked(self) -> None:
+        """Saves as the flags of saving say, once it is known that no evaluation decides it (`--no_eval`).
+
+        Raises:
+          ConfigError: `--save_steps` is above 1 and not whole.
+        """
+        self.save_strategy = self.saving_asked["save_strategy"]
+        self.save_steps = self.saving_asked["save_steps"]
+        if self.save_strategy != SaveStrategy.STEPS or self.save_steps < 1:
+            return
+        if self.save_steps != int(self.save_steps):
+            raise ConfigError(f"--save_steps {self.save_steps:g}: give a whole number of updates, or a share below 1")
+        self.save_steps = int(self.save_steps)
 
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
