@@ -135,13 +135,14 @@ def readable_scores(scores: dict[str, list], unit_of_score: dict[str, str]) -> d
     """
     average = {label: points for label, points in scores.items() if label == "average"}
     task_scores = {label: points for label, points in scores.items() if label != "average"}
+    if not any(unit_of_score[label] == POINTS for label in task_scores):
+        average = {}
     if len(task_scores) > MOST_SCORES:
         return average
     is_one_task = not any(" " in label for label in task_scores)
-    has_points = any(unit_of_score[label] == POINTS for label in task_scores)
-    if is_one_task or not has_points:
+    if is_one_task:
         return task_scores
-    return scores
+    return {**task_scores, **average}
 
 
 def draw_card_panel(axes, unit: str, lines: dict[str, list]) -> None:
