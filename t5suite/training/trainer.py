@@ -696,7 +696,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         selects_by = self.checkpoints.run_details["details"].get("selects_by")
         if self.start.keeps_steps and scores_differ(self.start, selects_by):
             self._drop_best(progress)
-        take_up_best(self.state, self.args.output_dir)
+        take_up_best(self.state, self.args.output_dir, self.args.load_best_model_at_end)
         self.progress.take_up_saved(self.start, progress, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
