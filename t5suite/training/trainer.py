@@ -484,7 +484,8 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def write_checkpoint(self, folder: Path) -> None:
         """Writes this rank's files of a checkpoint into a folder that is not yet in its place."""
-        self.write_model(folder)
+        # If rank 0 cannot write the model, no rank may go on to gather the optimizer's state: it would wait for rank 0.
+        self.ranks.all_succeed(self.write_model, folder)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
         elif not self.args.save_only_model:
