@@ -31,7 +31,6 @@ from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.models.weights import load_weights
 from t5suite.optim.optimizers import make_optimizer
-from t5suite.optim.schedulers import PlateauLR
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
@@ -68,6 +67,7 @@ from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_scheduler,
     check_parallelism,
+    forget_best,
     optimizer_defaults,
     sets_its_own_rates,
     warn_of_endless_warmup,
@@ -708,8 +708,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _drop_best(self, progress: dict | None) -> None:
         """Drops the best scores so far, which those from here on cannot be compared with; not a hook."""
         drop_best(self.state)
-        if isinstance(self.lr_scheduler, PlateauLR):
-            self.lr_scheduler.forget_best()
+        forget_best(self.lr_scheduler)
         if progress is not None:
             progress["callbacks"].pop(BestPerTaskCallback.__name__, None)
 

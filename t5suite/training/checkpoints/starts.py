@@ -121,6 +121,11 @@ class Start:
         saved_parts = self.position.reset if self.position else ""
         return ",".join(sorted(self.reset)) or saved_parts
 
+    @property
+    def schedule_steps(self) -> int:
+        """How many steps of the schedule are over."""
+        return self.step - self.schedule_start
+
     def examples_seen(self, epoch_length: int, update_size: int) -> int:
         """The number of training examples that the run has seen where it begins."""
         if self.checkpoint is None or "data" in self.reset:
