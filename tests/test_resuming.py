@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import json
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +28,8 @@ from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import Mixing
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
+from t5suite.run_steps import StartRecord
+from t5suite.runs.directory import Run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import restoring, resuming, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
@@ -701,7 +704,7 @@ class StartTest(parameterized.TestCase):
             ("schedule",): (5, 40, 5, "schedule"), ("step", "schedule", "data"): (0, 0, 0, "data,schedule,step"),
         }  # fmt: skip
         for reset, numbers in expected.items():
-            start = Start(path, frozenset(reset), position=position)
+            start = Start(path, frozenset(reset), position=position, of_this_run=True)
             counted = (start.step, start.examples_seen(21, 8), start.schedule_start, start.parts_reset)
             self.assertEqual(counted, numbers, reset)
         of_stock = Start(path)
@@ -711,6 +714,58 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(
             (fresh.step, fresh.examples_seen(21, 8), fresh.schedule_start, fresh.parts_reset), (0, 0, 0, "")
         )
+
+    @parameterized.parameters("s", "other")
+    def test_a_run_goes_on_from_an_older_checkpoint_of_its_own_once_and_sets_later_ones_aside(self, settings):
+        run = folder() / "run"
+        older = self.files_of(run, 300)
+        self.files_of(run, 400)
+        record = Run(run, {"run_id": "a"})
+
+        def chosen(settings, resume=str(older), reset=None):
+            restarts = record.manifest.get("restarts", [])
+            return choose_start(run, resume, reset, run_id="a", fingerprint=settings, restarts=restarts)
+
+        for left in (["left-checkpoint-400"], ["left-checkpoint-400", "left-checkpoint-400-2"]):
+            start = chosen(settings)
+            self.assertEqual(start.checkpoint, older)
+            StartRecord(record, start).on_train_begin(None, SimpleNamespace(max_steps=500), None)
+            names = sorted(path.name for path in run.iterdir())
+            self.assertEqual(names, ["checkpoint-300", *left, "manifest.json"])
+            later = self.files_of(run, 400, settings=settings)
+            self.assertEqual(chosen(settings).checkpoint, later)
+            settings += "+"
+        for reset, resume in ((None, "auto"), ("data", "auto")):
+            self.assertEqual(chosen(settings, resume, reset).checkpoint, later)
+        settings = settings.removesuffix("+")
+        self.assertEqual(chosen(settings, reset="data").checkpoint, older)
+        shutil.rmtree(older)
+        self.assertEqual(chosen(settings).checkpoint, later, "rotation has deleted the one that the command names")
+
+    def test_a_reset_is_done_again_by_a_command_with_other_settings_and_where_nothing_of_the_kind_was_saved(self):
+        run, elsewhere = folder() / "run", folder() / "checkpoint-9"
+        checkpoint = self.files_of(run, 4)
+
+        def chosen(settings, reset, resume="auto", position="schedule"):
+            content = json.dumps({"examples": 32, "reset": position})
+            (checkpoint / "position.json").write_text(content)
+            write_manifest(checkpoint, run_id="a", details={"settings": "s"})
+            start = choose_start(run, resume, reset, run_id="a", fingerprint=settings)
+            return sorted(start.reset), start.parts_reset
+
+        self.assertEqual(chosen("s", "schedule"), ([], "schedule"))
+        self.assertEqual(chosen("other", "schedule"), (["schedule"], "schedule"))
+        self.assertEqual(
+            chosen("other", "schedule", str(elsewhere)), ([], "schedule"), "it was reset at that beginning"
+        )
+        self.assertEqual(
+            choose_start(folder(), str(checkpoint)).parts_reset, "", "the other run was reset, not this one"
+        )
+        (checkpoint / "optimizer.pt").unlink()
+        parts = "data,optimizer,schedule"
+        self.assertEqual(chosen("s", parts, position=parts), (["optimizer", "schedule"], parts))
+        start = choose_start(run, "auto", parts, run_id="a", fingerprint="s")
+        check_start(start, total_steps=4, deepspeed=False, fsdp=False, world_size=1)
 
     def test_in_its_own_directory_a_run_is_reset_once(self):
         run = folder()
