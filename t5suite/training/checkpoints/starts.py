@@ -199,7 +199,7 @@ def choose_start(
     """
     parts_to_reset = parse_reset(reset)
     checkpoint = None
-    if _has_begun_from(resume, parts_to_reset, restarts):
+    if _has_begun_from(resume, output_dir, parts_to_reset, restarts):
         checkpoint = _newest_with_settings(output_dir, resume, run_id, fingerprint)
     checkpoint = checkpoint or _checkpoint_to_begin_from(output_dir, resume, run_id, trust)
     if checkpoint is None:
@@ -228,11 +228,11 @@ def choose_start(
     return Start(checkpoint, parts_to_reset, restart, position, resets_again, of_this_run, details.get("selects_by"))
 
 
-def _has_begun_from(resume: str, parts_to_reset: frozenset[str], restarts: Iterable[dict]) -> bool:
-    """Whether the run has begun before from the checkpoint that `--resume` names, with the same reset."""
-    if resume in ("auto", "none"):
-        return False
+def _has_begun_from(resume: str, output_dir, parts_to_reset: frozenset[str], restarts: Iterable[dict]) -> bool:
+    """Whether the run has begun before from the checkpoint of its own that `--resume` names, with the same reset."""
     path = Path(resume).resolve()
+    if resume in ("auto", "none") or not _is_in(path, output_dir):
+        return False
     return any(
         Path(restart.get("from", "")).resolve() == path and parts_to_reset == frozenset(restart.get("reset", ()))
         for restart in restarts
@@ -245,7 +245,12 @@ def _newest_with_settings(output_dir, resume: str, run_id: str | None, fingerpri
     if newest is None or _details_of(newest).get("settings") != fingerprint:
         return None
     if newest.name != Path(resume).name:
-        logger.info("the run has gone on from --resume %s: it resumes from its newest checkpoint", resume)
+        logger.warning(
+            "--resume %s: the run has gone on from there, and resumes from its newest checkpoint, %s; to begin there "
+            "again, move later checkpoints away",
+            resume,
+            newest.name,
+        )
     return newest
 
 
