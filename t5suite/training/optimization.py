@@ -9,10 +9,11 @@ Only for `--optimizer` and `--schedule` of our own tables; for Hugging Face's na
 
 import inspect
 import logging
+import math
 import typing
 
-from torch.optim.lr_scheduler import LambdaLR
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
@@ -20,7 +21,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_needing
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
-from t5suite.optim.schedulers import make_scheduler
+from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
     check_library,
@@ -145,6 +146,17 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
+
+
+def forget_best(lr_scheduler) -> None:
+    """Has a schedule that watches evaluations compare with no value before the next one; others compare none."""
+    if isinstance(lr_scheduler, PlateauLR):
+        lr_scheduler.forget_best()
+    elif isinstance(lr_scheduler, (ReduceLROnPlateau, GreedyLR)):
+        lr_scheduler.best = -math.inf if lr_scheduler.mode == "max" else math.inf
+        lr_scheduler.num_bad_epochs = 0
+        if isinstance(lr_scheduler, GreedyLR):
+            lr_scheduler.num_good_epochs = 0
 
 
 def warn_of_relative_steps(args) -> None:
