@@ -185,7 +185,9 @@ def reconcile(arguments) -> None:
     if text.validation_file and not (text.train_file or text.train_corpus or run.eval_only):
         raise ConfigError(f"--validation_file {' '.join(text.validation_file)} needs a --train_file beside it")
     if text.streaming and training.max_steps <= 0 and not run.eval_only:
-        raise ConfigError("--streaming: a stream has no end; give the number of updates by --max_steps")
+        raise ConfigError(
+            f"--streaming with --max_steps {training.max_steps}: a stream has no end, so give the number of steps"
+        )
     if text.streaming and objective.sentence_pairs:
         raise ConfigError(
             f"--sentence_pairs {objective.sentence_pairs} with --streaming: pairs are drawn from text that is "
