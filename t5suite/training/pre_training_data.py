@@ -7,6 +7,7 @@
 `pre_training_text` tokenizes files, `pre_training_streams` reads them during training.
 """
 
+import logging
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,9 +24,13 @@ from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.encoding import control_ids
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.streams.loader import StreamLoader
+from t5suite.training.flags.pre_training import SEPARATED
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
 from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed, tokenized_text
+
+# Lines of the log name the step, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.pre_training")
 
 # How many blocks of a stream are scored by default.
 STREAMED_EVAL_SAMPLES = 1024
@@ -104,11 +109,32 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
             are_separate=weights is not None,
             trains=trains,
         )
+    if trains and text_args.train_corpus:
+        warn_of_missing_ends(text.described, objective_args.objective, objective_args.separator)
     if objective_args.sentence_pairs:
         examples = pair_data(text, train_collator, seed=args.order_seed, scoring=scoring)
     else:
         examples = block_data(text, train_collator, seed=args.order_seed, weights=weights, scoring=scoring)
     return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
+
+
+def warn_of_missing_ends(described: dict, objective: str, separator: str) -> None:
+    """Warns if an objective that learns where documents end trains on a corpus that was built without their ends.
+
+    Args:
+      described: what the manifest says of each corpus, by its name.
+      separator: what is between the documents of text that the run itself reads.
+    """
+    if objective not in SEPARATED or separator == "none":
+        return
+    for name, corpus in described.items():
+        if name.startswith("train") and corpus["settings"]["document_separator"] == "none":
+            logger.warning(
+                "--train_corpus %s was built without ends of documents, which --objective %s learns; build it again "
+                "with --document_separator eos",
+                corpus["path"],
+                objective,
+            )
 
 
 def ids_without_text(tokenizer) -> frozenset[int]:

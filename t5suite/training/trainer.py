@@ -94,6 +94,7 @@ def stock_arguments(args):
     args.report_to = []  # our trackers mirror metrics.jsonl
     args.auto_find_batch_size = False  # a micro-batch that does not fit is halved in place
     args.logging_nan_inf_filter = False  # the guard handles non-finite losses
+    args.enable_jit_checkpoint = False  # its handler of SIGTERM would take the place of ours
     args.bf16_full_eval = False  # the trainer would leave the model on the CPU until its own evaluation
     args.fp16_full_eval = False
     return args
