@@ -109,7 +109,8 @@ def hosts_by_flags(arguments, key: str | None) -> set[str] | None:
     """The names under which the server is known; None: any, where every request has a key."""
     if key is not None and not is_loopback(arguments.host):
         return None
-    return {*LOCAL_NAMES, arguments.host, *(arguments.allowed_hosts or "").split(",")} - {""}
+    allowed_names = [name.strip() for name in (arguments.allowed_hosts or "").split(",")]
+    return {*LOCAL_NAMES, arguments.host, *allowed_names} - {""}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
