@@ -307,9 +307,9 @@ class AddedTokensTest(parameterized.TestCase):
             )
 
     def test_an_added_word_is_one_token_of_the_text(self):
-        """SentencePiece's model does not know it."""
+        """SentencePiece's model does not know it; on the first document a build compares the two."""
         name = tokenizer_with(unigram_tokenizer(), words=["{"])
-        lines = ["the cook { praised", "king {"]
+        lines = ["the cook", "praised { king", "{"]
         corpus = build(write_lines(lines), tokenizer=name, validation_fraction=0)
         tokenizer = AutoTokenizer.from_pretrained(name)
         self.assertEqual(corpus.documents("train"), tokenizer(lines, add_special_tokens=False)["input_ids"])
