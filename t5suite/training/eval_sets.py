@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
@@ -256,8 +256,17 @@ def make_eval_set(
 
 
 def candidates_of_rows(task: Task, rows: list, encoding: TextEncoding) -> list[tuple[list[str], list]]:
-    """Each row's texts to choose from, and their ids; rows with the same texts (labels) share the ids, too."""
-    texts_of_rows = [task.candidates(row) for row in rows]
+    """Each row's texts to choose from, and their ids; rows with the same texts (labels) share the ids, too.
+
+    Raises:
+      DataError: a row has nothing to choose from.
+    """
+    texts_of_rows = []
+    for number, row in enumerate(rows):
+        try:
+            texts_of_rows.append(task.choices(row))
+        except DataError as error:
+            raise DataError(f"{task.benchmark}/{task.name}: row {number}: {error}") from None
     unique = dict.fromkeys(map(tuple, texts_of_rows))
     all_ids = iter(encoding.choices([text for texts in unique for text in texts]))
     ids_of_texts = {texts: [next(all_ids) for _ in texts] for texts in unique}

@@ -19,7 +19,7 @@ from pathlib import Path
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
-from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
 from t5suite.runs.directory import default_output_dir
@@ -138,7 +138,7 @@ def has_row_format(file: Path) -> bool:
     >>> has_row_format(Path("a.jsonl.gz")), has_row_format(Path("a.txt.zst"))
     (True, False)
     """
-    return not file.name.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
+    return unpacked_suffix(file.name) != ".txt"
 
 
 def has_plain_text(file: Path) -> bool:
@@ -147,7 +147,7 @@ def has_plain_text(file: Path) -> bool:
     >>> has_plain_text(Path("a.txt.gz")), has_plain_text(Path("a.jsonl")), has_plain_text(Path("crawl/*.gz"))
     (True, False, True)
     """
-    suffix = Path(without_compression(file.name)).suffix
+    suffix = unpacked_suffix(file.name)
     return suffix in ("", ".txt") or glob.has_magic(suffix) or file.is_dir()
 
 

@@ -27,7 +27,7 @@ from t5suite.data.streams.loader import StreamLoader
 from t5suite.training.flags.pre_training import SEPARATED
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
-from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed, tokenized_text
+from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed
 
 # Lines of the log name the step, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.pre_training")
@@ -96,7 +96,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
     with args.main_process_first(local=False, desc="tokenizing"):
         if text_args.streaming:
             streamed = StreamedText.by_flags(text_args, settings)
-            described, examples = held_out_of_stream(streamed, tokenizer, directory, eval_collator, scoring)
+            described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring)
             stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
             return PreTrainingData(described, examples, stream)
         text = tokenized_anew_if_allowed(
@@ -199,7 +199,7 @@ def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) 
 
 
 def held_out_of_stream(
-    streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
+    args, streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
 ) -> tuple[dict, Examples]:
     """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
@@ -209,7 +209,7 @@ def held_out_of_stream(
     described = streamed.describe()
     settings = streamed.settings
     if settings.validation_files:
-        text = tokenized_text(tokenizer, directory, settings, trains=False)
+        text = tokenized_anew_if_allowed(args, tokenizer, directory, settings, trains=False)
         rows = text.validation
         described |= text.described
     else:
