@@ -188,7 +188,7 @@ def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Param
         stacks = {name: stacks[name]}
     parameters = {}
     for stack_name, stack in stacks.items():
-        # T5 Gemma 2's encoder has a vision tower beside the text's layers.
+        # T5Gemma 2's encoder has a vision tower beside the text's layers.
         layers = _layers_of(getattr(stack, "text_model", stack))
         if int(count) > len(layers):
             raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
