@@ -276,7 +276,12 @@ class FineTuner:
         """Parameters by module and the memory of a training step: printed (not if quiet), and as a table."""
         with self._at_work():
             if self._model_in_memory is None:
-                tokenizer, model = tokenizer_and_model(self.model_args, without_weights=True, tasks=self.plan.tasks)
+                tokenizer, model = tokenizer_and_model(
+                    self.model_args,
+                    without_weights=True,
+                    tasks=self.plan.tasks,
+                    tokenizer=copy.deepcopy(self._tokenizer_in_memory),
+                )
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
                 # A copy, whose values go in `summary_by_flags`; `to("meta")` would untie what counts once.
@@ -451,9 +456,9 @@ class FineTuner:
         """Loads the tokenizer and the model that the flags name."""
         earlier_reads = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
         settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
-        self.tokenizer, model = tokenizer_and_model(
-            self.model_args, tasks=self.plan.tasks, tokenizer=self._tokenizer_in_memory
-        )
+        # A copy, to which words are added: this may run again, and the tokenizer is the user's.
+        tokenizer = copy.deepcopy(self._tokenizer_in_memory)
+        self.tokenizer, model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         return model
 
     def _prepare_model_in_memory(self):

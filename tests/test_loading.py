@@ -71,6 +71,15 @@ class AddedTokensTest(parameterized.TestCase):
         self.assertTrue(torch.equal(rows[pieces], trained_row))
         torch.testing.assert_close(rows[pieces + 1], rows[: pieces + 1].mean(0), rtol=0, atol=1e-6)
 
+    def test_a_tokenizer_in_memory_stays_as_it_was(self):
+        tokenizer = tiny_tokenizer()
+        pieces = len(tokenizer)
+        for _ in range(2):
+            _, model = loaded(saved(pieces + 200), tokenizer=tokenizer, add_tokens="<turn>")
+            rows = model.shared.weight
+            torch.testing.assert_close(rows[pieces], rows[:pieces].mean(0), rtol=0, atol=1e-6)
+        self.assertLen(tokenizer, pieces)
+
     def test_bare_weights_are_trained_ones(self):
         rows = len(tiny_tokenizer()) + 19
         weights = str(Path(saved(rows)) / "model.safetensors")
