@@ -386,7 +386,6 @@ class RestoringTest(parameterized.TestCase):
         (4, {"of_this_run": True}, False), (4, {}, True), (3, {"of_this_run": True}, True), (0, {}, False), (5, {}, False),
         (3, {"restart": False}, False), (4, {"of_this_run": True, "reset": frozenset({"data"})}, True),
         (1, {"reset": frozenset({"step"})}, False),
-        (4, {"of_this_run": True, "reset": frozenset({"optimizer"}), "was_reset": True}, False),
     )  # fmt: skip
     def test_a_run_of_its_own_steps_may_only_end_and_another_needs_steps_that_are_left(self, total, facts, is_refused):
         start = Start(folder() / "checkpoint-4", **{"restart": True, **facts})
@@ -576,13 +575,12 @@ class StartTest(parameterized.TestCase):
         latest = self.checkpoint(new, 3)
         self.assertEqual(choose_start(new, str(first)), Start(latest, position=Position(21, update_size=8)))
 
-    def files_of(self, run, step, run_id="a", settings="s", reset="", has_optimizer=True) -> Path:
+    def files_of(self, run, step, run_id="a", settings="s") -> Path:
         """What stands for a checkpoint: its optimizer's file, its position and its manifest."""
         checkpoint = run / f"checkpoint-{step}"
         checkpoint.mkdir(parents=True)
-        if has_optimizer:
-            (checkpoint / "optimizer.pt").touch()
-        (checkpoint / "position.json").write_text(json.dumps({"examples": 8 * step, "reset": reset}))
+        (checkpoint / "optimizer.pt").touch()
+        (checkpoint / "position.json").write_text(json.dumps({"examples": 8 * step}))
         write_manifest(checkpoint, run_id=run_id, details={"settings": settings, "selects_by": {"rte": step}})
         return checkpoint
 
@@ -621,24 +619,6 @@ class StartTest(parameterized.TestCase):
         with exits_with(78, "no checkpoint in"):
             Start.of_this_checkpoint(True, folder())
 
-    def test_a_reset_is_done_again_with_other_settings_unless_it_is_of_another_run_s_checkpoint(self):
-        run, old = folder() / "run", folder() / "old"
-        own = self.files_of(run, 4, reset="schedule")
-        other = self.files_of(old, 2)
-        for resume, settings, parts in (
-            ("auto", "s", set()), ("auto", "longer", {"schedule"}), (str(own), "s", set()), (str(own), "longer", {"schedule"}),
-            (str(other), "s", set()), (str(other), "longer", set()),
-        ):  # fmt: skip
-            start = choose_start(run, resume, "schedule", run_id="a", fingerprint=settings)
-            self.assertEqual((start.checkpoint, start.reset, start.parts_reset), (own, parts, "schedule"))
-
-    def test_what_a_checkpoint_of_weights_alone_lacks_is_reset_at_each_start_and_nothing_else_is(self):
-        run = folder() / "run"
-        self.files_of(run, 4, reset="data,optimizer,schedule,step", has_optimizer=False)
-        start = choose_start(run, "auto", "optimizer,schedule,step,data")
-        self.assertEqual((start.reset, start.restart), ({"optimizer", "schedule"}, True))
-        self.assertEqual(start.parts_reset, "data,optimizer,schedule,step")
-
     def test_steps_examples_and_the_schedule_count_on_unless_they_are_reset(self):
         """A checkpoint of step 5 in updates of 8, of which an epoch has 21 examples; its schedule began at step 2."""
         path, position = Path("run/checkpoint-5"), Position(examples=40, schedule_start=2, reset="optimizer")
@@ -647,10 +627,9 @@ class StartTest(parameterized.TestCase):
             ("schedule",): (5, 40, 5, "schedule"), ("step", "schedule", "data"): (0, 0, 0, "data,schedule,step"),
         }  # fmt: skip
         for reset, numbers in expected.items():
-            start = Start(path, frozenset(reset), position=position, of_this_run=True)
+            start = Start(path, frozenset(reset), position=position)
             counted = (start.step, start.examples_seen(21, 8), start.schedule_start, start.parts_reset)
             self.assertEqual(counted, numbers, reset)
-        self.assertEqual(Start(path, position=position).parts_reset, "")  # what another run has reset
         of_stock = Start(path)
         counted = (of_stock.step, of_stock.examples_seen(21, 8), of_stock.schedule_start, of_stock.parts_reset)
         self.assertEqual(counted, (5, 37, 0, ""))  # 8 + 8 + 5 and 8 + 8
@@ -684,18 +663,6 @@ class StartTest(parameterized.TestCase):
         with mock.patch.object(trainer, "save_model"), save as saved:
             trainer.write_checkpoint(folder())
         saved.assert_not_called()
-
-    def test_a_sharded_optimizer_is_not_gathered_where_the_first_rank_could_not_write_the_model(self):
-        trainer = training_that_saved_weights_alone()
-        self.enter_context(mock.patch.object(trainer, "is_fsdp_enabled", True))
-        self.enter_context(mock.patch.object(trainer.args, "save_only_model", False))
-        self.enter_context(mock.patch.object(trainer, "save_model"))
-        of_ranks = ["OSError: No space left on device", None]
-        self.enter_context(mock.patch.object(type(trainer.ranks), "gather", return_value=of_ranks))
-        write = self.enter_context(mock.patch.object(trainer.checkpoints, "write_optimizer"))
-        with self.assertRaisesRegex(OSError, "rank 0 failed: OSError: No space left on device"):
-            trainer.write_checkpoint(folder())
-        write.assert_not_called()
 
     def test_a_checkpoint_after_a_resume_still_says_what_was_reset_when_the_run_began(self):
         trainer, place = training_that_saved_weights_alone(), folder()

@@ -490,11 +490,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def write_checkpoint(self, folder: Path) -> None:
         """Writes this rank's files of a checkpoint into a folder that is not yet in its place."""
-        if self.is_sharded:
-            # Sharded states are gathered next: where rank 0 has failed, the others would wait for it there.
-            self.ranks.all_succeed(self.write_model, folder)
-        else:
-            self.write_model(folder)
+        self.write_model(folder)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
         elif not self.args.save_only_model:

@@ -61,8 +61,7 @@ def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, 
     check_kind(start.checkpoint, deepspeed, world_size)
     if not start.restart:
         return
-    resets_nothing_new = not start.reset or start.was_reset
-    only_ends = total_steps == start.step and start.of_this_run and resets_nothing_new
+    only_ends = total_steps == start.step and start.of_this_run and not start.reset
     if 0 < total_steps <= start.step and not only_ends:
         raise ConfigError(
             f"nothing is left to train: {start.step} steps are done, and --max_steps or --num_train_epochs makes "

@@ -15,9 +15,7 @@ if there was a checkpoint.
 * `step`: counts from 0 again, so that `--max_steps` more are trained. Needs a new `--output_dir`.
 * `data`: starts over with the first example of the first epoch. If kept, the example after the last one seen is next.
 
-A reset is done once: if the same command resumes from its own checkpoints (a requeued job), it resets nothing again,
-apart from what `--save_only_model` leaves out of them. A command with other settings (`--extend`) resets again, unless
-its `--resume` names another run's checkpoint: that one's reset is done.
+A reset is done once: if the same command resumes from its own checkpoints (a requeued job), it resets nothing again.
 `position.json` says how many examples were seen and when the schedule began, so a run in a new directory, with another
 batch size or number of ranks, also continues with the next example; the begun epoch keeps its order. One process, DDP
 and FSDP2 write the same files; DeepSpeed's are tied to the number of ranks (`check_kind`).
@@ -72,14 +70,12 @@ class Start:
       reset: what to reset now.
       restart: the flags may differ from the checkpoint's (another run's checkpoint, a reset, or changed settings).
       position: the checkpoint's, if it has one.
-      was_reset: `--reset` was done before; what `reset` still names is missing from the checkpoint.
     """
 
     checkpoint: Path | None = None
     reset: frozenset[str] = frozenset()
     restart: bool = False
     position: Position | None = None
-    was_reset: bool = False
     of_this_run: bool = field(default=False, compare=False)
     selected_by: dict | None = field(default=None, compare=False)
 
@@ -122,11 +118,8 @@ class Start:
     @property
     def parts_reset(self) -> str:
         """What was reset when the run, or this part of it, began; a run that is resumed resets nothing again."""
-        if self.reset and not self.was_reset:
-            return ",".join(sorted(self.reset))
-        if self.position is None or not self.of_this_run:
-            return ""
-        return self.position.reset
+        saved_parts = self.position.reset if self.position else ""
+        return ",".join(sorted(self.reset)) or saved_parts
 
     def examples_seen(self, epoch_length: int, update_size: int) -> int:
         """The number of training examples that the run has seen where it begins."""
@@ -189,13 +182,9 @@ def choose_start(
         return Start()
     of_this_run = _is_in(checkpoint, output_dir)
     position = read_position(checkpoint)
-    details = _details_of(checkpoint)
-    has_other_settings = fingerprint is not None and details.get("settings", fingerprint) != fingerprint
-    is_asked_anew = has_other_settings and not _names_another_run(resume, output_dir)
-    was_reset = of_this_run and not is_asked_anew and _was_done(parts_to_reset, position)
-    if was_reset:
-        logger.info("%s was made after --reset %s; nothing that it contains is reset again", checkpoint, reset)
-        parts_to_reset &= _parts_lacking(checkpoint)
+    if of_this_run and _was_done(parts_to_reset, position):
+        logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
+        parts_to_reset = frozenset()
     if "step" in parts_to_reset and of_this_run:
         raise ConfigError(
             f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
@@ -203,20 +192,17 @@ def choose_start(
         )
     if "optimizer" not in parts_to_reset:
         _check_has_optimizer(checkpoint)
+    details = _details_of(checkpoint)
+    has_other_settings = fingerprint is not None and details.get("settings", fingerprint) != fingerprint
     restart = not of_this_run or bool(parts_to_reset) or has_other_settings
-    return Start(checkpoint, parts_to_reset, restart, position, was_reset, of_this_run, details.get("selects_by"))
+    return Start(checkpoint, parts_to_reset, restart, position, of_this_run, details.get("selects_by"))
 
 
 def _checkpoint_to_begin_from(output_dir, resume: str, run_id: str | None, trust: bool) -> Path | None:
     """The run's own newest checkpoint, or else what `--resume` names."""
-    if _names_another_run(resume, output_dir):
-        return newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
-    return find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
-
-
-def _names_another_run(resume: str, output_dir) -> bool:
-    """Whether `--resume` names a checkpoint that is not in the run's directory."""
-    return resume not in ("auto", "none") and not _is_in(Path(resume), output_dir)
+    if resume in ("auto", "none") or _is_in(Path(resume), output_dir):
+        return find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
+    return newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
 
 
 def _was_done(parts_to_reset: frozenset[str], position: Position | None) -> bool:
@@ -346,15 +332,8 @@ def read_position(checkpoint: Path) -> Position | None:
     return Position(**read_json(file)) if file.is_file() else None
 
 
-def _parts_lacking(checkpoint: Path) -> frozenset[str]:
-    """The parts that a checkpoint of `--save_only_model` does not contain."""
-    if any(checkpoint.glob("optimizer*")) or is_deepspeeds(checkpoint):
-        return frozenset()
-    return frozenset({"optimizer", "schedule"})
-
-
 def _check_has_optimizer(checkpoint: Path) -> None:
-    if _parts_lacking(checkpoint):
+    if not any(checkpoint.glob("optimizer*")) and not is_deepspeeds(checkpoint):
         raise ConfigError(
             f"{checkpoint} contains no optimizer state (--save_only_model), so a run cannot resume from it; start with "
             "a new optimizer: --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
