@@ -17,7 +17,6 @@ if __name__ == "__main__":
     begin_program("pre_train_t5", __doc__)
 
 from t5suite.base.hub_commits import forget_hub_reads
-from t5suite.models.generation_settings import reset_idle_decoding
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
@@ -48,8 +47,8 @@ def main(argv=None) -> dict:
 
     # 1. Flags: a YAML file or shipped recipe first, then the command line.
     arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, argv, prog="pre_train_t5.py", description=__doc__)
+    reconcile(arguments)
     model_args, text_args, objective_args, run_args, args = arguments
-    reconcile(text_args, objective_args, run_args)
     trains = not run_args.eval_only
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
@@ -87,8 +86,6 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
     place_by_flags(model, model_args, args, trains)
-    if trains:
-        reset_idle_decoding(model, model_args.model_name_or_path or "the model")
 
     # 5. The objective: how blocks of tokens become inputs and targets.
     train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)

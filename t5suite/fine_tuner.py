@@ -40,6 +40,7 @@ from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
+from t5suite.models.generation_settings import save_model
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -106,6 +107,8 @@ class FineTuner:
         self._process = TunerProcess(bars=self._shows_bars())
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
+        # The directory's name, without a number, where no flag names it; None once a run has begun there.
+        self._default_directory = None
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
@@ -117,6 +120,7 @@ class FineTuner:
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
+                self._default_directory = self._name_directory()
                 self._choose_output_dir()
             self._make_model()
 
@@ -139,7 +143,10 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            with run_directory(self.args, settings, words_of_flags(self._flags), resume) as run:
+            words = words_of_flags(self._flags)
+            with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+                self._flags["output_dir"] = self.args.output_dir
+                self._default_directory = None
                 if run.finished:
                     self._take_finished(run)
                 else:
@@ -205,7 +212,7 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        names_search = "num_beams" in decoding or settings.do_sample
+        names_search = decoding.get("num_beams") is not None or settings.do_sample
         is_one_row, lines = self._lines(
             inputs,
             settings,
@@ -292,7 +299,7 @@ class FineTuner:
             if is_adapted(self.model):
                 save_adapter(self.model, folder, run_folder=folder)
             else:
-                self.model.save_pretrained(folder)
+                save_model(self.model, folder)
             self.tokenizer.save_pretrained(folder)
         card = self._known_card()
         if card is not None:
@@ -359,9 +366,11 @@ class FineTuner:
             self._flags |= {**longer, "extend": True}
         changes = {} if valid else {"no_eval": True}
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
+        if self._default_directory is not None:
+            self._choose_output_dir()  # another run may have taken it since
         if not self.args.overwrite_output_dir:
             self._follow_longer_run(changes)
-        self.plan = self._make_plan()
 
     def _follow_longer_run(self, changes: dict) -> None:
         """Takes the length of this same run, which a later `train(max_steps=...)` of the same program has raised."""
@@ -376,6 +385,7 @@ class FineTuner:
         )
         self._flags |= longer
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
 
     def _settings(self) -> dict:
         """Every setting of the run by name; a model in memory by its class and weights."""
@@ -409,15 +419,19 @@ class FineTuner:
         tasks = list(self._card.tasks.values())
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
-    def _choose_output_dir(self) -> None:
-        """The directory that no flag names; which model is in memory is compared when the run is opened."""
-        settings = all_settings(*self.arguments)
+    def _name_directory(self) -> str:
+        """The directory that no flag names, without a number."""
         name = self.model_args.model_name_or_path
         if self._model_in_memory is not None:
-            del settings["model_name_or_path"]
             name = type(self._model_in_memory).__name__
-        default = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
-        choose_output_dir(self.args, settings, self.eval_args.resume, default)
+        return default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
+
+    def _choose_output_dir(self) -> None:
+        """The directory that no flag names; weights in memory are compared once the model is there."""
+        settings = self._settings()
+        if self._model_in_memory is not None and self._title is None:
+            del settings["model_name_or_path"]
+        choose_output_dir(self.args, settings, self.eval_args.resume, self._default_directory)
         self._flags["output_dir"] = self.args.output_dir
 
     def _make_model(self) -> None:

@@ -14,7 +14,6 @@ from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
 from t5suite.inference.rows import Row
 from t5suite.inference.settings import InputSettings, candidate_labels, check_no_writing, writes_text
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.tokenization import bind_fits
 
 
 def answer_rows(
@@ -36,22 +35,25 @@ def answer_rows(
       default_num_beams: of answers that are written, in place of those in `decoding`.
 
     Raises:
-      ConfigError: settings of writing where the model does not write. DataError: a row that does not fit the task.
+      ConfigError: settings of writing where the model does not write, or that no answer fits.
+      DataError: a row that does not fit the task.
     """
     candidates = candidate_labels(labels, text)
     if not writes_text(labels, text):
         check_no_writing(decoding, scores, labels, text)
     elif default_num_beams is not None:
         decoding = dataclasses.replace(decoding, num_beams=default_num_beams)
+    max_new_tokens = decoding.max_new_tokens or text.max_new_tokens
+    decoding.check_lengths(max_new_tokens)
     warn_of_cut_labels(predictor.encoding, candidates)
     fits = None
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
-        fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template)
+        fits = predictor.encoding.fits
     job = Job(
         text.task,
         raw=raw,
         decoding=decoding,
-        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
+        max_new_tokens=max_new_tokens,
         labels=candidates,
         scores=scores,
         family=text.family,

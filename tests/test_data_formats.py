@@ -135,6 +135,18 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, "label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load_own_rows(zero, labels="1,2,3", no_eval=True, **COLUMNS)
 
+    def test_a_text_that_predict_has_cut_is_whole_again_without_the_mark(self):
+        mark = " [cut: 7 more tokens] "
+        rows = [
+            {"row": 0, "inputs": f"It{mark} rains.", "prediction": "Es", "cut_tokens": 7},
+            {"row": 1, "inputs": f"It{mark} rains.", "prediction": "Es"},
+        ]
+        columns = {"text_column": "inputs", "target_column": "prediction"}
+        path = jsonl(folder() / "answers.jsonl", rows)
+        for data in (path, rows):
+            _, read_rows = load_own_rows(data, no_eval=True, **columns)
+            self.assertEqual([row["inputs"] for row in read_rows], ["It rains.", f"It{mark} rains."])
+
     def test_whole_numbers_beside_fractions_stay_whole_in_texts_and_targets(self):
         rows = [{"age": 3, "meta": {"size": 1}, "answer": 2}, {"age": 2.5, "meta": {"size": 0.5}, "answer": 1.5}]
         columns = {"text_column": "age,meta.size", "target_column": "answer"}
@@ -151,6 +163,24 @@ class TablesTest(parameterized.TestCase):
         hidden = jsonl(folder() / "b.jsonl", [{"text": "x", "label": [None]}])
         with exits_with(65, r"b\.jsonl:1: column 'label' holds \[None\]: a train row must be labelled"):
             load(hidden, **COLUMNS)
+
+    @parameterized.parameters(
+        ("squad/squad", {"question": "Who?", "context": "Ann won.", "answers": {"text": [None, "Ann"]}}),
+        ("super_glue/record", {"passage": "p", "query": "q", "entities": ["Ann"], "answers": [None, "Ann"]}),
+        (
+            "super_ni/english",
+            {
+                **{"task": "t", "definition": "Name her.", "input": "x", "output": [None, "Ann"]},
+                **{"positive_examples": [], "negative_examples": []},
+            },
+        ),
+    )
+    def test_an_empty_cell_is_no_answer_of_a_benchmark(self, name, row):
+        task = load_task(*name.split("/"))
+        for split in ("train", "validation"):
+            self.assertEqual([example.targets for example in task.examples(row, split)], ["Ann"])
+        scores = [task.optimised(task.score([row], [answer])) for answer in ("Ann", "None")]
+        self.assertEqual(scores, [100, 0])
 
     @parameterized.parameters("f1", "precision", "recall_macro", "mcc")
     def test_several_correct_texts_are_not_scored_by_a_metric_of_classes(self, metric):
@@ -389,7 +419,23 @@ class TasksTest(parameterized.TestCase):
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
 
-    def test_lists_of_class_ids_of_a_hub_data_set_become_sets_of_labels(self):
+    @parameterized.parameters(
+        (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
+        (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
+    )
+    def test_a_class_of_a_hub_data_set_without_a_label_is_refused(self, names, message):
+        import datasets
+
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=names))
+        rows = datasets.Dataset.from_dict({"text": ["x"] * 3, "label": [0, 1, 2]}, features=features)
+        place = folder()
+        rows.to_parquet(place / "train.parquet")
+        flags = {"data_format": "hub", "hub_path": place, "no_eval": True, "labels": "1,2", **COLUMNS}
+        with exits_with(65, message):
+            load_own_rows(**flags)
+
+    def test_lists_of_class_ids_become_sets_of_labels(self):
+        """Of a hub data set, and of one in memory."""
         import datasets
 
         feature = datasets.List(datasets.ClassLabel(names=["broken", "late", "rude"]))
@@ -397,9 +443,12 @@ class TasksTest(parameterized.TestCase):
         rows = datasets.Dataset.from_dict({"text": ["x"], "label": [[2, 0]]}, features=features)
         place = folder()
         rows.to_parquet(place / "train.parquet")
-        flags = {"data_format": "hub", "hub_path": place, "metrics": "micro_f1", "no_eval": True, **COLUMNS}
-        task, (row,) = load_own_rows(**flags)
-        self.assertEqual(task.examples(row)[0].targets, "broken, rude")
+        flags = {"metrics": "micro_f1", "no_eval": True, **COLUMNS}
+        for task, (row,) in (
+            load_own_rows(data_format="hub", hub_path=place, **flags),
+            load_own_rows(rows, **flags),
+        ):
+            self.assertEqual(task.examples(row)[0].targets, "broken, rude")
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},

@@ -93,6 +93,8 @@ class WordsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"tokens": ["a", "b"], "tags": [0]}, "1 labels in column 'tags' for 2 words in column 'tokens'"),
         ({"tokens": ["a", "b"], "tags": [0, -1]}, "some of its words have no label"),
+        ({"tokens": ["a", "b", "c"], "tags": [0, None, 1]}, "some of its words have no label"),
+        ({"tokens": ["a", "b", "c"], "tags": [0, None, 1, 1]}, "4 labels in column 'tags' for 3 words"),
         ({"tokens": ["a", "b c"], "tags": [0, 1]}, "holds 'b c', where each word has a label"),
         ({"tokens": [None, "a"], "tags": [0, 1]}, "'tokens' holds None, where each word has a label"),
         ({"tokens": ["a"], "tags": ["maybe"]}, "'maybe' .* is none of 0 no, 1 yes"),

@@ -174,12 +174,15 @@ class T5Test(TestCase):
         self.assertBetween(found["first_step_logits_relative"], TOLERANCE, 0.2)
         self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
 
-    def test_the_flag_quantizes_the_files(self):
+    def test_the_flag_quantizes_the_files_and_settings_of_generation_are_carried(self):
         model, sizes = save_model(self.folder / "model", t5()), {}
+        settings = json.loads((model / "generation_config.json").read_text()) | {"length_penalty": 2.0}
+        (model / "generation_config.json").write_text(json.dumps(settings))
         for words in ((), ("--quantize", "int8")):
             output = self.folder / f"files{len(words)}"
             run_cli("export", "--format", "onnx", "--model_name_or_path", model, "--output_dir", output, *words)
             sizes[words] = sum((output / name).stat().st_size for name in GRAPHS)
+            self.assertEqual(json.loads((output / "generation_config.json").read_text()), settings)
         card = json.loads((output / "export.json").read_text())
         self.assertEqual((card["dtype"], card["quantized"]["bytes_after"]), ("int8", sizes["--quantize", "int8"]))
         self.assertLess(sizes["--quantize", "int8"], 0.6 * sizes[()])

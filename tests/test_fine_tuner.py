@@ -166,14 +166,16 @@ class SameAsTheScriptTest(EqualFiles):
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
         self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
 
-    @parameterized.parameters((True, {"eval_steps": 9}), (False, {"eval_strategy": "no"}))
+    @parameterized.parameters((True, {"eval_strategy": "steps", "eval_steps": 9}), (False, {}))
     @pytest.mark.slow
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self, valid, evaluations):
-        light = {"max_train_samples": 8, "max_eval_samples": 2, **evaluations, "output_dir": str(folder())}
-        first = tuner(**light, max_steps=2)
+        light = {name: value for name, value in MINI.items() if name not in ("eval_strategy", "eval_steps")}
+        light |= {"max_train_samples": 8, "max_eval_samples": 2, "output_dir": str(folder()), "quiet": True}
+        light |= {"data": "mini/sentiment", "max_steps": 2, **evaluations}
+        first = FineTuner(**light)
         first.train(valid=valid)
         results = first.train(valid=valid, max_steps=3)
-        again = tuner(**light, max_steps=2)
+        again = FineTuner(**light)
         with self.assertLogs("t5suite", "WARNING") as logged:
             self.assertEqual(again.train(valid=valid), results)
         self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
@@ -181,7 +183,7 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertIsNone(again.trainer)  # nothing was trained
         for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
             with exits_with(78, "holds another run"):
-                tuner(**light, **settings).train()
+                FineTuner(**{**light, **settings}).train(valid=valid)
 
 
 @pytest.mark.slow
@@ -231,9 +233,11 @@ class DataTest(EqualFiles):
         self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
 
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
-        made = tuner(data={"train": ROWS[:60], "dev": ROWS[60:70]})
+        made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
         with exits_with(78, "own/reviews: no test rows"):
             made.evaluate("test")
+        with exits_with(78, "own/reviews: no validation rows, .* with --no_eval .valid=False. none are held out"):
+            made.evaluate()
 
     @parameterized.parameters(("super_glue/axb", "validation", "test"), ("squad/squad", "test", "validation"))
     def test_a_file_for_a_split_that_no_task_has_is_refused(self, data, role, other_role):
@@ -455,6 +459,10 @@ class InputsTest(parameterized.TestCase):
         self.assertEqual(made.args.eval_strategy, IntervalStrategy.STEPS)
 
 
+class Ended(Exception):
+    """A test has seen what it looks for."""
+
+
 class ProcessTest(EqualFiles):
     @pytest.mark.slow
     def test_two_in_one_process_do_not_meddle_with_each_other(self):
@@ -465,6 +473,23 @@ class ProcessTest(EqualFiles):
         torch.rand(3)
         one.train()
         self.assertSameRun(directory(alone), directory(one))
+
+    @mock.patch.object(FineTuner, "_train", side_effect=Ended)
+    def test_a_tuner_that_names_no_directory_takes_its_own_or_a_free_one_when_it_trains(self, _):
+        def of_seed(seed, **settings) -> FineTuner:
+            return FineTuner(None, "mini/sentiment", quiet=True, **{**MINI, "seed": seed, **settings})
+
+        with contextlib.chdir(tempfile.mkdtemp()):
+            one, other = of_seed(1), of_seed(2)
+            for made in (one, other):
+                self.assertRaises(Ended, made.train)
+            self.assertEqual([settings_of(made)["seed"] for made in (one, other)], [1, 2])
+            self.assertEqual(directory(other), directory(one).with_name(f"{directory(one).name}-2"))
+
+            write_rows(directory(other) / "metrics.jsonl", [{"step": 1, "train/loss": 1.0}])  # it has trained
+            longer = of_seed(2, max_steps=9)
+            self.assertRaises(Ended, longer.train)
+            self.assertEqual((directory(longer), settings_of(other)["max_steps"]), (directory(other), 9))
 
     def test_nothing_is_left_behind(self):
         def state():
@@ -529,10 +554,6 @@ class ProcessTest(EqualFiles):
         self.failing(made)
         with exits_with(78, "was trained before, and no checkpoint is left"):
             made.train()
-
-
-class Ended(Exception):
-    """A test has seen what it looks for."""
 
 
 class Ends(TrainerCallback):
@@ -600,6 +621,7 @@ class ModelTest(EqualFiles):
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
         (lambda: FineTuner(lerning_rate=1), "--lerning_rate; did you mean --learning_rate"),
         (lambda: tuner().predict("a", num_beam=2), "no setting 'num_beam'; did you mean num_beams"),
+        (lambda: tuner().predict("a", min_new_tokens=99), "--min_new_tokens 99 is more than .* what the task needs"),
         (lambda: tuner().evaluate("tset"), "no split 'tset'; did you mean test"),
         (lambda: tuner(eval_only=True).train(), "eval_only=True trains nothing"),
         (lambda: tuner(early_stopping_patience=2).train(valid=False), "early_stopping_patience"),
@@ -629,6 +651,17 @@ class ModelTest(EqualFiles):
         settings = settings_of(made)
         self.assertEqual(settings["freeze"], "embeddings,encoder:1")
         self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
+
+    @pytest.mark.slow
+    def test_a_raised_length_makes_the_run_longer_where_no_directory_is_named(self):
+        flags = {**MINI, **ONE_STEP, "callbacks": Ends(), "quiet": True}
+        with contextlib.chdir(tempfile.mkdtemp()):
+            made, longer = (FineTuner(None, "mini/sentiment", **{**flags, "max_steps": steps}) for steps in (1, 2))
+            self.assertRaises(Ended, made.train)
+            file = directory(made) / "manifest.json"
+            file.write_text(file.read_text().replace('"failed"', '"preempted"'))
+            self.assertRaises(Ended, longer.train)
+            self.assertEqual((directory(longer), settings_of(longer)["max_steps"]), (directory(made), 2))
 
     @pytest.mark.slow
     def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):

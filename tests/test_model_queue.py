@@ -185,6 +185,17 @@ def request(path="/predict", method="POST", host: str | None = "localhost:8000",
     return {"type": "http", "path": path, "method": method, "headers": pairs}
 
 
+class RequestTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("masked", "Good.", "Good."), ("masked", {"sentence": "Good."}, "Good."), ("masked", {"input": "Bad."}, "Bad."),
+        ("encoder", "Good.", "sst2 sentence: Good."), ("seq2seq", "Good.", "sst2 sentence: Good."),
+    )  # fmt: skip
+    def test_a_line_of_text_is_read_as_the_row_of_its_column(self, family, row, expected):
+        """By a model with a head as by others: it was trained on the columns, without T5's prefix."""
+        job = Job(task=load_task("glue", "sst2"), family=family)
+        self.assertEqual(job.request(Row(0, "rows[0]", row)).segments, (expected,))
+
+
 class GateTest(parameterized.TestCase):
     def check(self, answer: Exchange, status: int) -> None:
         self.assertEqual(answer.status, status)
@@ -327,8 +338,16 @@ class ServiceTest(parameterized.TestCase):
         for larger in ({"rows": ["a"] * 3}, {"max_new_tokens": 10}, {"num_beams": 4}, drawn):
             with self.assertRaises(DataError):
                 service.job_of_rows(PredictBody(**{**largest, **larger}))
-        with self.assertRaisesRegex(DataError, "max_tokens 5: from 1 to 4"):
-            self.service(new_tokens=4).job_of_completion(CompletionBody(prompt="a"))
+        with self.assertRaisesRegex(DataError, "max_tokens 10: from 1 to 9"):
+            service.job_of_completion(CompletionBody(prompt="a", max_tokens=10))
+
+    def test_a_request_that_names_no_length_is_answered_within_the_limit(self):
+        service = self.service(new_tokens=4)
+        self.assertEqual(service.job_of_completion(CompletionBody(prompt="a")).max_new_tokens, 4)
+        self.assertEqual(service.job_of_rows(PredictBody(rows=["a"])).max_new_tokens, 4)
+        self.assertEqual(service.job_of_rows(PredictBody(rows=["a"], labels=["a", "b"])).labels, ["a", "b"])
+        with self.assertRaisesRegex(DataError, "min_new_tokens 5: 4 at most"):
+            service.job_of_rows(PredictBody(rows=["a"], min_new_tokens=5))
 
     @parameterized.parameters(
         ("ONNX files", {"num_beams": 2}), ("ONNX files", {"scores": True}), ("CTranslate2's files", {"do_sample": True}),
@@ -457,11 +476,13 @@ class HostsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("127.0.0.1", None, None, {"localhost", "127.0.0.1", "::1"}),
         ("127.0.0.1", None, "key", {"localhost", "127.0.0.1", "::1"}),
-        ("127.0.0.2", "a.lab,b.lab", "key", {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a.lab", "b.lab"}),
-        ("0.0.0.0", "a.lab", "key", None),
+        ("127.0.0.2", " a.lab, b.lab,", "key", {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a.lab", "b.lab"}),
+        ("0.0.0.0", None, "key", None),
+        ("0.0.0.0", "", "key", None),
+        ("0.0.0.0", "a.lab", "key", {"localhost", "127.0.0.1", "::1", "0.0.0.0", "a.lab"}),
         ("model.lab", None, None, {"localhost", "127.0.0.1", "::1", "model.lab"}),
     )
-    def test_a_server_is_known_by_its_names_and_by_any_where_others_reach_it_with_a_key(
+    def test_a_server_is_known_by_its_names_and_by_any_where_others_need_a_key_and_no_names_are_given(
         self, host, allowed, key, known
     ):
         flags = types.SimpleNamespace(host=host, allowed_hosts=allowed)

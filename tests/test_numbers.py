@@ -130,8 +130,15 @@ class OwnNumbersTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "train.parquet"
             pyarrow.parquet.write_table(pyarrow.table({"text": list("abcd"), "meta": nested}), file)
-            for flags in ({"data": file}, {"data_format": "hub", "hub_path": folder}):
+            pyarrow_frame = pandas.read_parquet(file, dtype_backend="pyarrow")
+            for flags in ({"data": file}, {"data": pyarrow_frame}, {"data_format": "hub", "hub_path": folder}):
                 self.assertEqual(targets_of(*load_own_rows(**flags, **columns)), texts)
+            entry = {**NUMBER, "label_column_name": "meta.score", "hub_path": folder, "splits": {"train": "train"}}
+            task = make_task(**entry)
+            self.assertEqual(targets_of(task, load_rows(task, "train")), texts)
+        wrapped = pandas.array(np.array(values, np.float32), pandas.ArrowDtype(pyarrow.float32()))
+        frame = pandas.DataFrame({"text": list("abcd"), "score": wrapped})
+        self.assertEqual(targets_of(*load_own_rows(frame, metrics="pearson", **COLUMNS)), texts)
         missing = pandas.DataFrame({"text": ["a", "b"], "score": pandas.array([0.1, None], "Float32")})
         rows = load_own_rows({"test": missing}, "test", metrics="none", **COLUMNS).rows
         self.assertEqual([row["score"] for row in rows], [0.1, None])

@@ -28,6 +28,7 @@ from t5suite.testing import (
     save_model,
     tiny_model,
     tiny_tokenizer,
+    tiny_trainer,
     tiny_tuner,
 )
 
@@ -360,25 +361,38 @@ class SettingsTest(OddModels):
         self.assertRegex("\n".join(logs.output), f"not used here: .*{name}")
         predict(model, "--num_beams", "4" if name == "low_memory" else "1")
 
-    @parameterized.parameters({"temperature": 0.0, "eos_token_id": [1, 2]}, {"length_penalty": 2.0, "top_p": 0.5})
+    @parameterized.parameters(
+        {"length_penalty": 2.0, "temperature": 0.9}, {"temperature": 0.0, "eos_token_id": [1, 2]}, {}
+    )
     @pytest.mark.quick_cases(1)
-    def test_settings_without_effect_are_named_and_not_saved_again(self, **settings):
+    def test_settings_of_generation_are_saved_as_they_stand(self, **settings):
+        """Alone a temperature has no effect, but with `--do_sample` it has one."""
         model = self.with_settings("generation_config.json", pad_token_id=5, **settings)
-        names = settings.keys() - {"eos_token_id"}
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            saved = tiny_tuner(str(model), "mini/sentiment", tokenizer=tiny_tokenizer()).save(folder() / "saved")
-        for name in names:
-            self.assertRegex("\n".join(logs.output), f"not saved again: .*{name}")
+        tuner = tiny_tuner(str(model), "mini/sentiment", tokenizer=tiny_tokenizer())
+        saved = tuner.save(folder() / "saved")
+        trained = new_path()
+        tiny_trainer(model=tuner.model).save_model(trained)
         exported = new_path()
         run_cli("export", "--model_name_or_path", model, "--output_dir", exported)
-        for path in (saved, exported):
+        for path in (saved, trained, exported):
             stored = json.loads((Path(path) / "generation_config.json").read_text())
-            self.assertEmpty(names & stored.keys())
+            for name in settings.keys() - {"eos_token_id"}:
+                self.assertEqual(stored[name], settings[name])
+
+    def test_settings_of_generation_are_written_as_transformers_writes_them(self):
+        model = tiny_model()
+        paths = [folder() / "stock", folder() / "saved"]
+        model.save_pretrained(paths[0])
+        tiny_trainer(model=model).save_model(paths[1])
+        files = [(path / "generation_config.json").read_bytes() for path in paths]
+        self.assertEqual(files[0], files[1])
 
     @parameterized.parameters(fine_tune, pre_train)
     @pytest.mark.slow
     def test_so_it_is_in_whole_runs(self, train):
-        train(self.with_settings("generation_config.json", pad_token_id=5, temperature=0.5))
+        output = train(self.with_settings("generation_config.json", pad_token_id=5, temperature=0.5))
+        stored = json.loads((Path(output) / "generation_config.json").read_text())
+        self.assertEqual(stored["temperature"], 0.5)
 
     def test_a_configuration_of_another_width_says_so(self):
         with exits_with(65, "config.json describes another model than these weights"):

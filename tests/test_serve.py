@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,10 +63,12 @@ def mixed_rows() -> tuple[dict, ...]:
 
 
 class ServedTest(parameterized.TestCase):
+    make_model = staticmethod(model_folder)
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.url = cls.enterClassContext(served_model(model_folder(), "--use_cpu", "--max_waiting_rows", 200))
+        cls.url = cls.enterClassContext(served_model(cls.make_model(), "--use_cpu", "--max_waiting_rows", 200))
 
 
 def words_of_length(num_tokens: int) -> str:
@@ -131,7 +134,18 @@ def greedy_ids(prompts: list[str], max_tokens: int) -> list[list[int]]:
     return ids_of_prompts
 
 
+def model_with_settings_of_its_own() -> str:
+    """The folder of a model whose own generation settings let it write no token twice; a task of labels ignores them."""
+    model = shutil.copytree(model_folder(), folder() / "model")
+    path = model / "generation_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "no_repeat_ngram_size": 1}))
+    return str(model)
+
+
 class AnswersTest(ServedTest):
+    make_model = staticmethod(model_with_settings_of_its_own)
+
     @parameterized.parameters(
         ("", {}),
         ("--num_beams 3 --num_return_sequences 2", {"num_beams": 3, "num_return_sequences": 2}),

@@ -317,11 +317,14 @@ class FiguresTest(TestCase):
         record = self.figures(source("T5"), "--text_column_name", "source", "target")
         self.assertEqual(record["texts"], len(own_text()))
 
-    def test_licence_and_base_are_carried(self):
+    def test_settings_of_generation_licence_and_base_are_carried(self):
         folder = Path(shutil.copytree(source("T5"), self.folder / "t5"))
+        settings = read_json(folder / "generation_config.json") | {"length_penalty": 2.0, "temperature": 0.9}
+        (folder / "generation_config.json").write_text(json.dumps(settings))
         (folder / "README.md").write_text("---\nlicense: gemma\nbase_model: google/flan-t5-small\n---\nText.\n")
         (folder / "LICENSE").write_text("Terms.")
         self.trim(folder)
+        self.assertEqual(read_json(self.output / "generation_config.json"), settings)
         card = (self.output / "README.md").read_text()
         self.assertIn("license: gemma\n", card)
         self.assertIn("base_model: google/flan-t5-small\n", card)

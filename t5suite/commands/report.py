@@ -12,6 +12,7 @@ from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
 DEFAULT_OUTPUT = "report"
+DEFAULT_FORMATS = "html,md,json"
 
 
 def report_flags(parser) -> None:
@@ -21,9 +22,9 @@ def report_flags(parser) -> None:
     add(
         "--output",
         metavar="DIR",
-        help="a new folder, or an earlier report's, which is replaced (default: report; with --json: nowhere)",
+        help="a new folder, or an earlier report's, which is replaced (default: report; with --json alone: nowhere)",
     )
-    add("--format", default="html,md,json", help="of html, md, json, with commas (default: all); none: only tables")
+    add("--format", help="of html, md, json, with commas (default: all; with --json alone: none); none: only tables")
     add("--size", help="published T5 to compare scores with: small, base, large, 3B, 11B")
     add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
     add_data_dir_flag(parser)
@@ -101,7 +102,7 @@ def _why_no_run(directory: str) -> str:
 
 
 def _formats_by_flags(arguments) -> list[str]:
-    """The kinds of files to write; none with --json, if no folder is given.
+    """The kinds of files to write; none with --json, if neither a folder nor a kind is given.
 
     Raises:
       ConfigError: an unknown format or size, an --output that holds other files.
@@ -109,8 +110,8 @@ def _formats_by_flags(arguments) -> list[str]:
     from t5suite.reports.published import SIZES
     from t5suite.reports.report_files import files_of_report, parse_formats
 
-    formats = parse_formats(arguments.format)
-    if arguments.json and arguments.output is None:
+    formats = parse_formats(DEFAULT_FORMATS if arguments.format is None else arguments.format)
+    if arguments.json and arguments.output is None and arguments.format is None:
         formats = []
     check_at_least(arguments, max_examples=0)
     if arguments.size is not None:

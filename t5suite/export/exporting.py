@@ -23,6 +23,7 @@ from t5suite.export.onnx_checks import check_onnx, compare_onnx
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import ExportSource, load_source
+from t5suite.models.generation_settings import save_generation_settings, save_model
 from t5suite.models.loading import describe_model
 from t5suite.models.matrix import why_lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -72,7 +73,7 @@ def write_plain(source: ExportSource, folder, flags) -> dict:
         `--check`, is not stored bit for bit.
     """
     cast(source.model, getattr(torch, flags.dtype) if flags.dtype else source.dtype)
-    source.model.save_pretrained(folder)
+    save_model(source.model, folder)
     follow_umask(Path(folder).glob("*.safetensors"))
     save_other_files(source, folder)
     card = {"dtype": str(source.model.dtype).removeprefix("torch.")}
@@ -118,8 +119,7 @@ def write_ctranslate2(source: ExportSource, folder, flags) -> dict:
         write_files(source, folder, flags.quantize)
         if flags.check:
             card["check_quantized"] = compare_ctranslate2(source.model, source.tokenizer, folder)
-    # `save_pretrained` refuses what `generate` takes, such as a temperature without sampling.
-    source.model.generation_config.to_json_file(Path(folder) / "generation_config.json")
+    save_generation_settings(source.model.generation_config, folder)
     save_other_files(source, folder)
     return card
 

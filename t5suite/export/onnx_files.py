@@ -19,6 +19,7 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.export.onnx_graphs import GRAPHS, Graph
+from t5suite.models.generation_settings import save_generation_settings
 from t5suite.models.load_errors import short_message
 
 OPSET = 18  # the lowest that torch 2.13 writes without a conversion
@@ -44,7 +45,7 @@ def write_graphs(source, folder) -> list[str]:
             names.append(name)
     model.config.save_pretrained(folder)
     if model.can_generate():
-        model.generation_config.save_pretrained(folder)
+        save_generation_settings(model.generation_config, folder)
     return names
 
 

@@ -33,7 +33,6 @@ from t5suite.models.adapters import merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
 from t5suite.models.families import recognize_family
-from t5suite.models.generation_settings import reset_idle_decoding
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
@@ -96,7 +95,6 @@ def load_source(flags, staging) -> ExportSource:
         source = _source_of_bare_weights(flags)
     else:
         source = _source_of_model(flags, Path(staging))
-    reset_idle_decoding(source.model, flags.model_name_or_path or flags.config_name)
     if flags.encoder_only:
         source.model = encoder_of(source.model)
         source.family = "encoder"

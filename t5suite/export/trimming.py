@@ -44,7 +44,7 @@ from t5suite.export.trim_vocabularies import (
 )
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
 from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted_targets
-from t5suite.models.generation_settings import reset_idle_decoding
+from t5suite.models.generation_settings import save_model
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.tasks.task_card import TASK_CARD, TaskCard, read_task_card
@@ -135,7 +135,6 @@ def _load(flags, staging) -> ExportSource:
     place = source.folder or flags.model_name_or_path
     with contextlib.suppress(OSError):  # not every model has the file
         source.model.generation_config = GenerationConfig.from_pretrained(place, revision=flags.model_revision)
-    reset_idle_decoding(source.model, flags.model_name_or_path)
     return source
 
 
@@ -263,7 +262,7 @@ def _write_model(source: ExportSource, plan: TrimPlan, folder: Path) -> None:
     """Writes the weights and the tokenizer's files; the source's model is trimmed in place."""
     trim_weights(source.model, plan.selection.ids)
     cast(source.model, source.dtype)
-    source.model.save_pretrained(folder)
+    save_model(source.model, folder)
     follow_umask(folder.glob("*.safetensors"))
     save_other_files(source, folder)
     settings = trimmed_settings(plan.vocabulary, plan.selection.ids)

@@ -7,7 +7,7 @@ ConfigError: --top_p 0.9 has no effect without --do_sample
 Nothing here needs torch: wrong flags are found before a model is loaded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
 
 from t5suite.base.errors import ConfigError
@@ -32,7 +32,8 @@ DEPENDS_ON = {
 
 @dataclass(frozen=True)
 class DecodingSettings:
-    """The flags of the same names. None means the value in the model's own generation configuration.
+    """The flags of the same names. None means the default; where that is None, what the model's own generation
+    configuration has.
 
     Attributes:
       max_new_tokens: the longest answer, end-of-sequence included; None: what the task needs.
@@ -56,6 +57,9 @@ class DecodingSettings:
     num_return_sequences: int = 1
 
     def __post_init__(self):
+        for setting in fields(self):
+            if getattr(self, setting.name) is None:
+                object.__setattr__(self, setting.name, setting.default)
         for name in (*WHOLE, *FLOATS):
             number = getattr(self, name)
             if number is not None:

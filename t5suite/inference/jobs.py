@@ -21,8 +21,9 @@ from t5suite.inference.predictor import (
     prompts_of,
     segment_features,
 )
-from t5suite.inference.row_texts import has_text_columns, input_text, without_answer
+from t5suite.inference.row_texts import has_text_columns, input_text, task_columns, without_answer
 from t5suite.inference.rows import Row
+from t5suite.tasks.cut_marks import CUT_TOKENS
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.postprocessors import is_invalid
 from t5suite.tasks.registry import Task
@@ -60,7 +61,7 @@ class Job:
       inputs: also the texts that the model read.
       token_counts: also the tokens of every prompt, and of its answers.
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
-      fits: whether a text is short enough, for tasks that show as many examples as fit (`tokenization.bind_fits`).
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`TextEncoding.fits`).
       languages: of the texts, and the columns that have each row's.
       input_format: the template around finished texts.
       check: called with every request; raises DataError for one that is not to be answered.
@@ -87,6 +88,11 @@ class Job:
     def reads_task(self) -> bool:
         """Whether rows have the task's columns; else each is a finished text."""
         return self.task is not None and not self.raw
+
+    @property
+    def writes_plainly(self) -> bool:
+        """Whether labels or numbers are written: settings without a flag are neutral then, not the checkpoint's."""
+        return self.task is not None and self.task.value_kind != "text"
 
     @property
     def columns(self) -> list[str]:
@@ -118,10 +124,11 @@ class Job:
         """What an encoder reads: words to label, the columns of a masked model's task, else the whole text."""
         if self.family in HEADED and self.task is not None and self.task.value_kind == "labels":
             return tuple(self.task.words(self._row_of_words(row, text)))
-        has_task_columns = self.reads_task and isinstance(row, dict) and has_text_columns(row, self.task)
-        if self.family == "masked" and has_task_columns:
-            example, *_ = self.task.examples(without_answer(row, self.task))
-            return segments(example, row, self.task)
+        if self.family == "masked" and self.reads_task:
+            columns = task_columns(row, self.task)
+            if has_text_columns(columns, self.task):
+                example, *_ = self.task.examples(without_answer(columns, self.task))
+                return segments(example, columns, self.task)
         return (text,)
 
     def _row_of_words(self, row: dict | str, text: str) -> dict:
@@ -141,7 +148,7 @@ class Job:
         if self.labels != "task":
             return self.labels
         try:
-            return list(dict.fromkeys(self.task.candidates(row)))
+            return list(dict.fromkeys(self.task.choices(row)))
         except (TypeError, LookupError) as error:
             raise DataError(str(error)) from None
 
@@ -187,7 +194,7 @@ class Job:
         # Whole texts are counted only where one may be cut, for it takes time.
         cut_count = encoding.num_cut(request.segments, request.languages) if encoding.is_full(prompt) else 0
         if cut_count:
-            line["cut_tokens"] = cut_count
+            line[CUT_TOKENS] = cut_count
         if self.token_counts:
             line["prompt_tokens"] = len(prompt)
         return line
@@ -214,7 +221,7 @@ class Job:
             self.max_new_tokens,
             indices=[request.index for request in requests],
             scores=self.scores or self.decoding.num_return_sequences > 1,
-            plain=self.task is not None and self.task.value_kind != "text",
+            plain=self.writes_plainly,
             languages=self._languages_of_texts(requests),
         )
         lines = [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]

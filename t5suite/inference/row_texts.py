@@ -51,7 +51,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     if task is None or raw:
         return row.value if isinstance(row.value, str) else _finished_text(row.value, row.place, None)
     try:
-        columns = _columns_of_line(row.value, task) if isinstance(row.value, str) else row.value
+        columns = task_columns(row.value, task)
         if has_text_columns(columns, task):
             return task.examples(without_answer(columns, task), "validation", fits)[0].inputs
     except ConfigError:
@@ -64,19 +64,24 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     return _finished_text(columns, row.place, task)
 
 
-def _columns_of_line(line: str, task: Task) -> dict[str, str]:
-    """A line of text as the task's only column.
+def task_columns(row: dict | str, task: Task) -> dict:
+    """A row as columns: a line of text is the task's only column.
+
+    >>> task_columns("Good.", load_task("glue", "sst2"))
+    {'sentence': 'Good.'}
 
     Raises:
-      DataError: the task reads several.
+      DataError: a line of text, of a task that reads several columns.
     """
+    if isinstance(row, dict):
+        return row
     columns = task.text_columns
     if len(columns) > 1:
         raise DataError(
             f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON objects "
             f"with {', '.join(columns)}, or finished texts with --raw"
         )
-    return {columns[0]: line}
+    return {columns[0]: row}
 
 
 def without_answer(row: dict, task: Task) -> dict:
@@ -106,7 +111,9 @@ def _finished_text(row: dict, place: str, task: Task | None) -> str:
       DataError: it is not a text.
     """
     keys = [key for key in TEXT_KEYS if key in row]
-    if len(keys) != 1:
+    if len(keys) > 1:
+        raise NoTextError(f"{place}: the row has a text in each of {' and '.join(keys)}; give one of them")
+    if not keys:
         missing = f"neither {' and '.join(as_list(task.text_columns))} nor one of" if task else "no one of"
         columns = ", ".join(map(str, row)) or "nothing"
         raise NoTextError(f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}")

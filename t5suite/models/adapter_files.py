@@ -22,6 +22,7 @@ from t5suite.base.lookup import listed
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapter_kinds import adapter_kind, peft_library
 from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, weights_fingerprint
+from t5suite.models.generation_settings import save_model
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
 logger = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ def _save_base(model, folder) -> Path:
     parameters = model.t5suite_base.parameters
     tied = getattr(plain_model, "all_tied_weights_keys", None) or {}
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
-    plain_model.save_pretrained(unfinished, state_dict=weights)
+    save_model(plain_model, unfinished, state_dict=weights)
     os.replace(unfinished, place)
     logger.info("the base model cannot be loaded by name: it is saved in %s", place)
     return place.absolute()

@@ -6,8 +6,8 @@
 """
 
 import logging
-import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from transformers import GenerationConfig
 
@@ -93,33 +93,24 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
     return names
 
 
-def reset_idle_decoding(model, place: str) -> None:
-    """Resets settings of a model's generation that have no effect beside the others, such as a temperature without
-    `do_sample`; warns with their names.
+def save_model(model, folder, **settings) -> None:
+    """`model.save_pretrained(folder, **settings)`, with the settings of generation as they stand.
 
-    transformers 5.24 saves them as they were loaded, but refuses to once another setting has changed.
+    transformers 5.24 refuses to save some of them once another has changed, such as a temperature without `do_sample`;
+    but they count as soon as `generate` is asked to draw, or for several beams.
     """
     generation = getattr(model, "generation_config", None)
-    names = [] if generation is None else _idle_names(generation)
-    neutral = GenerationConfig()
-    for name in names:
-        setattr(generation, name, getattr(neutral, name))
-    if names:
-        logger.warning(
-            "%s: generation_config.json: without effect beside its other settings, and not saved again: %s",
-            place,
-            ", ".join(names),
-        )
-
-
-def _idle_names(generation) -> list[str]:
-    """The settings for which transformers does not save a changed configuration: a line of its message is for one.
-
-    >>> _idle_names(GenerationConfig(temperature=0.5, length_penalty=2.0))
-    ['temperature', 'length_penalty']
-    """
+    if generation is None or not model.can_generate():
+        model.save_pretrained(folder, **settings)
+        return
+    model.generation_config = GenerationConfig()
     try:
-        generation.validate(strict=True)
-    except ValueError as error:
-        return re.findall(r"^- `(\w+)`: ", str(error), flags=re.MULTILINE)
-    return []
+        model.save_pretrained(folder, **settings)
+    finally:
+        model.generation_config = generation
+    save_generation_settings(generation, folder)
+
+
+def save_generation_settings(generation, folder) -> None:
+    """Writes `generation_config.json`, with whatever settings."""
+    generation.to_json_file(Path(folder) / "generation_config.json")

@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 
 from t5suite.base.terminal import Terminal
+from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.rows.files import FORMATS_BY_SUFFIX, format_by_name
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.task_card import read_task_card
 
@@ -39,11 +41,34 @@ def next_commands(directory, manifest: dict) -> list[str]:
         return [shlex.join(["t5suite", "fine_tune", *model, "--train_file", NO_FILE])]
     if len(card.tasks) > 1:
         model += ["--dataset_name", next(iter(card.tasks))]
-    predict = ["t5suite", "predict", *model, "--input", _rows_to_answer(settings)]
+    file = _rows_to_answer(settings)
+    predict = ["t5suite", "predict", *model, "--input", file]
+    if file != NO_FILE:
+        predict += flags_of_file(file, settings)
     return [
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
     ]
+
+
+def flags_of_file(file: str, settings: dict) -> list[str]:
+    """With which flags `t5suite predict` reads a file as the run did, where the file alone does not say it.
+
+    >>> flags_of_file("rows.dat", {"data_format": "csv", "delimiter": "bar"})
+    ['--input_type', 'csv', '--delimiter', 'bar']
+    >>> flags_of_file("rows.csv.gz", {"data_format": "csv", "delimiter": None})
+    []
+    >>> flags_of_file("rows.txt", {"benchmark": "glue"})  # a benchmark's rows are JSON lines
+    ['--input_type', 'jsonl']
+    """
+    flags = []
+    data_format = settings.get("data_format") or format_by_name(file)
+    format_of_name = FORMATS_BY_SUFFIX.get(Path(without_compression(file)).suffix)
+    if data_format != format_of_name:
+        flags += ["--input_type", data_format]
+    if settings.get("delimiter") is not None:
+        flags += ["--delimiter", settings["delimiter"]]
+    return flags
 
 
 def print_next_commands(directory, manifest: dict) -> None:

@@ -10,6 +10,7 @@ import re
 
 from t5suite.tasks.tokens import control_names, encoded, holds, spelling_backend
 
+CUT_TOKENS = "cut_tokens"  # the column of rows that `t5suite predict` wrote, in which one counts
 CUT_MARK = re.compile(r" \[cut: \d+ more tokens\] ")
 
 

@@ -18,12 +18,13 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import load_object
-from t5suite.tasks.cells import as_list, cell, value_at
+from t5suite.tasks.cells import as_list, cell
 from t5suite.tasks.instructions import check_instance, drawn_reference, fits_always, instruction_text
 from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     UNKNOWN_TARGET,
+    answers_of,
     class_number,
     is_labelled,
     label_of,
@@ -145,11 +146,9 @@ def record(row, entry, split):
         "passage": clean_record_passage(cell(row, "passage", str)),
     }
     inputs = join_columns(readable, entry["prefix"], entry["text_column_name"])
-    column = entry["label_column_name"]
-    answers = [] if row.get(column) is None else cell(row, column, list)
-    if len(answers) == 0:  # a list, or an array of NumPy
-        answers = [UNKNOWN_TARGET]
-    return [Example(inputs, str(answer)) for answer in answers]
+    is_hidden = row.get(entry["label_column_name"]) is None
+    answers = [] if is_hidden else answers_of(row, entry)
+    return [Example(inputs, str(answer)) for answer in answers or [UNKNOWN_TARGET]]
 
 
 def wsc(row, entry, split):
@@ -200,7 +199,7 @@ def dpr(row, entry, split):
         label = INVALID_CLASS
     if label not in range(-1, len(candidates)):
         raise DataError(f"label {label!r} is not the position of one of the {len(candidates)} candidates")
-    target = UNKNOWN_TARGET if label == INVALID_CLASS else candidates[label]
+    target = UNKNOWN_TARGET if label == INVALID_CLASS else str(candidates[label])
     return [Example(as_list(entry["prefix"])[0] + text, target)]
 
 
@@ -233,7 +232,7 @@ def squad(row, entry, split):
         parts.append(prefix + pad_punctuation(cell(row, column, str)))
     target = UNKNOWN_TARGET
     if is_labelled(row, entry):
-        target = pad_punctuation(str(cell(row, entry["label_column_name"], list)[0]))
+        target = pad_punctuation(str(answers_of(row, entry)[0]))
     return [Example(SPACES.sub(" ", " ".join(parts)), target)]
 
 
@@ -248,7 +247,7 @@ def super_ni(row, entry, split, fits=fits_always):
     inputs = instruction_text(row, settings, fits)
     if not is_labelled(row, entry):
         return [Example(inputs, UNKNOWN_TARGET)]
-    label = value_at(row, entry["label_column_name"])
+    label = label_of(row, entry)
     labels = label if isinstance(label, (list, tuple, np.ndarray)) else [label]
     references = [str(reference) for reference in labels]
     target = drawn_reference(row, references, settings) if split == "train" else references[0]

@@ -12,10 +12,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from t5suite.base.errors import DataError
-from t5suite.tasks.cells import value_at
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import label_set, normalize_answer, wsc_verdict
-from t5suite.tasks.targets import INVALID_CLASS, has_label_sets, is_number, label_id, label_number, label_of
+from t5suite.tasks.targets import (
+    INVALID_CLASS,
+    answers_of,
+    has_label_sets,
+    is_number,
+    label_id,
+    label_number,
+    label_of,
+)
 from t5suite.tasks.templates import unfilled
 
 # The largest error of a number that counts as right, on T5's grid for STS-B: half a step.
@@ -61,7 +68,7 @@ def first_answer(task, examples, predictions) -> Judged:
         query = _identity_of_query(row)
         if query not in prediction_of_query:
             prediction_of_query[query] = text
-            answers_of_query[query] = list(row[task.entry["label_column_name"]])
+            answers_of_query[query] = answers_of(row, task.entry)
     return Judged(list(prediction_of_query.values()), list(answers_of_query.values()))
 
 
@@ -97,7 +104,7 @@ def squad_answers(task, examples, predictions) -> Judged:
     """
     references = []
     for row, _ in examples.pairs():
-        answers = list(map(str, value_at(row, task.entry["label_column_name"])))
+        answers = list(map(str, answers_of(row, task.entry)))
         references.append(list(dict.fromkeys([*answers, *map(pad_punctuation, answers)])))
     return Judged([task.parse(text) for text in predictions], references)
 

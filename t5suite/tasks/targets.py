@@ -17,7 +17,7 @@ from decimal import Decimal
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.tasks.cells import value_at
+from t5suite.tasks.cells import cell, value_at
 from t5suite.tasks.metrics import NUMBER_METRICS, SET_METRICS, label_set
 
 UNKNOWN_TARGET = "<unk>"
@@ -90,15 +90,27 @@ def has_free_numbers(entry) -> bool:
 
 
 def label_of(row, entry):
-    """The value of the label column; -1 if there is none. A list is without its empty cells.
+    """The value of the label column; -1 if there is none. A list of answers is without its empty cells.
 
     >>> label_of({"answers": ["Ann", None]}, {"label_column_name": "answers"})
     ['Ann']
     """
     label = value_at(row, entry["label_column_name"], INVALID_CLASS)
-    if isinstance(label, (list, tuple)):
-        return [part for part in label if part is not None]
-    return label
+    is_list_of_answers = isinstance(label, (list, tuple)) and entry.get("formatter") != TOKEN_LABELS
+    return _without_empty_cells(label) if is_list_of_answers else label
+
+
+def answers_of(row, entry) -> list:
+    """The answers in the label column, which holds a list, without its empty cells.
+
+    Raises:
+      DataError: there is no such column, or it holds no list.
+    """
+    return _without_empty_cells(cell(row, entry["label_column_name"], list))
+
+
+def _without_empty_cells(parts) -> list:
+    return [part for part in parts if part is not None]
 
 
 def label_text(row, entry) -> str:
@@ -230,29 +242,41 @@ def label_of_value(value, labels: Sequence[str]):
 
 
 def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str]:
-    """The label words of a data set's class ids: its own names if they are labels, else the labels by their places.
+    """The label words of a data set's class ids: its own names if they are labels, or the labels are some of them; else
+    the labels by their places.
 
     >>> words_of_ids(["pos", "neg"], ["neg", "pos"]), words_of_ids(["1 star", "2 stars"], ["bad", "good"])
     (['pos', 'neg'], ['bad', 'good'])
     """
-    return list(names) if labels is None or set(names) <= set(labels) else list(labels)
+    if labels is None or set(names) <= set(labels) or set(labels) <= set(names):
+        return list(names)
+    return list(labels)
 
 
 def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
-    """The row with label words in place of class ids; -1 (unlabelled), and an id that has no word, stays.
+    """The row with label words in place of class ids; -1 (unlabelled) stays.
 
     >>> with_words_of_ids({"labels": [1, 0]}, "labels", ["bad", "good"])
     {'labels': ['good', 'bad']}
+
+    Raises:
+      DataError: there are class ids, and no word for one of them.
     """
     label = row.get(column)
     if isinstance(label, (list, tuple)):
-        return {**row, column: [_word_of_id(label_id, words) for label_id in label]}
-    return {**row, column: _word_of_id(label, words)} if column in row else row
+        return {**row, column: [_word_of_id(class_id, words, column) for class_id in label]}
+    return {**row, column: _word_of_id(label, words, column)} if column in row else row
 
 
-def _word_of_id(label, words: Sequence[str]):
-    is_id = isinstance(label, int) and 0 <= label < len(words)
-    return words[label] if is_id else label
+def _word_of_id(label, words: Sequence[str], column: str):
+    if not isinstance(label, int) or label < 0 or not words:
+        return label
+    if label >= len(words):
+        raise DataError(
+            f"column {column!r} holds the class id {label}, but there are {len(words)} labels ({', '.join(words)}): "
+            "name a label for every class of the data set"
+        )
+    return words[label]
 
 
 def _is_whole(label) -> bool:
@@ -335,7 +359,7 @@ def is_labelled(row, entry) -> bool:
         return value_at(row, entry["label_column_name"]) is not None
     label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
-        return len(label) > 0 and not all(word_label == INVALID_CLASS for word_label in label)
+        return len(label) > 0 and not all(part is None or part == INVALID_CLASS for part in label)
     return label is not None and label != INVALID_CLASS
 
 

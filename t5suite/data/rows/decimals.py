@@ -25,6 +25,7 @@ def narrow_columns(types: Mapping[str, object]) -> dict[str, type]:
     """
     columns = {}
     for column, kind in types.items():
+        kind = getattr(kind, "pyarrow_dtype", kind)  # pandas wraps Arrow's types
         fields = _fields_of(kind)
         columns |= {f"{column}.{name}": narrow for name, narrow in narrow_columns(fields).items()}
         name = str(getattr(kind, "dtype", kind)).lower()

@@ -49,7 +49,7 @@ class HubRows:
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
         plain_rows = (as_decimals(row, narrow) for row in dataset)
-        names = _class_names(dataset.features.get(self.columns.target))
+        names = class_names(dataset.features.get(self.columns.target))
         if names:
             words = words_of_ids(names, self.columns.labels)
             plain_rows = (with_words_of_ids(row, self.columns.target, words) for row in plain_rows)
@@ -96,7 +96,14 @@ def hub_label_words(path: str, name: str | None, revision: str | None, column: s
     return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
 
 
-def _class_names(feature) -> list[str]:
-    """The names of a column of class labels or of lists of them; an empty list for other columns."""
+def class_names(feature) -> list[str]:
+    """The names of a column of class labels or of lists of them; an empty list for other columns.
+
+    >>> class_names(datasets.List(datasets.ClassLabel(names=["late", "rude"])))
+    ['late', 'rude']
+
+    Args:
+      feature: what a data set's `features` have for the column; None if they have nothing.
+    """
     in_lists = getattr(feature, "feature", None)
     return getattr(feature, "names", None) or getattr(in_lists, "names", None) or []

@@ -24,6 +24,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.tasks.cells import value_at, with_value_at
+from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
 from t5suite.tasks.targets import is_id_in_digits, label_of_value
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class Columns:
         """
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
+        if CUT_TOKENS in row:  # `t5suite predict --include_inputs` wrote it: a mark stands where the text was cut
+            shaped = {name: without_cut(cell) if isinstance(cell, str) else cell for name, cell in shaped.items()}
         shaped |= {name: row.get(name) for name in self.optional}
         target_column = _outermost(self.target, row)
         shaped.setdefault(target_column, row.get(target_column))

@@ -103,15 +103,14 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
     """Warns of targets that are lists, of which a model learns one text, where they might be meant as sets."""
     if task.value_kind != "text" or has_label_sets(task.entry):
         return
-    column = task.entry["label_column_name"]
     for i, row in enumerate(rows):
-        answers = value_at(row, column, None)
+        answers = label_of(row, task.entry)
         if isinstance(answers, (list, tuple)) and len(answers) > 1:
             logger.warning(
                 "%s: %r is a list: its first text is learned, the others count as correct answers. For sets of labels "
                 "give --metrics micro_f1,macro_f1,subset_accuracy",
                 place(i),
-                column,
+                task.entry["label_column_name"],
             )
             return
 
@@ -150,7 +149,7 @@ def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
     if not has_label_sets(task.entry):
         return
     column = task.entry["label_column_name"]
-    cells = [value_at(row, column) for row in rows]
+    cells = [label_of(row, task.entry) for row in rows]
     labels: set[str] = set()
     for cell in cells:
         labels |= label_set(map(str, cell) if isinstance(cell, (list, tuple)) else str(cell))

@@ -259,7 +259,7 @@ def with_decimals(rows, column: str):
     narrow = {name: kind for name, kind in narrow_columns(rows.features).items() if name == column}
     if not narrow:
         return rows
-    features = datasets.Features({**rows.features, column: datasets.Value("float64")})
+    features = datasets.Features(with_value_at(rows.features, column, datasets.Value("float64")))
     return rows.map(as_decimals, fn_kwargs={"columns": narrow}, features=features, desc="reading decimals")
 
 

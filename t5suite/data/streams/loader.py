@@ -303,4 +303,7 @@ def held_out_documents(source, fraction: float) -> Iterator[str]:
                 num_found += 1
                 yield item.text
     if not num_found:
-        raise DataError(f"none of {num_documents} documents is held out: raise --validation_fraction ({fraction})")
+        raise DataError(
+            f"{source.title}: none of {num_documents} documents is held out: raise --validation_fraction ({fraction}), "
+            "or give a --validation_file"
+        )

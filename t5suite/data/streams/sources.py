@@ -49,9 +49,14 @@ class TextSource:
         self.bad_lines = self.options.bad_lines
         self.shared_files = SharedFiles(self.records_of_file)
 
-    def __repr__(self):
+    @property
+    def title(self) -> str:
+        """The first name, and how many others there are."""
         further_names = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return f"{type(self).__name__}('{self.names[0]}'{further_names})"
+        return f"{self.names[0]}{further_names}"
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.title!r})"
 
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass, from a position on; with a seed, every pass has its own order of files."""
