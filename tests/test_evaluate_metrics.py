@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from absl.testing import parameterized
 from hub_server import HubServer
@@ -210,7 +211,7 @@ def evaluated(data="mini/sentiment", model=None, **flags) -> dict[str, float]:
 
 
 def lengths_of_targets(predictions, targets):
-    return {"letters": max(map(len, targets)), "answers": len(predictions)}
+    return {"letters": torch.tensor(max(map(len, targets))), "answers": np.int64(len(predictions))}
 
 
 def share_of_questions(predictions, targets, rows):
@@ -231,6 +232,7 @@ class EvaluationTest(parameterized.TestCase):
         (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),
         (lambda predictions, targets: {"share": "half"}, "'share': 'half' is not a metric's name and number"),
         (lambda predictions, targets: {"a/b": 1.0}, "'a/b': 1.0 is not"),
+        (lambda predictions, targets: {1: 1.0}, "1: 1.0 is not"),
         (lambda predictions, targets: {"loss": 1.0}, "'loss': 1.0 is not"),
         (lambda predictions, targets: {"accuracy": 1.0}, "two metrics 'accuracy'"),
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.tasks.entry_metrics import optimised_metrics
-from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
+from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
 
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
@@ -140,7 +140,8 @@ def check_points(metrics, name: str) -> None:
     if not isinstance(metrics, dict):
         raise ConfigError(f"--metrics {name}: it returned {metrics!r:.80}, not {{name: points}}")
     for metric, value in metrics.items():
-        if "/" in metric or metric == "loss" or not isinstance(value, (int, float)):
+        is_name = isinstance(metric, str) and "/" not in metric and metric != "loss"
+        if not (is_name and is_single_number(value)):
             raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
 
 
