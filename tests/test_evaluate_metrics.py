@@ -19,7 +19,7 @@ from support import folder, later_wins
 import fine_tune_t5
 from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.testing import check_task, exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
 
 SCRIPT = """
 import datasets
@@ -83,8 +83,10 @@ def run(*flags):
 
 class ValuesTest(parameterized.TestCase):
     def test_values_are_reported_as_compute_returns_them(self):
-        scores = scores_of(metric_folder(ACCURACY), [1, 0, -1, 1], [1, 0, 0, 0])
+        name = metric_folder(ACCURACY)
+        scores = scores_of(name, [1, 0, -1, 1], [1, 0, 0, 0])
         self.assertEqual(scores, {"share": 0.5, "invalid_rate": 25.0})
+        check_task(task_with(name, metric_to_optimize="share"), [{"text": "a", "label": 1}])
 
     def test_a_name_of_the_suite_is_told_apart(self):
         names = ["share", "accuracy", "mcc", "loss", "rouge", "a/b"]
