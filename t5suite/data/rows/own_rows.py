@@ -273,9 +273,8 @@ def _is_blank(column: str, rows: list[dict]) -> bool:
 def column_suggestion(column: str, names: list[str], is_in_list: bool = True) -> str:
     """`suggestion`, and how a name with a comma, or with spaces at its ends, is written in a list of columns.
 
-    >>> column_suggestion("Text", ["Text, long"]), column_suggestion("text", [" text"])
-    ('did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)',
-     'did you mean \'" text"\'? (spaces and invisible characters belong to a name)')
+    >>> column_suggestion("Text", ["Text, long"])
+    'did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)'
 
     Args:
       is_in_list: the flag takes a list of columns, in which such a name is quoted.
