@@ -74,7 +74,7 @@ def main(argv=None) -> dict:
     settings = all_settings(*arguments, plug_ins=plug_ins)
     default = None
     if not args.output_dir_given:
-        mode = "" if trains else "predict" if eval_args.predict_only else "eval"
+        mode = name_of_mode(eval_args, trains)
         default = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
         choose_output_dir(args, settings, resume, default)
     setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains)
@@ -89,6 +89,13 @@ def main(argv=None) -> dict:
         # 4. Commits of the hub; tokenizer and model.  5. to 9. Data, trainer, training, scores, upload.
         learner = load_learner(setup, run.hub_before)
         return train_and_score(setup, learner, run, resume)
+
+
+def name_of_mode(eval_args, trains: bool) -> str:
+    """What the default name of the run's directory ends with; training adds nothing."""
+    if trains or eval_args.eval_checkpoints == "all":  # the checkpoints are in the directory of the run that trained
+        return ""
+    return "predict" if eval_args.predict_only else "eval"
 
 
 def show(setup: RunSetup) -> dict:

@@ -107,6 +107,8 @@ class FineTuner:
         self._process = TunerProcess(bars=self._shows_bars())
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
+        # The directory's name, without a number, where no flag names it; None once a run has begun there.
+        self._default_directory = None
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
@@ -117,7 +119,6 @@ class FineTuner:
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
-            self._default_directory = None  # without a number; where no flag names one and no run has begun
             if not self.args.output_dir_given:
                 self._default_directory = self._name_directory()
                 self._choose_output_dir()
@@ -367,11 +368,11 @@ class FineTuner:
             self._flags |= {**longer, "extend": True}
         changes = {} if valid else {"no_eval": True}
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
         if self._default_directory is not None:
             self._choose_output_dir()  # another run may have taken it since
         if not self.args.overwrite_output_dir:
             self._follow_longer_run(changes)
-        self.plan = self._make_plan()
 
     def _follow_longer_run(self, changes: dict) -> None:
         """Takes the length of this same run, which a later `train(max_steps=...)` of the same program has raised."""
@@ -386,6 +387,7 @@ class FineTuner:
         )
         self._flags |= longer
         self._read_arguments(**changes)
+        self.plan = self._make_plan()
 
     def _settings(self) -> dict:
         """Every setting of the run by name; a model in memory by its class and weights."""

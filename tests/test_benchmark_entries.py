@@ -356,6 +356,10 @@ class InstructionFlagsTest(parameterized.TestCase):
         with exits_with(78, f"super_ni/english: instruction: {name} is missing"):
             load_task("super_ni", "english", registry={"super_ni": {"english": entry}})
 
+    def test_more_than_the_official_test_instances_are_refused(self):
+        with exits_with(78, "--max_num_instances_per_eval_task 101: must .* 100"):
+            fine_tune_t5.main(["--max_num_instances_per_eval_task", "101", "--use_cpu"])
+
     def test_flags_without_a_task_of_instructions_are_refused(self):
         with exits_with(78, "--num_neg_examples.*mini/sentiment"):
             fine_tune_t5.main(["--num_neg_examples", "1", "--use_cpu"])

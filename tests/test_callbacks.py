@@ -32,8 +32,9 @@ from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
 from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, scores_differ, take_up_best
 from t5suite.training.checkpoints.starts import Start
-from t5suite.training.eval_sets import describe_selection
+from t5suite.training.eval_sets import EvalSet, describe_selection
 from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
+from t5suite.training.fine_tuning_data import each_split_once
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, invalid_answers, is_selected
 from t5suite.training.fine_tuning_trainer import example_namer, selection_metric, task_card_of, trainer_arguments
 from t5suite.training.model_setup import sharding_library
@@ -281,9 +282,10 @@ class ReportTest(parameterized.TestCase):
 
     def test_running_text_beside_a_task_is_chosen_by_its_loss_and_without_a_number_nothing_is(self):
         sets = [set_of("book"), set_of("empty")]
-        results = {"book": result_of("book", {"loss": 3.0}, loss=3.0), "empty": result_of("empty", {"loss": 0.0})}
-        report = make_report(sets, results)
-        self.assertEqual(report.by_task["book"], -3.0)
+        for name in ("loss", "nll"):
+            results = {"book": result_of("book", {name: 3.0}, loss=3.0), "empty": result_of("empty", {name: 0.0})}
+            report = make_report(sets, results)
+            self.assertEqual(report.by_task["book"], -3.0)
         self.assertTrue(math.isnan(report.by_task["empty"]))
         self.assertEqual(make_report(sets[:1], {"book": result_of("book", {})}).by_task, {})
         self.assertEqual([selection_value(value) for value in (-3.0, math.nan, math.inf)], [-3.0, -math.inf, -math.inf])
@@ -302,6 +304,14 @@ class ReportTest(parameterized.TestCase):
         self.assertEqual(report_metrics(make_report(sets, results), "final"), expected)
         unscored = {"ax": result_of("ax", {}, labelled=False), "book": result_of("book", {}, labelled=False)}
         self.assertNotIn("eval/accuracy", report_metrics(make_report([set_of("ax"), set_of("book")], unscored)))
+        of_a_test = {"mnli.test": result_of("mnli.test", {"accuracy": 20.0}), **results}
+        with_test = make_report([set_of("mnli.test", "mnli", selects=False), *sets], of_a_test)
+        self.assertEqual(report_metrics(with_test, "final")["final/accuracy"], 70.0)
+        of_others = {"rte": result_of("rte", {"accuracy": 50.0}), "axb": result_of("axb", {"mcc": 1.0})}
+        of_two_tasks = make_report([set_of("rte"), set_of("axb", selects=False)], of_others)
+        expected = {"eval/rte/accuracy": 50.0, "eval/axb/mcc": 1.0, "eval/average": 50.0}
+        self.assertContainsSubset(expected, report_metrics(of_two_tasks))
+        self.assertNotIn("eval/accuracy", report_metrics(of_two_tasks))
         text = {"book": result_of("book", {"nll": 2.0}, method="nll")}
         self.assertEqual(report_metrics(make_report([], text)), {"eval/nll": 2.0})
 
@@ -331,7 +341,8 @@ class ChoiceTest(parameterized.TestCase):
             set_of("ax", labelled=False),
         ]
         own = set_of("rte", selected_by="share")
-        text = set_of("book", metrics=())
+        text = set_of("book")
+        text.task.entry.update(metric_names=[], metric_to_optimize=None)
         for sets, metric, compared in (
             ([set_of("rte")], None, "accuracy"), ([own], None, "share"), ([f1], None, "mean of f1 and accuracy"),
             ([text], None, "loss"), ([own], "loss", "loss"), (two_sets, None, "average of 2 tasks"), (two_sets, "loss", "loss"),
@@ -380,6 +391,19 @@ class MadeTrainerTest(parameterized.TestCase):
         name = example_namer(["cola", "rte", "cb"], [range(3), range(1), range(2)])
         self.assertEqual([name(index) for index in range(6)],
                          ["cola.train:0", "cola.train:1", "cola.train:2", "rte.train:0", "cb.train:0", "cb.train:1"])  # fmt: skip
+
+    def test_a_test_split_that_is_evaluated_and_predicted_is_scored_once_on_the_rows_to_predict(self):
+        def set_with(name, role, split, rows):
+            return EvalSet(
+                name, SimpleNamespace(name=name.partition(".")[0]), role, split, rows, *[None] * 3, "score", 1
+            )
+
+        rte, ax = set_with("rte", "validation", "validation", "a"), set_with("ax", "test", "test", "some")
+        rte_test, ax_test = set_with("rte.test", "test", "test", "b"), set_with("ax.test", "test", "test", "all")
+        sets = each_split_once([rte, ax], [rte_test, ax_test])
+        names_and_rows = lambda role: [(part.name, part.example_set) for part in sets[role]]
+        self.assertEqual(names_and_rows("validation"), [("rte", "a"), ("ax", "all")])
+        self.assertEqual(names_and_rows("test"), [("rte.test", "b")])
 
     @parameterized.parameters(
         ([], "no", False), ([(True, False)], "steps", False), ([(False, True)], "steps", False),
@@ -536,6 +560,14 @@ class HistoryTest(parameterized.TestCase):
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
         self.assertEqual(without_seconds(lines), without_seconds(expected))
         self.assertEqual(lines[-1]["seconds"], saved["seconds"])
+
+    def test_an_evaluation_that_the_history_keeps_for_long_is_not_written_again(self):
+        directory, saved, logs = self.begun()
+        first_line, _ = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (directory / "metrics.jsonl").write_text(first_line)
+        with mock.patch("t5suite.training.step_lines.MOST_LOGS", 1):  # the log between these two is forgotten
+            lines = self.resumed(directory, {**saved, "num_lines": 3}, logs)
+        self.assertEqual([line["step"] for line in lines], [2, 4])
 
     def test_a_resumed_run_s_seconds_go_on_from_those_of_its_last_line(self):
         directory, saved, logs = self.begun()
@@ -926,24 +958,29 @@ class TakenUpBestTest(parameterized.TestCase):
         self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")  # where it is missed
         (self.elsewhere / "checkpoint-4").mkdir()
         self.assertEqual(best_of_checkpoint(checkpoint), self.elsewhere / "checkpoint-4")
-        take_up_best(state, self.here)
+        take_up_best(state, self.here, loads_best=True)
         self.assertEqual(state.best_model_checkpoint, str(self.elsewhere / "checkpoint-4"))
         (self.here / "checkpoint-4").mkdir()
         self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")
-        take_up_best(state, self.here)
+        take_up_best(state, self.here, loads_best=True)
         self.assertEqual((state.best_model_checkpoint, state.best_metric), (str(self.here / "checkpoint-4"), 2.0))
         self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-4"))
 
     def test_a_score_whose_checkpoint_did_not_come_along_selects_nothing(self):
         state = self.state_at(self.here)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            take_up_best(state, self.here, loads_best=False)
+        self.assertEqual(
+            (state.best_metric, state.best_global_step), (2.0, 4), "as it is in a run that was not stopped"
+        )
         with self.assertLogs("t5suite", "WARNING") as logs:
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
         self.assertIn("of step 4, is not there", logs.output[0])
         self.assertEqual((state.best_metric, state.best_global_step, state.best_model_checkpoint), (None, None, None))
         for best_metric in (-math.inf, -1.7976931348623157e308):
             state = self.state_at(self.here, best_metric=best_metric)
             self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
             self.assertIsNone(state.best_global_step)
 
     def test_a_best_step_that_was_never_saved_is_not_missed_and_selects_nothing(self):
@@ -953,7 +990,7 @@ class TakenUpBestTest(parameterized.TestCase):
             (self.here / "checkpoint-3").mkdir(exist_ok=True)
             self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
             check_best_is_there(self.here / "checkpoint-9")
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
             self.assertEqual((state.best_metric, state.best_model_checkpoint), (None, None))
 
     @parameterized.parameters(
@@ -1003,8 +1040,10 @@ class TakenUpBestTest(parameterized.TestCase):
 
 
 class LogHistoryTest(parameterized.TestCase):
-    def test_the_state_keeps_the_last_thousand_logs_alone(self):
+    def test_the_state_keeps_the_last_thousand_logs_and_all_evaluations_that_may_select(self):
         trainer = tiny_trainer()
+        trainer.log({"number": -1, "eval/average": 80.0, "eval/invalid_rate": 3.0})
         for number in range(1500):
             trainer.log({"number": number})
-        self.assertEqual([line["number"] for line in trainer.state.log_history], list(range(500, 1500)))
+        self.assertEqual([line["number"] for line in trainer.state.log_history], [-1, *range(500, 1500)])
+        self.assertEqual(trainer.state.log_history[0]["eval/invalid_rate"], 3.0)

@@ -158,6 +158,8 @@ class CommandTest(parameterized.TestCase):
     @parameterized.parameters(
         ("--early_stopping_patience", "2"), ("--load_best_model_at_end", "True"),
         ("--metric_for_best_model", "accuracy"), ("--selection_split", "train[10%]"), ("--eval_only",),
+        ("--save_strategy", "best"), ("--schedule", "plateau"), ("--schedule", "greedy"),
+        ("--lr_scheduler_type", "reduce_lr_on_plateau"),
     )  # fmt: skip
     def test_without_evaluation_what_needs_one_is_refused_by_name(self, flag, *value):
         with exits_with(78, f"--no_eval evaluates nothing, which {flag}"):

@@ -163,6 +163,13 @@ class GenerationTest(parameterized.TestCase):
         self.assertEqual(evaluation.truncated, 9)  # random weights never end a sequence
         self.assertEqual(evaluation.predictions, evaluated(trainer, rows, "mini", "entailment").predictions)
 
+    def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
+        trainer = tiny_trainer()
+        config = trainer.model.config
+        config.eos_token_id = list(range(config.vocab_size))
+        evaluation = evaluated(trainer, tiny_rows("entailment", count=4), "mini", "entailment")
+        self.assertEqual((evaluation.truncated, evaluation.predictions), (0, [""] * 4))
+
     def test_beams_are_searched_where_asked(self):
         rows = tiny_rows("entailment", count=9)
         greedy = evaluated(tiny_trainer(generation_max_length=6), rows, "mini", "entailment").predictions

@@ -126,6 +126,9 @@ class RunDirectoryTest(parameterized.TestCase):
                 names_of_nan += [f"{part}.{name}"] if math.isnan(value) else []
         self.assertCountEqual(names_of_nan, ["tasks.similarity.pearson", "tasks.similarity.spearman", "averages.mini"])
         self.assertCountEqual([note.split()[0] for note in written["notes"]], names_of_nan)
+        reasons = [note.partition(" is not a number ")[2] for note in written["notes"]]
+        constants = "(a correlation of constants, or an answer of nan or inf)"
+        self.assertEqual(reasons, [constants, constants, "(a mean of scores of which one is not)"])
 
     def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
         lines = read_rows(self.directory / "metrics.jsonl")
@@ -191,6 +194,11 @@ class ModesTest(parameterized.TestCase):
         results, other = run("--predict_only", *flags)
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
+
+    def test_checkpoints_are_looked_for_in_the_directory_that_training_chooses(self):
+        message = "no checkpoint-N in --output_dir runs/mini-sentiment-tiny$"
+        with contextlib.chdir(tempfile.mkdtemp()), exits_with(78, message):
+            fine_tune_t5.main(["--dataset_name", "sentiment", "--eval_checkpoints", "all", "--use_cpu"])
 
     @pytest.mark.slow
     def test_rows_that_select_are_not_trained_on(self):

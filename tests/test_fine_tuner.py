@@ -166,14 +166,16 @@ class SameAsTheScriptTest(EqualFiles):
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
         self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
 
-    @parameterized.parameters((True, {"eval_steps": 9}), (False, {"eval_strategy": "no"}))
+    @parameterized.parameters((True, {"eval_strategy": "steps", "eval_steps": 9}), (False, {}))
     @pytest.mark.slow
     def test_a_program_that_makes_its_run_longer_can_be_run_again(self, valid, evaluations):
-        light = {"max_train_samples": 8, "max_eval_samples": 2, **evaluations, "output_dir": str(folder())}
-        first = tuner(**light, max_steps=2)
+        light = {name: value for name, value in MINI.items() if name not in ("eval_strategy", "eval_steps")}
+        light |= {"max_train_samples": 8, "max_eval_samples": 2, "output_dir": str(folder()), "quiet": True}
+        light |= {"data": "mini/sentiment", "max_steps": 2, **evaluations}
+        first = FineTuner(**light)
         first.train(valid=valid)
         results = first.train(valid=valid, max_steps=3)
-        again = tuner(**light, max_steps=2)
+        again = FineTuner(**light)
         with self.assertLogs("t5suite", "WARNING") as logged:
             self.assertEqual(again.train(valid=valid), results)
         self.assertIn("max_steps 2 here, 3 there", "\n".join(logged.output))
@@ -181,7 +183,7 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertIsNone(again.trainer)  # nothing was trained
         for settings in ({"max_steps": 1}, {"max_steps": 2, "seed": 5}):  # no earlier state of that run
             with exits_with(78, "holds another run"):
-                tuner(**light, **settings).train()
+                FineTuner(**{**light, **settings}).train(valid=valid)
 
 
 @pytest.mark.slow
@@ -231,9 +233,11 @@ class DataTest(EqualFiles):
         self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
 
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
-        made = tuner(data={"train": ROWS[:60], "dev": ROWS[60:70]})
+        made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
         with exits_with(78, "own/reviews: no test rows"):
             made.evaluate("test")
+        with exits_with(78, "own/reviews: no validation rows, .* with --no_eval .valid=False. none are held out"):
+            made.evaluate()
         with exits_with(78, "own/reviews has no validation rows; .*split='test'"):
             tuner(data={"train": ROWS[:60], "test": ROWS[60:70]}, eval_strategy="no").evaluate()
 
@@ -649,6 +653,17 @@ class ModelTest(EqualFiles):
         settings = settings_of(made)
         self.assertEqual(settings["freeze"], "embeddings,encoder:1")
         self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
+
+    @pytest.mark.slow
+    def test_a_raised_length_makes_the_run_longer_where_no_directory_is_named(self):
+        flags = {**MINI, **ONE_STEP, "callbacks": Ends(), "quiet": True}
+        with contextlib.chdir(tempfile.mkdtemp()):
+            made, longer = (FineTuner(None, "mini/sentiment", **{**flags, "max_steps": steps}) for steps in (1, 2))
+            self.assertRaises(Ended, made.train)
+            file = directory(made) / "manifest.json"
+            file.write_text(file.read_text().replace('"failed"', '"preempted"'))
+            self.assertRaises(Ended, longer.train)
+            self.assertEqual((directory(longer), settings_of(longer)["max_steps"]), (directory(made), 2))
 
     @pytest.mark.slow
     def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):

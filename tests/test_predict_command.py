@@ -252,6 +252,15 @@ class CommandTest(parameterized.TestCase):
             (line,) = answers(flags, str(length), rows=rows)
             self.assertEqual(line["inputs"], task.examples(row, "validation", fits)[0].inputs)
             self.assertEqual(line["inputs"].count("Positive Example"), num_shown, length)
+        # A decoder-only model reads a separator, too.
+        one_shown, none_shown = (
+            task.examples(row, "validation", lambda text, most=most: text.count("Positive Example") <= most)[0].inputs
+            for most in (1, 0)
+        )
+        whole = sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in (one_shown, "\nanswer:"))
+        for length, text in ((whole, one_shown), (whole - 1, none_shown)):
+            (line,) = answers(flags, str(length), rows=rows, family="causal")
+            self.assertEqual(line["inputs"], text)
 
 
 class TrainedModelTest(parameterized.TestCase):
@@ -335,6 +344,13 @@ class FineTunerTest(parameterized.TestCase):
         self.assertEqual(list(tuner.predict_labels(rows[0], labels=[1, 2])), ["1", "2"])
         with exits_with(78, "--num_beams has no effect"):
             tuner.predict(rows, labels=["good", "bad"], num_beams=4)
+
+    def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
+        tuner = self.tuner("seq2seq", "sentiment")
+        config = tuner.model.config
+        config.eos_token_id = list(range(config.vocab_size))
+        (answer,) = tuner.predict([dict(row) for row in mini_rows(count=1)], max_new_tokens=6, return_scores=True)
+        self.assertEqual((answer.text, answer.truncated), ("", False))
 
     def test_numbers_may_be_whole_or_floats_where_they_say_the_same_and_none_is_the_default(self):
         rows = [dict(row) for row in mini_rows(count=3)]

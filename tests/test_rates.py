@@ -47,6 +47,7 @@ class StepMonitorTest(parameterized.TestCase):
         self.state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=100)
         monitor = StepMonitor(**settings)
         monitor.on_train_begin(None, self.state, None)
+        monitor.on_step_begin(None, self.state, None)
         return monitor
 
     def test_tokens_are_counted_without_padding_over_ranks_and_restarts(self):
@@ -75,6 +76,32 @@ class StepMonitorTest(parameterized.TestCase):
         monitor.on_step_begin(None, self.state, None)
         self.state.global_step = 1
         self.assertLess(monitor.rates(self.state)["seconds_per_step"], 0.1)
+
+    @parameterized.parameters(
+        # What is due after the last step of an epoch, and at the epoch's end.
+        ((False, False), (True, False)), ((False, False), (False, True)), ((True, True), (True, False)),
+        ((True, False), (False, False)),
+    )  # fmt: skip
+    def test_so_do_those_before_the_first_step_and_at_the_end_of_an_epoch(self, after_step, after_epoch):
+        self.state = SimpleNamespace(global_step=0, max_steps=10, num_input_tokens_seen=0)
+        controls = [
+            SimpleNamespace(should_evaluate=evaluates, should_save=saves)
+            for evaluates, saves in (after_step, after_epoch)
+        ]
+        with mock.patch("time.perf_counter", return_value=100.0) as clock:
+            monitor = StepMonitor()
+            monitor.on_train_begin(None, self.state, None)
+            clock.return_value += 50
+            monitor.on_step_begin(None, self.state, None)
+            clock.return_value += 2
+            monitor.on_step_end(None, self.state, controls[0])
+            clock.return_value += 30 * any(after_step)
+            monitor.on_epoch_end(None, self.state, controls[1])
+            clock.return_value += 20 * any(after_epoch)
+            if any(after_epoch):
+                monitor.on_step_begin(None, self.state, None)
+            self.state.global_step = 1
+            self.assertEqual(monitor.rates(self.state)["seconds_per_step"], 2)
 
     def test_what_is_excluded_before_a_log_does_not_shorten_the_steps_after_it(self):
         monitor = self.monitored()
@@ -245,9 +272,15 @@ class StepFlopsTest(parameterized.TestCase):
 
 
 class PeakTest(absltest.TestCase):
-    def test_known_and_unknown(self):
-        peaks = {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A10": 125e12, "NVIDIA A10G": 70e12}
-        peaks["AMD Instinct MI250X"] = 191.5e12  # one of its two dies
+    def test_a_card_has_its_own_peak_and_an_unknown_one_none(self):
+        peaks = {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A100 80GB PCIe": 312e12, "NVIDIA A10": 125e12}
+        peaks |= {"NVIDIA A10G": 70e12, "NVIDIA A40": 150e12, "NVIDIA L40S": 362e12, "NVIDIA L4": 121e12}
+        peaks |= {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12}
+        peaks |= {"NVIDIA GH200 480GB": 989e12, "NVIDIA H200": 989e12, "NVIDIA GB200": 2500e12, "NVIDIA B200": 2250e12}
+        peaks |= {"Tesla V100-SXM2-16GB": 125e12, "Tesla T4": 65e12, "NVIDIA RTX A6000": 155e12}
+        peaks |= {"AMD Instinct MI250X": 191.5e12, "AMD Instinct MI250": 181e12}  # one of two dies
+        for name in ("RTX A4000", "RTX A1000", "T400 4GB", "GeForce RTX 3090 Ti", "GeForce RTX 4090 Laptop GPU"):
+            peaks[f"NVIDIA {name}"] = None
         for name, peak in peaks.items():
             with mock.patch("torch.cuda.get_device_name", return_value=name):
                 self.assertEqual(counting.peak_flops(torch.device("cuda")), peak)

@@ -24,6 +24,7 @@ from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.rows.formats import Wishes, own_entry
 from t5suite.data.rows.sources import merge_references
 from t5suite.export.trim_words import task_words
+from t5suite.reports.evaluated_rows import ScoredSplit, drawn_rows
 from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
@@ -407,6 +408,9 @@ BAD_ENTRIES = [
     ({"metric_to_optimize": None}, "metric_to_optimize is empty"),
     ({"metric_to_optimize": "average", "metric_names": []}, "metric_to_optimize is 'average'"),
     ({"metric_names": ["grouped_exact_match"]}, "group_by"), ({"metric_names": ["gender_parity"]}, "group_by"),
+    ({"metric_names": ["mean_3class_f1"]}, "exactly three labels, and there are 2; f1_macro"),
+    ({"labels": None, "metric_names": ["mine"], "metric_functions": {"mine": "mean_3class_f1"}},
+     "exactly three labels, and there are 0; f1_macro"),
     ({"formatter": "colums"}, "formatter 'colums'.*columns"), ({"target": "nearest"}, "target 'nearest'"),
     ({"postprocess": "verdict"}, "postprocess 'verdict'"), ({"splits": ["train"]}, "splits must be a table"),
     ({"splits": {}}, "splits must be a table"), ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
@@ -429,6 +433,7 @@ BAD_ENTRIES = [
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
     *[{"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson", "target_decimals": n} for n in (0, 20)],
 ]  # fmt: skip
@@ -506,10 +511,21 @@ class ScoredSplitsTest(parameterized.TestCase):
         ("mnli", "test", {"validation_file": "mine.jsonl"}, ["mnli_matched.test", "mnli_mismatched.test"]),
         ("rte", "validation", {"validation_file": "mine.jsonl", "data_format": "jsonl"}, ["rte"]),
         ("ax", "validation", {"validation_file": "mine.jsonl"}, []),
+        ("ax", "test", {}, ["ax.test", "ax"]),
     )
     def test_a_file_replaces_all_splits_of_a_role_and_no_other_does(self, name, role, settings, expected):
         splits = scored_splits_of_role(load_task("glue", name), role, settings)
         self.assertEqual([split.name for split in splits], expected)
+
+    @parameterized.parameters(
+        ("rte", "rte", "validation", False, 2), ("rte", "rte", "validation", True, 2), ("rte", "rte.test", "test", True, 3),
+        ("ax", "ax", "test", False, 2), ("ax", "ax", "test", True, 3), ("ax", "ax.test", "test", False, 3),
+    )  # fmt: skip
+    def test_a_split_that_is_predicted_has_the_rows_to_predict(self, task, name, role, do_predict, num_rows):
+        settings = {"max_eval_samples": 2, "max_predict_samples": 3, "do_predict": do_predict, "seed": 1}
+        loaded = SimpleNamespace(rows=list(range(9)))
+        scored = ScoredSplit(name, load_task("glue", task), role, role)
+        self.assertLen(drawn_rows(scored, loaded, [], settings).rows, num_rows)
 
 
 class LambdasTest(parameterized.TestCase):

@@ -242,6 +242,20 @@ class PlateauTest(parameterized.TestCase):
             scheduler.observe(value)
             self.assertEqual(scheduler.reduction, reduction)
 
+    @parameterized.parameters(("reduce_lr_on_plateau", 0.5), ("greedy", 1.0))
+    def test_hugging_face_s_watchers_do_not_compare_them_either(self, name, rate):
+        """8 after 9 lowers the rate, 1 on other data does not; greedy raises it by the first value."""
+        settings = {"mode": "max", "threshold_mode": "abs", "patience": 0, "factor": 0.5, "min_lr": 0.0}
+        scheduler = get_scheduler(name, optimizer(), scheduler_specific_kwargs=settings)
+        trainer = trainer_of("plateau", (("patience", 0), ("factor", 0.5)))
+        for value in (9.0, 8.0):
+            scheduler.step(value)
+        self.assertEqual(scheduler.get_last_lr(), [0.5])
+        with mock.patch.object(trainer, "lr_scheduler", scheduler):
+            trainer._drop_best(None)
+        scheduler.step(1.0)
+        self.assertEqual(scheduler.get_last_lr(), [rate])
+
     def test_it_warms_up_and_stops_at_its_floor(self):
         scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
         self.assertEqual(rates(scheduler, 6), [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])

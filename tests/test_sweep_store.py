@@ -266,6 +266,7 @@ class TrialMetricsTest(parameterized.TestCase):
         ({}, "f1", ["f1"], {"a.test": {"f1": 40.0}}, 40.0),
         ({"metric_for_best_model": "kappa"}, "f1", ["f1"], {"a": {"f1": 80.0, "kappa": 50.0}}, 50.0),
         ({}, None, [], {"a": {"loss": 2.5}}, -2.5), ({}, None, [], {"a": {"loss": None}}, None),
+        ({}, None, [], {"a": {"nll": 2.5}}, -2.5), ({}, None, [], {"a": {"nll": None}}, None),
     )  # fmt: skip
     def test_a_task_s_figure_is_by_the_metric_that_selects_in_this_run_without_test_splits(
         self, settings, optimised, names, tasks, result

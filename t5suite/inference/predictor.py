@@ -25,7 +25,7 @@ from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, Segme
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.pieces import PieceStreamer
-from t5suite.models.answering.answerer import AnswerSettings
+from t5suite.models.answering.answerer import AnswerSettings, before_end
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.training.evaluation import batches_by_length
@@ -154,7 +154,7 @@ class Predictor:
         self._check_lengths([len(prompt)], max_new_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
         options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)], plain=plain)
-        streamer = PieceStreamer(on_text, lambda ids: self.encoding.texts([self._ended(ids)])[0])
+        streamer = PieceStreamer(on_text, lambda ids: self._texts([ids])[0])
         with torch.no_grad():
             (ids,) = self._write([prompt], labels, {**options, "streamer": streamer})
         (answer,) = self._as_answers([ids], [None])
@@ -178,11 +178,16 @@ class Predictor:
         return [self._ended(ids) for answers_of_prompt in written for ids, _ in answers_of_prompt]
 
     def _as_answers(self, written_ids: list[list[int]], scores: list) -> list[WrittenAnswer]:
-        texts = self.encoding.texts(written_ids)
+        ends = self.answerer.ends
         return [
-            WrittenAnswer(text, score, truncated=ids[-1] != self.answerer.eos, num_tokens=len(ids))
-            for text, score, ids in zip(texts, scores, written_ids, strict=True)
+            WrittenAnswer(text, score, truncated=ids[-1] not in ends, num_tokens=len(ids))
+            for text, score, ids in zip(self._texts(written_ids), scores, written_ids, strict=True)
         ]
+
+    def _texts(self, written_ids: list[list[int]]) -> list[str]:
+        """The texts of answers, without the tokens that end them."""
+        ends = self.answerer.ends
+        return self.encoding.texts([before_end(ids, ends) for ids in written_ids])
 
     def choices(self, prompts: Sequence[list[int]], candidates: Sequence[Sequence[str]]) -> list["Choice"]:
         """Per prompt, the likeliest candidate (the first on a tie) and all shares.
@@ -244,9 +249,10 @@ class Predictor:
         return scores
 
     def _ended(self, ids: list[int]) -> list[int]:
-        """Up to and including the first end-of-sequence token; without one, up to the padding."""
-        if self.answerer.eos in ids:
-            return ids[: ids.index(self.answerer.eos) + 1]
+        """Up to and including the first token that ends an answer; without one, up to the padding."""
+        length = len(before_end(ids, self.answerer.ends))
+        if length < len(ids):
+            return ids[: length + 1]
         pad = self.answerer.collator.pad_token_id
         while ids and ids[-1] == pad:
             ids = ids[:-1]

@@ -170,12 +170,13 @@ def _figure_of_split(scores: dict, entry: dict | None, selecting_metric: str | N
     Args:
       entry: of the task; None for what is none, such as the held-out text of pre-training.
     """
-    from t5suite.tasks.entry_metrics import task_figure
+    from t5suite.tasks.entry_metrics import is_loss_alone, task_figure
 
     if entry is None:
         return None
-    if scores.keys() == {"loss"}:
-        return None if scores["loss"] is None else -scores["loss"]
+    if is_loss_alone(scores):
+        loss = scores.get("loss", scores.get("nll"))
+        return None if loss is None else -loss
     if selecting_metric in scores.keys() - {"loss"}:
         return scores[selecting_metric]
     return task_figure(scores, entry)

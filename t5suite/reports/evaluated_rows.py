@@ -205,9 +205,9 @@ def changed_files_of(loaded: LoadedSplit, facts: dict) -> list[str]:
 
 def drawn_rows(scored: ScoredSplit, loaded: LoadedSplit, places: list[str], settings: dict) -> EvaluatedRows:
     """The rows that the run's seed has drawn from a split."""
-    is_extra_test = scored.role == "test" and scored.task.splits("validation")
+    is_predicted = scored.name.endswith(".test") or settings.get("do_predict")
     limit = settings.get("max_eval_samples")
-    if is_extra_test:
+    if scored.role == "test" and is_predicted:
         limit = settings.get("max_predict_samples")
     seed = settings.get("seed") or 0
     drawn = select_rows(len(loaded.rows), limit=limit, seed=seed, role=scored.role)

@@ -115,13 +115,18 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
 
 
 def scored_splits_of_role(task: Task, role: str, settings: dict) -> list[ScoredSplit]:
-    """The splits of a task that may have been scored for a role; a test split has its own name beside a validation."""
-    suffix = ""
-    if role == "test" and task.splits("validation"):
-        suffix = ".test"
+    """The splits of a task that may have been scored for a role, by each name that results may have for them.
+
+    A test split that is predicted is `<task>.test`; that of a task without a validation split may also have been
+    evaluated, by the task's name.
+    """
+    suffixes = [""]
+    if role == "test":
+        suffixes = [".test"] if task.splits("validation") else [".test", ""]
     return [
         ScoredSplit(f"{result}{suffix}", task, role, split)
         for result, split in splits_read(task, role, settings).items()
+        for suffix in suffixes
     ]
 
 

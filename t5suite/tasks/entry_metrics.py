@@ -4,14 +4,16 @@
 ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
-from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
+from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
+# What a split has of which only the loss is evaluated; running text calls it nll.
+LOSSES = {"loss", "nll"}
 
 
 def metric_choices() -> dict:
@@ -57,22 +59,47 @@ def metric_functions(entry: dict) -> dict[str, Callable]:
     return {name: METRICS[metric] for name, metric in metrics_by_reported_name(entry).items()}
 
 
+def undefined_reason(metric: str) -> str:
+    """Why a metric may not be a number.
+
+    >>> undefined_reason("pearson"), undefined_reason("span_f1")
+    ('a correlation of constants, or an answer of nan or inf', 'not defined on these rows')
+    """
+    if metric in ERRORS:
+        return "an answer of nan or inf"
+    if metric in NUMBER_METRICS:
+        return "a correlation of constants, or an answer of nan or inf"
+    return "not defined on these rows"
+
+
 def is_value_of_evaluate(name: str, entry: dict) -> bool:
     """Whether `metric_to_optimize` can only be a value of one of the entry's metrics of `evaluate`."""
     return bool(evaluate_names(entry)) and function_name(name, entry) not in metric_choices()
 
 
 def optimised_metrics(entry: dict) -> list[str]:
-    """The metrics whose mean selects checkpoints.
+    """The metrics whose mean selects checkpoints; none of running text.
 
     >>> optimised_metrics(DATASET_VALS["glue"]["mrpc"])
     ['f1', 'accuracy']
     """
     name = entry["metric_to_optimize"]
+    if name is None:
+        return []
     if name == "average":
         metrics = list(metric_functions(entry))
         return [metric for metric in metrics if metric not in ERRORS] or metrics
     return METRIC_GROUPS.get(name, [name])
+
+
+def is_loss_alone(scores: Iterable[str]) -> bool:
+    """Whether the names of a split's scores are those of a loss and of nothing else.
+
+    >>> is_loss_alone({"nll": 3.2}), is_loss_alone({"accuracy": 70.0, "loss": 1.2}), is_loss_alone({})
+    (True, False, False)
+    """
+    names = set(scores)
+    return bool(names) and names <= LOSSES
 
 
 def task_figure(scores: dict, entry: dict | None) -> float | None:

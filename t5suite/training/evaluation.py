@@ -27,7 +27,7 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.models.answering.answerer import Answerer, AnswerSettings
+from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
 from t5suite.models.families import recognize_family
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
@@ -37,13 +37,19 @@ from t5suite.training.evaluation_report import Report, Result, make_report
 
 logger = logging.getLogger(__name__)
 
-# The most encoder batches whose answers the decoder writes together, and the most tokens of an answer times these.
+# How many times as many tokens a batch may have on a device, and the most tokens of an answer times this number.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
 # Generation settings for a task whose answers are label words, whatever the checkpoint was used for before (a
 # summarizer's minimum length, say); free text uses the checkpoint's own generation settings.
 PLAIN_WRITING = dict(
-    min_length=0, no_repeat_ngram_size=0, length_penalty=1.0, repetition_penalty=1.0, early_stopping=False
+    min_length=0,
+    no_repeat_ngram_size=0,
+    encoder_no_repeat_ngram_size=0,
+    length_penalty=1.0,
+    repetition_penalty=1.0,
+    encoder_repetition_penalty=1.0,
+    early_stopping=False,
 )
 
 
@@ -181,8 +187,8 @@ class Evaluator:
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
         """The examples in batches; of equally many tokens on the fast paths, which take little other memory.
 
-        The shorter the answers, the more encoder batches the decoder takes at once: they fill a CPU's matrix products,
-        but for long answers the decoder would keep too much in memory.
+        On a CPU batches of short answers have up to four times as many tokens: their rows fill the decoder's matrix
+        products. For long answers the decoder would keep too much in memory.
         """
         lengths = eval_set.features.input_ids.lengths
         one_beam = eval_set.method == "score" or self.settings.num_beams == 1
@@ -244,12 +250,14 @@ class Evaluator:
             pad_token_id=model_config.pad_token_id,
             eos_token_id=model_config.eos_token_id,
             decoder_start_token_id=getattr(model_config, "decoder_start_token_id", None),
-            **({} if has_free_text else PLAIN_WRITING),
+            **({} if has_free_text else plain_writing(answerer.model.generation_config)),
         )
         written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
-        unique_ids = list({tuple(ids): None for ids in written_ids})  # a task with labels has few
-        texts = dict(zip(unique_ids, eval_set.encoding.texts(unique_ids), strict=True))
-        return [texts[tuple(ids)] for ids in written_ids], [answerer.eos not in ids for ids in written_ids]
+        ends = answerer.ends
+        answers = [tuple(before_end(ids, ends)) for ids in written_ids]
+        unique_answers = list(dict.fromkeys(answers))  # a task with labels has few
+        texts = dict(zip(unique_answers, eval_set.encoding.texts(unique_answers), strict=True))
+        return [texts[ids] for ids in answers], [ends.isdisjoint(ids) for ids in written_ids]
 
     def _choose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         candidates = [eval_set.candidates[eval_set.row_of_example[position]] for position in positions]
@@ -275,6 +283,16 @@ class Evaluator:
     def _lose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """Running text has no answer to write: its score is its likelihood, in nats per token."""
         return [""] * len(positions), [False] * len(positions)
+
+
+def plain_writing(models_own: GenerationConfig) -> dict:
+    """`PLAIN_WRITING`, also where the model's own settings have a shortest answer.
+
+    Only there: transformers warns at every batch about `min_new_tokens` beside `min_length`.
+    """
+    if not models_own.min_new_tokens:
+        return PLAIN_WRITING
+    return {**PLAIN_WRITING, "min_new_tokens": 0}
 
 
 def mean_loss(answers: Iterable[AnswerWithLoss]) -> float | None:

@@ -8,6 +8,7 @@
 import math
 from dataclasses import dataclass, field
 
+from t5suite.tasks.entry_metrics import is_loss_alone
 from t5suite.training.eval_sets import EvalSet
 
 
@@ -30,11 +31,17 @@ class Result:
 
 @dataclass
 class Report:
-    """The results of all splits, and the number that selects checkpoints."""
+    """The results of all splits, and the number that selects checkpoints.
+
+    Attributes:
+      by_task: each task's one number.
+      splits_of_only_task: those that make the number of the only task; empty if there are several tasks.
+    """
 
     results: dict[str, Result]
     selection: float
     by_task: dict[str, float]
+    splits_of_only_task: list[str] = field(default_factory=list)
 
 
 def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None = None) -> Report:
@@ -44,19 +51,22 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
       selection_metric: 'loss' instead of the tasks' own metrics.
     """
     values: dict[str, list[float]] = {}
+    scored_splits = []
     for eval_set in eval_sets:
         result = results[eval_set.name]
         if not (eval_set.selects and result.labelled):
             continue
-        if selection_metric == "loss" or set(result.metrics) == {"loss"}:
+        if selection_metric == "loss" or is_loss_alone(result.metrics):
             value = math.nan if result.loss is None else -result.loss
         elif result.metrics:
             value = eval_set.optimised(result.metrics)
         else:
             continue
         values.setdefault(eval_set.task.name, []).append(value)
+        scored_splits.append(eval_set.name)
     by_task = {name: sum(splits) / len(splits) for name, splits in values.items()}
-    return Report(results, mean_of_tasks(by_task), by_task)
+    has_one_task = len({eval_set.task.name for eval_set in eval_sets}) == 1
+    return Report(results, mean_of_tasks(by_task), by_task, scored_splits if has_one_task else [])
 
 
 def mean_of_tasks(by_task: dict[str, float]) -> float:
@@ -74,7 +84,7 @@ def selection_value(value: float) -> float:
 
 
 def report_metrics(report: Report, prefix: str = "eval") -> dict[str, float]:
-    """A report as flat metrics; one task of several splits (MNLI) also reports the mean over its splits.
+    """A report as flat metrics; where all splits are of one task (MNLI), also the mean over those that select.
 
     >>> report_metrics(report)    # one task
     {'eval/accuracy': 91.2, 'eval/invalid_rate': 0.0, 'eval/loss': 0.31, 'eval/average': 91.2}
@@ -83,7 +93,7 @@ def report_metrics(report: Report, prefix: str = "eval") -> dict[str, float]:
     for name, result in report.results.items():
         path = f"{prefix}/" if len(report.results) == 1 else f"{prefix}/{name}/"
         metrics |= {path + metric: value for metric, value in result_metrics(result).items()}
-    if len(report.by_task) == 1 and len(report.results) > 1:
+    if len(report.results) > 1:
         metrics |= {f"{prefix}/{metric}": value for metric, value in means_over_splits(report).items()}
     is_pre_training = any(result.method == "nll" for result in report.results.values())
     if not is_pre_training:  # which has no tasks
@@ -102,8 +112,11 @@ def result_metrics(result: Result) -> dict[str, float]:
 
 
 def means_over_splits(report: Report) -> dict[str, float]:
-    """The means of the metrics over the splits that are scored."""
-    scored = [result.metrics for result in report.results.values() if result.metrics]
-    if not scored:
+    """The means of the only task's metrics over the splits that make its number; nothing of several tasks."""
+    metrics_of_splits = [report.results[name].metrics for name in report.splits_of_only_task]
+    if not metrics_of_splits:
         return {}
-    return {name: sum(metrics[name] for metrics in scored) / len(scored) for name in scored[0]}
+    means = {}
+    for name in metrics_of_splits[0]:
+        means[name] = sum(metrics[name] for metrics in metrics_of_splits) / len(metrics_of_splits)
+    return means

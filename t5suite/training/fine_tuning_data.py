@@ -8,6 +8,7 @@
 [('rte', 'generate')]
 """
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -143,12 +144,12 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         missing += loaded.missing
 
     selecting = eval_sets["validation"]
+    eval_sets = each_split_once(eval_sets["validation"], eval_sets["test"])
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     if not (trains or scored or missing):
-        tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
-        raise ConfigError(f"{tasks}: no test rows, so nothing to predict; without --predict_only validation is scored")
+        raise ConfigError(nothing_to_score(plan, arguments))
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
@@ -169,6 +170,19 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
     return data
+
+
+def nothing_to_score(plan: Plan, arguments) -> str:
+    """The message of a run that trains nothing and has no rows to score, with what would give it some."""
+    tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
+    if arguments.evaluation.predict_only:
+        return f"{tasks}: no test rows, so nothing to predict; without --predict_only validation is scored"
+    if arguments.formats.no_eval:
+        return (
+            f"{tasks}: no validation rows, so nothing to score: with --no_eval (valid=False) none are held out; score "
+            "the trained model on rows of their own, with --validation_file"
+        )
+    return f"{tasks}: no validation rows, so nothing to score; --predict_only answers the test rows"
 
 
 def data_options(plan: Plan, tokenizer, data_args) -> DataOptions:
@@ -221,6 +235,23 @@ def evaluated_tasks(tasks: list[Task], arguments, trains: bool) -> dict[str, lis
     if predicts_only or arguments.training.do_predict:
         by_role["test"] = [task for task in tasks if task.splits("test")]
     return by_role
+
+
+def each_split_once(validation_sets: list[EvalSet], test_sets: list[EvalSet]) -> dict[str, list[EvalSet]]:
+    """The sets that are scored at the end, by role, none of them twice.
+
+    A task without a validation split is evaluated on its test split. Where that is predicted, too, it is scored on the
+    rows to predict, by the task's name.
+    """
+    sets_to_predict = {(eval_set.task.name, eval_set.split): eval_set for eval_set in test_sets}
+    scored_sets = []
+    for eval_set in validation_sets:
+        same_split = sets_to_predict.pop((eval_set.task.name, eval_set.split), None)
+        if same_split is None:
+            scored_sets.append(eval_set)
+        else:
+            scored_sets.append(dataclasses.replace(same_split, name=eval_set.name))
+    return {"validation": scored_sets, "test": list(sets_to_predict.values())}
 
 
 def split_options(role: str, arguments, plan: Plan) -> SplitOptions:

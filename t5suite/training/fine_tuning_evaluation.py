@@ -44,7 +44,7 @@ def evaluate_finally(
 def mark_selection(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None) -> None:
     """Marks the sets on whose rows the weights were chosen: their scores are not those of unseen rows."""
     for eval_set in data.scored:
-        if eval_set in data.selecting and eval_set.selects and eval_set.labelled:
+        if eval_set.selects and eval_set.labelled and eval_set in data.selecting:
             is_chosen = is_selected(trainer, eval_set.task.name, best)
             eval_set.marks.append("chosen on these rows" if is_chosen else "nothing selected")
 

@@ -9,10 +9,11 @@ Only for `--optimizer` and `--schedule` of our own tables; for Hugging Face's na
 
 import inspect
 import logging
+import math
 import typing
 
-from torch.optim.lr_scheduler import LambdaLR
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
@@ -20,7 +21,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_needing
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
-from t5suite.optim.schedulers import make_scheduler
+from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
     check_library,
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 # defaults are for losses and for relative changes.
 WATCHING = {"mode": "max", "threshold_mode": "abs"}
 GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
+# Hugging Face's schedules that follow the scores of evaluations.
+FOLLOWING_EVALUATIONS = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 # Prefixes of Hugging Face's names for optimizers that need whole tensors.
@@ -73,15 +76,19 @@ def check_schedule(args) -> None:
     """Refuses settings that the schedule does not have, and a schedule that waits for evaluations that never come."""
     if args.schedule is not None:
         schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
-        follows_evaluations = args.schedule == "plateau"
     else:
-        kind = SchedulerType(args.lr_scheduler_type)
-        check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
-        follows_evaluations = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        if follows_evaluations:
+        check_hugging_face_settings(SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs)
+        if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
-    if follows_evaluations and args.eval_strategy.value == "no":
+    if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def follows_evaluations(args) -> bool:
+    """Whether the learning rate depends on the scores of evaluations."""
+    if args.schedule is not None:
+        return args.schedule == "plateau"
+    return SchedulerType(args.lr_scheduler_type) in FOLLOWING_EVALUATIONS
 
 
 def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
@@ -139,6 +146,17 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
+
+
+def forget_best(lr_scheduler) -> None:
+    """Has a schedule that watches evaluations compare with no value before the next one; others compare none."""
+    if isinstance(lr_scheduler, PlateauLR):
+        lr_scheduler.forget_best()
+    elif isinstance(lr_scheduler, (ReduceLROnPlateau, GreedyLR)):
+        lr_scheduler.best = -math.inf if lr_scheduler.mode == "max" else math.inf
+        lr_scheduler.num_bad_epochs = 0
+        if isinstance(lr_scheduler, GreedyLR):
+            lr_scheduler.num_good_epochs = 0
 
 
 def warn_of_relative_steps(args) -> None:

@@ -43,6 +43,7 @@ from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import read_task_card
 from t5suite.tasks.templates import unescaped
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
+from t5suite.training.optimization import follows_evaluations
 
 logger = logging.getLogger(__name__)
 
@@ -443,6 +444,7 @@ def settle_no_eval(arguments) -> None:
     data_args = arguments.data
     eval_args = arguments.evaluation
     args = arguments.training
+    schedule_flag = "schedule" if "schedule" in args.flags_given else "lr_scheduler_type"
     needs = {
         "early_stopping_patience": eval_args.early_stopping_patience is not None,
         "load_best_model_at_end": "load_best_model_at_end" in args.flags_given and args.load_best_model_at_end,
@@ -452,9 +454,12 @@ def settle_no_eval(arguments) -> None:
         "select": eval_args.select != "average",
         "eval_only": eval_args.eval_only,
         "validation_file": data_args.validation_file is not None,
+        "save_strategy best": args.save_strategy.value == "best",
+        schedule_flag: follows_evaluations(args),
     }
     refused = " and ".join(f"--{name}" for name, is_needed in needs.items() if is_needed)
     if refused:
         raise ConfigError(f"--no_eval evaluates nothing, which {refused} would need; leave one of them out")
     args.eval_strategy = type(args.eval_strategy)("no")
     args.load_best_model_at_end = False
+    args.save_as_asked()

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # What the trainer adds to its logs that is not a metric.
 NOT_METRICS = ("epoch", "total_flos", "step")
+# Logs that the trainer's state holds, in memory and in `trainer_state.json`, beside older evaluations.
+MOST_LOGS = 1000
 
 
 class StepLines(Callback):
@@ -151,7 +153,8 @@ class MetricsCallback(StepLines):
         if self.last_line:
             self.seconds_before = self.last_line["seconds"]
         if expected_count > self.num_lines:
-            self._write_again(state.log_history[self.num_lines - expected_count :])
+            # Of what is older the history has evaluations alone.
+            self._write_again(state.log_history[-MOST_LOGS:][self.num_lines - expected_count :])
         self.trackers.begin()
 
     def _write_again(self, logs: list[dict]) -> None:
@@ -182,6 +185,14 @@ class MetricsCallback(StepLines):
             **without_nan(metrics),
         }
         self.add(line)
+
+
+def forget_old_logs(log_history: list[dict]) -> None:
+    """Keeps the last logs, and of older ones the evaluations that have selected, or could have.
+
+    `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.
+    """
+    log_history[:-MOST_LOGS] = [log for log in log_history[:-MOST_LOGS] if "eval/average" in log]
 
 
 def training_metrics(logs: dict) -> dict:

@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.tasks.entry_metrics import optimised_metrics
+from t5suite.tasks.entry_metrics import RATES, optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
 
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
 NOT_BY_NAME = (None, "loss", "average", "selection")
+# What an evaluation reports beside its metrics: a function's value of such a name would be overwritten.
+REPORTED_BESIDE = ("loss", "average", *RATES)
 
 
 def add_metrics(data, functions, selecting_metric: str | None = None) -> None:
@@ -136,11 +138,16 @@ def bound_metrics(function: Callable, eval_set) -> Callable:
 
 
 def check_points(metrics, name: str) -> None:
-    """Refuses what a function of `--metrics` returned unless it is `{name: number}`."""
+    """Refuses what a function of `--metrics` returned unless it is `{name: number}`, by names that are free."""
     if not isinstance(metrics, dict):
         raise ConfigError(f"--metrics {name}: it returned {metrics!r:.80}, not {{name: points}}")
     for metric, value in metrics.items():
-        is_name = isinstance(metric, str) and "/" not in metric and metric != "loss"
+        if metric in REPORTED_BESIDE:
+            raise ConfigError(
+                f"--metrics {name}: an evaluation has its own {metric!r} ({', '.join(REPORTED_BESIDE)}); "
+                "give yours another name"
+            )
+        is_name = isinstance(metric, str) and "/" not in metric
         if not (is_name and is_single_number(value)):
             raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
 

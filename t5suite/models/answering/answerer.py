@@ -10,7 +10,9 @@
 Shapes: B examples, P pairs of example and candidate, T target tokens, V vocabulary.
 """
 
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,9 +56,16 @@ class Answerer(ABC):
 
     @property
     def eos(self) -> int:
-        """The token that ends an answer."""
+        """The token that ends a target."""
         eos = self.tokenizer.eos_token_id
         return self.tokenizer.sep_token_id if eos is None else eos
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end an answer: the model's configuration may name several."""
+        configured = self.model.config.eos_token_id
+        ids = configured if isinstance(configured, list) else [configured]
+        return frozenset([self.eos, *ids]) - {None}
 
     def generate(self, prompts, generation_config, synced: bool = False, labels=None, **options):
         """Per prompt, its answers as `(ids, log-probability)`, the best first.
@@ -84,6 +93,15 @@ class Answerer(ABC):
         """A reading of examples, with the loss of their labels."""
 
 
+def before_end(ids: Sequence[int], ends: Container[int]) -> list[int]:
+    """An answer's tokens before the first one that ends it.
+
+    >>> before_end([1465, 107, 0, 0], {1, 107})
+    [1465]
+    """
+    return list(itertools.takewhile(lambda token: token not in ends, ids))
+
+
 def split_answers(answerer: Answerer, generated, start: int, num_prompts: int) -> list[list[tuple]]:
     """What `generate` returned -> per prompt, its `(ids, log-probability)`.
 
@@ -106,7 +124,8 @@ def _log_probability_sums(answerer: Answerer, generated, start: int) -> list[flo
     steps_PT = answerer.model.compute_transition_scores(
         generated.sequences, generated.scores, beams, normalize_logits=beams is None
     )
-    is_end_PT = generated.sequences[:, start:].eq(answerer.eos).long()
+    answers_PT = generated.sequences[:, start:]
+    is_end_PT = torch.isin(answers_PT, torch.tensor(sorted(answerer.ends), device=answers_PT.device)).long()
     is_padding_PT = (is_end_PT.cumsum(dim=1) - is_end_PT).bool()[:, : steps_PT.shape[1]]
     return steps_PT.masked_fill(is_padding_PT, 0.0).sum(dim=1).tolist()  # padding has no probability
 

@@ -195,7 +195,7 @@ class InstructionArguments:
         None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows"
     )
     max_num_instances_per_eval_task: int | None = flag(
-        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows"
+        None, "The first ones of each test task: at most the 100 official ones (100).", bounds="[1, 100] rows"
     )
     add_task_definition: bool | None = flag(None, "Begin with the task's definition (yes).")
     num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows")

@@ -66,8 +66,10 @@ class StepMonitor(Callback):
             self._excluded_since = self.started  # what was excluded before belongs to the last log
 
     def on_train_begin(self, args, state, control, **kwargs):
+        """Excludes the time until the first step: of `--eval_on_start`, or of what was pending at a stop."""
         self.logged_step = state.global_step
         self._restart()
+        self._excluded_since = self.started
 
     def on_step_begin(self, args, state, control, **kwargs):
         """Excludes the time of an evaluation or a checkpoint."""
@@ -79,6 +81,11 @@ class StepMonitor(Callback):
         """Starts excluding time if an evaluation or a checkpoint comes next."""
         if control.should_evaluate or control.should_save:
             self._excluded_since = time.perf_counter()
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        """Ends what the epoch's last step excludes; an evaluation or a checkpoint by epochs may come next."""
+        self.on_step_begin(args, state, control)
+        self.on_step_end(args, state, control)
 
     def timed(self, batches: Iterator) -> Iterator:
         """Yields the same batches and measures the waiting time, except while time is excluded."""
