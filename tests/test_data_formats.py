@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -194,6 +195,16 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(task.examples(row)[0].targets, "a")
         self.assertEqual(task.score([row], ["b"])["exact_match"], 100)
 
+    def test_a_table_of_polars_is_rows(self):
+        """A stand-in with what is used of polars' class."""
+        schema = {"text": "String", "label": "Float32"}
+        rows = [{"text": "x", "label": float(np.float32(0.1))}]
+        table = SimpleNamespace(
+            columns=list(schema), dtypes=list(schema.values()), schema=schema, to_dict=dict, to_dicts=lambda: rows
+        )
+        read_rows = load_own_rows(table, no_eval=True, metrics="pearson", **COLUMNS).rows
+        self.assertEqual(read_rows, [{"text": "x", "label": 0.1}])
+
     @parameterized.parameters("PAR1–dependent signalling", "BZhou's café", "%PDF is no letter: ü")
     def test_a_text_may_begin_as_another_kind_of_file(self, text):
         path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
@@ -270,6 +281,18 @@ class FilesTest(parameterized.TestCase):
                 write(root / name, "text,label\nx,a\n")
             data = load_own_rows(train_dir=root, data_format="csv", no_eval=True, **COLUMNS)
             self.assertEqual(splits_of(data.task), roles)
+
+    def test_files_that_belong_to_none_of_a_folder_s_splits_are_named(self):
+        root = folder()
+        for name in ("train.csv", "train_2.csv", "test/a.csv", "notes.txt"):
+            write(root / name, "text,label\nx,a\n")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load(train_dir=root, data_format="csv", **COLUMNS)
+        self.assertLen(
+            [line for line in logs.output if "not read, because no split is named so: train_2.csv;" in line], 1
+        )
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / "train_2.csv", train_dir=root, data_format="csv", **COLUMNS)
 
     def test_a_split_in_two_forms_is_refused(self):
         for names, message in (

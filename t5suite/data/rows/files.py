@@ -13,11 +13,13 @@ rows. Files are JSON lines, JSON arrays, CSV, TSV (`separated`) or parquet, and 
 import functools
 import glob
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import listed
 from t5suite.data.corpora.byte_files import (
     NO_PLAIN_FILE,
     NO_TARGET,
@@ -31,6 +33,8 @@ from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.separated import repeated_name, separated_rows
+
+logger = logging.getLogger(__name__)
 
 # The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
@@ -47,8 +51,13 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TYPELESS = ("csv", "tsv")
 
 
-def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
+def split_files(
+    folder, suffixes: tuple[str, ...], flag: str = "--train_dir", files_of_flags: tuple[Path, ...] = ()
+) -> dict[str, tuple[Path, ...]]:
     """`{role: files}` for the splits in a folder.
+
+    Args:
+      files_of_flags: files that other flags name; they belong to no split of the folder.
 
     Raises:
       ConfigError: no such folder.
@@ -58,13 +67,39 @@ def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") ->
     if not root.is_dir():
         raise ConfigError(f"{flag} {str(folder)!r}: no such folder")
     splits = files_of_splits(root, suffixes)
-    if splits:
-        return splits
     everything = with_suffix(root, suffixes)
+    if splits:
+        _warn_of_unread_files(root, [*splits.values(), files_of_flags], everything, flag)
+        return _without_files(splits, files_of_flags)
     if not everything:
         names = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
         raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {names})")
-    return {"train": everything}
+    return _without_files({"train": everything}, files_of_flags)
+
+
+def _without_files(splits: dict[str, tuple[Path, ...]], left_out: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
+    """The splits without some files, and without those splits of which no file remains."""
+    paths_left_out = {path.resolve() for path in left_out}
+    remaining_splits = {}
+    for role, files in splits.items():
+        remaining_files = tuple(path for path in files if path.resolve() not in paths_left_out)
+        if remaining_files:
+            remaining_splits[role] = remaining_files
+    return remaining_splits
+
+
+def _warn_of_unread_files(root: Path, splits: list[tuple[Path, ...]], everything: tuple[Path, ...], flag: str):
+    """Warns of the files of a folder that belong to none of the splits: `train_2.csv` beside `train.csv`."""
+    files_read = {path.resolve() for files in splits for path in files}
+    unread_names = [path.name for path in everything if path.resolve() not in files_read]
+    if unread_names:
+        logger.warning(
+            "%s %s: not read, because no split is named so: %s; several files of a split are train-1.csv, train-2.csv, "
+            "or stand in a folder train/",
+            flag,
+            root,
+            listed(unread_names),
+        )
 
 
 def files_of_splits(root: Path, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:

@@ -14,13 +14,14 @@ rows can be read again without the training libraries.
 
 import csv
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import check_name, find, load_object
+from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
@@ -116,25 +117,16 @@ def form_name(options: FormatOptions) -> str:
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
     """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split, and is in no other."""
     files_of_flags = {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
-    files_of_folder = split_files(options.train_dir, suffixes) if options.train_dir else {}
-    files_of_folder = _without_files_of_flags(files_of_folder, files_of_flags)
+    files_of_folder = {}
+    if options.train_dir:
+        all_files_of_flags = sum(files_of_flags.values(), ())
+        files_of_folder = split_files(options.train_dir, suffixes, files_of_flags=all_files_of_flags)
     files = files_of_folder | files_of_flags
     if not files:
         raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
     if "train" not in files_of_flags:
         _warn_of_held_out_names(options.train_dir, files_of_folder.get("train", ()))
     return {role: files[role] for role in ("train", "validation", "test") if role in files}
-
-
-def _without_files_of_flags(files_of_folder: dict, files_of_flags: dict) -> dict[str, tuple[Path, ...]]:
-    """The splits of a folder without the files that flags name: `--test_file DIR/last.csv` is not trained on."""
-    named_paths = {path.resolve() for files in files_of_flags.values() for path in files}
-    splits = {}
-    for role, files in files_of_folder.items():
-        remaining_files = tuple(path for path in files if path.resolve() not in named_paths)
-        if remaining_files:
-            splits[role] = remaining_files
-    return splits
 
 
 def _warn_of_held_out_names(folder: str | None, training_files: tuple[Path, ...]) -> None:
@@ -145,7 +137,7 @@ def _warn_of_held_out_names(folder: str | None, training_files: tuple[Path, ...]
             "--train_dir %s: its files are trained on, also %s; rows for evaluation are in test.csv or validation.csv, "
             "or are named by --test_file or --validation_file",
             folder,
-            ", ".join(names),
+            listed(names),
         )
 
 
@@ -385,7 +377,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     plain_settings = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **plain_settings,
-        text_columns=comma_separated(settings.get("text_column"), "--text_column"),
+        text_columns=comma_separated(settings.get("text_column"), "--text_column", keeps_quoted_spaces=True),
         source_id=settings.get("source_id") or "s",
         target_id=settings.get("target_id") or "t",
         labels=comma_separated(settings.get("labels"), "--labels"),
@@ -442,26 +434,42 @@ def rows_stay(settings: Mapping) -> bool:
     return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
-def comma_separated(text: str | None, flag: str) -> tuple[str, ...] | None:
+def comma_separated(text: str | None, flag: str, keeps_quoted_spaces: bool = False) -> tuple[str, ...] | None:
     """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
     >>> comma_separated("bad, good", "--labels"), comma_separated("none", "--labels"), comma_separated(None, "--labels")
     (('bad', 'good'), (), None)
-    >>> comma_separated('id,"Text, long"', "--text_column")
-    ('id', 'Text, long')
+    >>> comma_separated('id,"Text, long", " text"', "--text_column", keeps_quoted_spaces=True)
+    ('id', 'Text, long', ' text')
+
+    Args:
+      keeps_quoted_spaces: spaces at the ends of a quoted word belong to it, as in the name of a column.
     """
     if text is None:
         return None
     if text in NOTHING:
         return ()
     if '"' in text:
-        cells = next(csv.reader([text], skipinitialspace=True), [""])
+        words = next(csv.reader([_without_spaces_around_words(text)], skipinitialspace=True), [""])
     else:
-        cells = text.split(",")
-    words = tuple(word.strip() for word in cells)
-    if not all(words):
+        words = [word.strip() for word in text.split(",")]
+    if not all(word.strip() for word in words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
-    return words
+    if not keeps_quoted_spaces:
+        words = [word.strip() for word in words]
+    return tuple(words)
+
+
+def _without_spaces_around_words(text: str) -> str:
+    """Comma-separated words without the spaces around them; those within quotes stay.
+
+    >>> _without_spaces_around_words('id , " text"')
+    'id," text"'
+    """
+    parts = text.strip().split('"')
+    # Every second part stands within quotes.
+    parts[::2] = [re.sub(r"\s*,\s*", ",", part) for part in parts[::2]]
+    return '"'.join(parts)
 
 
 def at_place(values: Sequence | None, i: int):
