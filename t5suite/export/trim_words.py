@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.task_card import TaskCard
+from t5suite.tasks.templates import OUTPUT, fill
 
 # Fields of a task's entry whose words its model reads or writes.
 FIELDS_OF_TEXT = ("prefix", "labels", "input_format", "output_format")
@@ -58,6 +59,9 @@ def task_words(card: TaskCard | None) -> list[str]:
             value = task.entry.get(field)
             parts = value if isinstance(value, list) else [value]
             words += [part for part in parts if isinstance(part, str) and part]
+        # A label that follows other text without a space begins with another piece than a label alone.
+        for label in task.label_words or []:
+            words.append(fill(task.entry.get("output_format"), OUTPUT, label))
     return words
 
 
