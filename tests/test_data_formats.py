@@ -1,5 +1,6 @@
 """Rows of your own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
 
+import contextlib
 import csv
 import gzip
 import json
@@ -233,6 +234,15 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, rf"a\.csv:2: no row has anything in column .*{message}"):
             load(path, text_column=text, target_column=target)
 
+    def test_a_column_with_outer_spaces_is_named_in_quotes_as_the_message_says(self):
+        path = write(folder() / "a.csv", "label, text\nbad,x\n")
+        with exits_with(65, "no row has anything in column 'text' .*did you mean '\" text\"'"):
+            load(path, **COLUMNS)
+        for column in ('" text"', [" text"]):
+            self.assertEqual(load(path, text_column=column, target_column="label"), [{" text": "x", "label": "bad"}])
+        with exits_with(65, "column 'text' .--target_column.; did you mean ' text'"):
+            load(path, text_column="label", target_column="text")
+
     @parameterized.parameters("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
     def test_a_format_lacks_only_its_rows(self, kind):
         with exits_with(78, "--data_format( hub: give --hub_path| needs rows: give --train_file)"):
@@ -268,6 +278,19 @@ class FilesTest(parameterized.TestCase):
                 write(root / name, "text,label\nx,a\n")
             data = load_own_rows(train_dir=root, data_format="csv", no_eval=True, **COLUMNS)
             self.assertEqual(splits_of(data.task), roles)
+
+    def test_files_of_a_folder_that_belong_to_none_of_its_splits_are_named(self):
+        root = folder()
+        for name in ("train.csv", "train_2.csv", "dev.csv", "notes.txt"):
+            write(root / name, "text,label\nx,a\n")
+        flags = {"train_dir": root, "data_format": "csv", **COLUMNS}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertLen(load(**flags), 1)
+        self.assertIn(
+            f"--train_dir {root}: not read, as other files are named after splits: train_2.csv;", logs.output[0]
+        )
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / "train_2.csv", **flags)
 
     def test_a_split_in_two_forms_is_refused(self):
         root = folder()
@@ -419,6 +442,17 @@ class TasksTest(parameterized.TestCase):
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
 
+    def test_of_two_names_of_a_split_a_hub_data_set_is_read_by_the_first(self):
+        place = folder()
+        names = ("dev", "train", "validation")
+        for name in names:
+            jsonl(place / f"{name}.jsonl", [{"text": name, "label": "a"}])
+        splits = [{"split": name, "path": f"{name}.jsonl"} for name in names]
+        settings = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": splits}]})
+        write(place / "README.md", f"---\n{settings}---\n")
+        (row,) = load(None, "validation", data_format="hub", hub_path=place, **COLUMNS)
+        self.assertEqual(row["text"], "validation")
+
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
         (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
@@ -462,9 +496,11 @@ class TasksTest(parameterized.TestCase):
 class OtherRowsTest(parameterized.TestCase):
     """A trained model's other rows are read as those of its training, unless flags say otherwise."""
 
-    def read_for(self, task, data, **flags):
-        """`(task, rows)` of validation rows for a model that was trained on the task."""
+    def read_for(self, task, data, card: dict | None = None, **flags):
+        """`(task, rows)` of validation rows for a model that was trained on the task, and whose card has these fields."""
         model = save_model(folder() / "model", tasks=[task])
+        fields = json.loads((model / "task.json").read_text()) | (card or {})
+        (model / "task.json").write_text(json.dumps(fields))
         flags = {"model_name_or_path": str(model), "eval_only": True, **flags}
         return load_own_rows({"validation": data}, "validation", **flags)
 
@@ -489,6 +525,30 @@ class OtherRowsTest(parameterized.TestCase):
             self.assertEqual(task.examples(row)[0], ("translate: Good.", "Gut."))
         task, (row,) = self.read_for(trained, path, data_format="translation", source_id="de", target_id="en")
         self.assertEqual(task.examples(row)[0], ("Gut.", "Good."))
+
+    def test_a_column_of_languages_is_read_as_it_was_in_training(self):
+        row = {"text": "Good.", "label": "Gut.", "lang": "deu_Latn"}
+        trained = load_own_rows([row], no_eval=True, **COLUMNS).task
+        languages = {"languages": {"target_lang_column": "lang"}}
+        for flags in ({}, COLUMNS):
+            self.assertEqual(self.read_for(trained, [row], languages, **flags).rows, [row])
+        without_column = {name: row[name] for name in ("text", "label")}
+        read_again = self.read_for(trained, [without_column], languages, target_lang="fra_Latn")
+        self.assertEqual(read_again.rows, [without_column])
+
+    def test_a_function_of_metrics_is_added_to_the_model_s_task(self):
+        row = {"text": "Good.", "label": "good"}
+        trained = load_own_rows([row], labels="bad,good", no_eval=True, **COLUMNS).task
+        for metrics in ("my_metrics:length_match", "evaluate:./my_metric"):
+            task, rows = self.read_for(trained, [row], metrics=metrics)
+            self.assertEqual((task.label_words, rows), (["bad", "good"], [row]))
+
+    def test_a_card_in_the_working_directory_is_that_of_no_other_model(self):
+        trained = load_own_rows([{"a": "x", "b": "y"}], text_column="a", target_column="b", no_eval=True).task
+        row = {"input": "x", "output": "y"}
+        with contextlib.chdir(save_model(folder() / "model", tasks=[trained])):
+            rows = load_own_rows({"validation": [row]}, "validation", eval_only=True).rows
+        self.assertEqual(rows, [row])
 
 
 class HeldOutTest(parameterized.TestCase):
@@ -631,6 +691,8 @@ class ClassesTest(parameterized.TestCase):
             for column, length in lengths.items():
                 self.assertLen(tokenizer(row[column], max_length=length, truncation=True)["input_ids"], length)
         self.assertNotEqual(rows, load_own_rows(None, "validation", **flags).rows)
+        path = write(folder() / "debug.json", '{\n\t"num_examples": 9\n}')  # tabs, which YAML has not
+        self.assertEqual(load_own_rows(**flags | {"data_config": [str(path)]}).rows, rows)
 
     def test_a_class_of_the_users_own(self):
         root = folder()
@@ -646,6 +708,9 @@ class ClassesTest(parameterized.TestCase):
         self.assertEqual(splits_of(task), ["train", "validation"])
         self.assertEqual(task.entry["metric_names"], ["accuracy"])
         self.assertLen(rows, 3)
+        path = write(folder() / "mine.json", '{"count": 3e0, "count": 2}')
+        with exits_with(78, f"{path}:1: .*count"):
+            load(**of_class("my_own_rows:Mine") | {"data_config": [str(path)]})
         with exits_with(78, "my_own_rows has no 'Mien'; did you mean Mine"):
             load(**of_class("my_own_rows:Mien"))
         with exits_with(78, "no module 'no_such_rows'"):

@@ -213,7 +213,7 @@ def source_by_flags(arguments, text: InputSettings) -> InputRows:
     Raises:
       ConfigError: another number of columns than the task reads, no such kind of input.
     """
-    row_columns = comma_separated(arguments.text_column, "--text_column") or ()
+    row_columns = comma_separated(arguments.text_column, "--text_column", keeps_spaces=True) or ()
     reads_task = text.task is not None and not arguments.raw
     task_columns = as_list(text.task.entry["text_column_name"]) if reads_task else ["input"]
     if row_columns and len(row_columns) != len(task_columns):

@@ -25,9 +25,9 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.rows.files import named_files, split_files
+from t5suite.data.rows.files import named_files, split_files, with_suffix
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
-from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource
+from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource, quoted_word
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import TextRows
@@ -42,6 +42,8 @@ HUB = "hub"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
+# So many names of files stand in a message.
+MOST_NAMED_FILES = 8
 # The texts of a translation are fields of this column.
 TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
@@ -115,11 +117,31 @@ def form_name(options: FormatOptions) -> str:
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
     """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split."""
-    files = split_files(options.train_dir, suffixes) if options.train_dir else {}
-    files |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    files_of_folder = split_files(options.train_dir, suffixes) if options.train_dir else {}
+    files_of_flags = {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    files = files_of_folder | files_of_flags
     if not files:
         raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
+    if options.train_dir:
+        _warn_of_files_of_no_split(options.train_dir, suffixes, [*files_of_folder.values(), *files_of_flags.values()])
     return {role: files[role] for role in ("train", "validation", "test") if role in files}
+
+
+def _warn_of_files_of_no_split(folder: str, suffixes: tuple[str, ...], splits: list[tuple[Path, ...]]) -> None:
+    """Warns of files of rows in `--train_dir` that belong to none of the splits: `train_2.csv` beside `train.csv`."""
+    files_of_splits = {path.resolve() for files in splits for path in files}
+    all_files = with_suffix(Path(folder), suffixes)
+    unread_names = [path.name for path in all_files if path.resolve() not in files_of_splits]
+    if unread_names:
+        names = ", ".join(unread_names[:MOST_NAMED_FILES])
+        if len(unread_names) > MOST_NAMED_FILES:
+            names += f" and {len(unread_names) - MOST_NAMED_FILES:,} more"
+        logger.warning(
+            "--train_dir %s: not read, as other files are named after splits: %s; files of one split are called "
+            "train-1.csv, train-2.csv and so on, or stand in a folder train/",
+            folder,
+            names,
+        )
 
 
 def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
@@ -354,7 +376,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     plain_settings = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **plain_settings,
-        text_columns=comma_separated(settings.get("text_column"), "--text_column"),
+        text_columns=comma_separated(settings.get("text_column"), "--text_column", keeps_spaces=True),
         source_id=settings.get("source_id") or "s",
         target_id=settings.get("target_id") or "t",
         labels=comma_separated(settings.get("labels"), "--labels"),
@@ -411,13 +433,18 @@ def rows_stay(settings: Mapping) -> bool:
     return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
-def comma_separated(text: str | None, flag: str) -> tuple[str, ...] | None:
+def comma_separated(text: str | None, flag: str, keeps_spaces: bool = False) -> tuple[str, ...] | None:
     """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
     >>> comma_separated("bad, good", "--labels"), comma_separated("none", "--labels"), comma_separated(None, "--labels")
     (('bad', 'good'), (), None)
     >>> comma_separated('id,"Text, long"', "--text_column")
     ('id', 'Text, long')
+    >>> comma_separated('id, " text"', "--text_column", keeps_spaces=True)
+    ('id', ' text')
+
+    Args:
+      keeps_spaces: whether the outer spaces of a quoted word belong to it: names of columns may have them.
     """
     if text is None:
         return None
@@ -430,7 +457,9 @@ def comma_separated(text: str | None, flag: str) -> tuple[str, ...] | None:
     words = tuple(word.strip() for word in cells)
     if not all(words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
-    return words
+    if not keeps_spaces:
+        return words
+    return tuple(cell if quoted_word(cell) in text else cell.strip() for cell in cells)
 
 
 def at_place(values: Sequence | None, i: int):

@@ -217,8 +217,10 @@ class FileRows:
             if _outermost(column, row) not in row:
                 # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
                 problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
-                flag = "--target_column" if column == self.columns.target else "--text_column"
-                raise DataError(f"{place}: {problem} {column!r} ({flag}); {column_suggestion(column, list(row))}")
+                is_target = column == self.columns.target
+                flag = "--target_column" if is_target else "--text_column"
+                hint = column_suggestion(column, list(row), is_in_list=not is_target)
+                raise DataError(f"{place}: {problem} {column!r} ({flag}); {hint}")
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:
@@ -259,29 +261,47 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unr
     for column in needed:
         if _is_blank(column, rows):
             filled_columns = [name for name in rows[0] if not _is_blank(name, rows)]
-            raise DataError(
-                f"{place}: no row has anything in column {column!r}; "
-                f"{column_suggestion(column, [*unread, *filled_columns])}"
-            )
+            hint = column_suggestion(column, [*unread, *filled_columns], is_in_list=column != columns.target)
+            raise DataError(f"{place}: no row has anything in column {column!r}; {hint}")
 
 
 def _is_blank(column: str, rows: list[dict]) -> bool:
     return all(value_at(row, column) is None for row in rows)
 
 
-def column_suggestion(column: str, names: list[str]) -> str:
-    """`suggestion`, and how a name with a comma is written in a list of columns.
+def column_suggestion(column: str, names: list[str], is_in_list: bool = True) -> str:
+    r"""`suggestion`, and how a name with a comma or outer spaces is written in a list of columns.
 
     >>> column_suggestion("Text", ["Text, long"])
-    'did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)'
+    'did you mean \'"Text, long"\'? (a name with a comma or outer spaces is quoted, as in CSV)'
+
+    Args:
+      is_in_list: whether the flag takes several columns with commas; a name alone needs no quotes.
     """
     near = closest(column, names)
-    if any(name != name.strip() or not name.isprintable() for name in near):
-        return f"did you mean {', '.join(map(repr, near))}? (spaces and invisible characters belong to a name)"
-    if not any("," in name for name in near):
+    if any(not name.isprintable() for name in near):
+        return f"did you mean {', '.join(map(repr, near))}? (invisible characters belong to a name)"
+    if not any(needs_quotes(name) for name in near):
         return suggestion(column, names)
-    quoted_names = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)
-    return f"did you mean {quoted_names}? (a name with a comma is quoted, as in CSV)"
+    if not is_in_list:
+        return f"did you mean {', '.join(map(repr, near))}? (outer spaces belong to a name)"
+    shown_names = [repr(quoted_word(name)) if needs_quotes(name) else name for name in near]
+    return f"did you mean {', '.join(shown_names)}? (a name with a comma or outer spaces is quoted, as in CSV)"
+
+
+def needs_quotes(word: str) -> bool:
+    """Whether a word in a list with commas stands in quotes: its comma and its outer spaces would be lost."""
+    return "," in word or word != word.strip()
+
+
+def quoted_word(word: str) -> str:
+    """A word in quotes, as in CSV.
+
+    >>> quoted_word(' 12" screen')
+    '" 12"" screen"'
+    """
+    escaped = word.replace('"', '""')
+    return f'"{escaped}"'
 
 
 @dataclass(frozen=True)
