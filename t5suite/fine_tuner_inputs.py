@@ -194,7 +194,7 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
 def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that say how rows become a task: those of files, or without any those of a model that is only scored.
 
-    >>> _task_flags({"config": "reviews.yaml", "labels": ["neg", "pos"]})     # the file has target_column: label
+    >>> _task_flags({"config": '{"target_column": "label"}', "labels": ["neg", "pos"], "seed": 1})
     {'target_column': 'label', 'labels': ['neg', 'pos']}
     """
     sources = flags.get("config") or []
