@@ -47,8 +47,8 @@ def main(argv=None) -> dict:
 
     # 1. Flags: a YAML file or shipped recipe first, then the command line.
     arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, argv, prog="pre_train_t5.py", description=__doc__)
+    reconcile(arguments)
     model_args, text_args, objective_args, run_args, args = arguments
-    reconcile(text_args, objective_args, run_args)
     trains = not run_args.eval_only
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.

@@ -14,7 +14,6 @@ from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
 from t5suite.inference.rows import Row
 from t5suite.inference.settings import InputSettings, candidate_labels, check_no_writing, writes_text
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.tokenization import bind_fits
 
 
 def answer_rows(
@@ -49,7 +48,7 @@ def answer_rows(
     warn_of_cut_labels(predictor.encoding, candidates)
     fits = None
     if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
-        fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template)
+        fits = predictor.encoding.fits
     job = Job(
         text.task,
         raw=raw,

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
-from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
@@ -255,14 +255,14 @@ def _flags_of_named_data(name: str, flags: Mapping[str, Any]) -> dict[str, str]:
     if path.is_file() or any(mark in name for mark in "*?["):
         return {"data_format": flags.get("data_format") or _format_of_file(name), "train_file": name}
     benchmark, slash, task = name.partition("/")
-    names_file = Path(without_compression(name)).suffix in FORMATS_BY_SUFFIX
+    names_file = unpacked_suffix(name) in FORMATS_BY_SUFFIX
     if not slash or names_file or "/" in task:
         raise ConfigError(f"data {name!r}: no such file or folder, and no benchmark/task such as 'glue/rte'")
     return {"benchmark": benchmark, "dataset_name": task}
 
 
 def _format_of_file(name: str) -> str:
-    suffix = Path(without_compression(name)).suffix
+    suffix = unpacked_suffix(name)
     if suffix not in FORMATS_BY_SUFFIX:
         raise ConfigError(f"data {name!r}: give data_format=..., its name does not show it")
     return FORMATS_BY_SUFFIX[suffix]
@@ -272,7 +272,7 @@ def _format_of_folder(folder: Path) -> str:
     """The one format of the files in a folder and in those of its splits, as rows are looked for."""
     split_folders = [folder / name for names in SPLIT_NAMES.values() for name in names]
     paths = [path for parent in (folder, *split_folders) for path in parent.glob("*") if path.is_file()]
-    formats = {FORMATS_BY_SUFFIX.get(Path(without_compression(path.name)).suffix) for path in paths}
+    formats = {FORMATS_BY_SUFFIX.get(unpacked_suffix(path.name)) for path in paths}
     formats.discard(None)
     if len(formats) != 1:
         kinds = f"files of {' and '.join(sorted(formats))}" if formats else "no file of rows"

@@ -22,7 +22,7 @@ from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.callback import Callback
-from t5suite.training.checkpoints.folders import checkpoint_step
+from t5suite.training.checkpoints.folders import checkpoint_step, leave_later_ones
 from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import Start, choose_start
 from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
@@ -168,9 +168,12 @@ class StartRecord(Callback):
         self.start = start
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Writes the number of steps, which the trainer knows by now, and a restart."""
+        """Writes the number of steps, which the trainer knows by now, and a restart; sets later checkpoints aside."""
         start = self.start
-        if start.restart:
+        left = []
+        if start.of_this_run and self.run.is_main:
+            left = leave_later_ones(self.run.directory, start.step)
+        if start.restart or left:
             step = checkpoint_step(start.checkpoint)
             restart = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": step}
             self.run.update(restarts=[*self.run.manifest.get("restarts", []), restart])
@@ -192,6 +195,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         run_id=run.run_id,
         fingerprint=run.manifest["fingerprint"],
         trust=args.trust_checkpoint,
+        restarts=run.manifest.get("restarts", []),
     )
     if args.load_best_model_at_end and start.of_this_run:
         trainer.ranks.together(check_best_is_there, start.checkpoint)

@@ -2,9 +2,9 @@
 
 
 class NumberEncoder:
-    """`"12 7"` -> `[12, 7]`."""
+    """`"12 7"` -> `[12, 7]`; a word that is no number has no token."""
 
     fingerprint = "numbers"
 
     def encode(self, texts):
-        return [[int(word) for word in text.split()] for text in texts]
+        return [[int(word) for word in text.split() if word.isdigit()] for text in texts]

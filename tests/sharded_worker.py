@@ -3,6 +3,7 @@
 torchrun --nproc_per_node 2 tests/sharded_worker.py out.json ddp fsdp zero2 zero3
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -74,7 +75,7 @@ class StopOnOneRank(TrainerCallback):
 
 
 def train_in_every_way(mode: str, folder: str) -> dict:
-    """An uninterrupted run, one that goes on from its checkpoint, and one that is stopped and goes on."""
+    """An uninterrupted run, two that go on from its checkpoint, and one that is stopped and goes on."""
     whole = make_trainer(mode, f"{folder}/whole")
     whole.train()
     shares = [_held_share(parameter) for parameter in whole.model.parameters()]
@@ -87,6 +88,10 @@ def train_in_every_way(mode: str, folder: str) -> dict:
     again.train(resume_from_checkpoint=f"{folder}/whole/checkpoint-{SAVED_AT}")
     report["resumed_exactly"] = same_bits(weights, weights_of(again, f"{folder}/again"))
     report["resumed_course"] = course(again) == course(whole)
+    other_flags = {"learning_rate": 2e-3, "weight_decay": 0.5, "max_grad_norm": 0.5, "save_strategy": "no"}
+    changed = make_trainer(mode, f"{folder}/changed", **other_flags)
+    changed.train(start=dataclasses.replace(again.start, restart=True))
+    report["changed_course"] = course(changed)
     report.update(stopped_and_resumed(mode, folder, weights))
     return report
 

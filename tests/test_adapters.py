@@ -518,6 +518,13 @@ class FlagsTest(parameterized.TestCase):
             with contextlib.nullcontext() if adapter else refusal:
                 tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter).model  # noqa: B018
 
+    @parameterized.parameters(None, "lora")
+    def test_matrices_in_few_bits_without_a_trained_adapter_are_not_scored(self, adapter):
+        model = tiny_model()
+        model.is_quantized = True
+        with exits_with(78, "below a trained adapter, and this model has none; leave the flag out"):
+            tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter, eval_only=True).model  # noqa: B018
+
     def test_a_class_of_the_user_s_has_none(self):
         with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):
             own = {"model_class": "plug_in_modules:OwnT5", "config_overrides": TINY_T5, "from_scratch": True}

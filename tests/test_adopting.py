@@ -333,6 +333,9 @@ class AgainTest(parameterized.TestCase):
         self.assertEqual(again, self.description)
         with exits_with(78, "adopted with --validation_fraction 0.2, not 0.3"):
             adopt(self.place, "--validation_fraction", 0.3)
+        other = gpt2_tokenizer()
+        with exits_with(78, f"adopted with another tokenizer than --tokenizer_name {other}; delete"):
+            adopt(self.place, "--validation_fraction", 0.2, tokenizer=other)
         write_datatrove(self.place, "b", ids_of(texts(5)))
         with exits_with(65, r"other files than when it was adopted .b\.ds differs"):
             adopt(self.place, "--validation_fraction", 0.2)

@@ -29,7 +29,7 @@ from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.models.t5 import candidate_tree
 from t5suite.tasks.task_card import HEADED, make_task_card
 from t5suite.tasks.tokenization import Lengths
-from t5suite.testing import make_task, tiny_tokenizer, tiny_tuner
+from t5suite.testing import exits_with, make_task, tiny_tokenizer, tiny_tuner
 from t5suite.training.eval_sets import make_eval_set, widen_for_trained_answers, widen_for_training_targets
 from t5suite.training.flags.model import ModelArguments
 
@@ -94,6 +94,19 @@ class AnswerLengthTest(parameterized.TestCase):
         self.assertEqual(self.set_of(record, hidden, "test").max_target_tokens, self.tokens(entities[0][1]))
         rows = [{"text": "Write.", "label": None}]
         self.assertEqual(self.set_of(make_task(**self.TEXTS), rows, "test").max_target_tokens, 64)
+
+    def test_a_row_without_anything_to_choose_is_named(self):
+        rows = [{**self.RECORD, "entities": names, "answers": []} for names in (["Ann"], [])]
+        encoding = TextEncoding(tiny_tokenizer(), Lengths(64, 64))
+        with exits_with(65, "super_glue/record: row 1: column 'entities' holds no candidate"):
+            make_eval_set(
+                "record",
+                load_task("super_glue", "record"),
+                "validation",
+                datasets.Dataset.from_list(rows),
+                encoding,
+                "score",
+            )
 
     def test_free_text_may_be_as_long_as_what_the_model_has_learned_and_a_label_as_long_as_a_label(self):
         free, closed, others = make_task("free", **self.TEXTS), make_task("closed"), make_task("others", **self.TEXTS)
@@ -357,6 +370,22 @@ class GreedyTest(parameterized.TestCase):
         with mock.patch.object(model, "generation_config", config_of_model):
             idle = {"num_beams", "eos_token_id", "max_new_tokens"}  # the call says these
             self.assertEqual(decodes_greedily(model, greedy(), 1, 0), settings.keys() <= idle)
+
+    @parameterized.parameters({"encoder_no_repeat_ngram_size": 1}, {"encoder_repetition_penalty": 0.5})
+    @torch.no_grad()
+    def test_the_model_s_own_settings_for_repeating_the_input_act(self, **settings):
+        """As where transformers encodes the input itself."""
+        model = tiny_t5()
+        reading = reading_of_t5(model)
+        plain = written(reading.generate(greedy(6)))
+        config_of_model = transformers.GenerationConfig(eos_token_id=1, decoder_start_token_id=0, **settings)
+        with mock.patch.object(model, "generation_config", config_of_model):
+            answers = reading.generate(greedy(6))
+            expected = model.generate(
+                input_ids=reading.ids_BS, attention_mask=reading.mask_BS, generation_config=greedy(6)
+            )
+        self.assertEqual(written(answers), written([[(ids[1:], None)] for ids in expected.tolist()]))
+        self.assertNotEqual(written(answers), plain)
 
 
 class TakenApartTest(parameterized.TestCase):

@@ -958,24 +958,29 @@ class TakenUpBestTest(parameterized.TestCase):
         self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")  # where it is missed
         (self.elsewhere / "checkpoint-4").mkdir()
         self.assertEqual(best_of_checkpoint(checkpoint), self.elsewhere / "checkpoint-4")
-        take_up_best(state, self.here)
+        take_up_best(state, self.here, loads_best=True)
         self.assertEqual(state.best_model_checkpoint, str(self.elsewhere / "checkpoint-4"))
         (self.here / "checkpoint-4").mkdir()
         self.assertEqual(best_of_checkpoint(checkpoint), self.here / "checkpoint-4")
-        take_up_best(state, self.here)
+        take_up_best(state, self.here, loads_best=True)
         self.assertEqual((state.best_model_checkpoint, state.best_metric), (str(self.here / "checkpoint-4"), 2.0))
         self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-4"))
 
     def test_a_score_whose_checkpoint_did_not_come_along_selects_nothing(self):
         state = self.state_at(self.here)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            take_up_best(state, self.here, loads_best=False)
+        self.assertEqual(
+            (state.best_metric, state.best_global_step), (2.0, 4), "as it is in a run that was not stopped"
+        )
         with self.assertLogs("t5suite", "WARNING") as logs:
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
         self.assertIn("of step 4, is not there", logs.output[0])
         self.assertEqual((state.best_metric, state.best_global_step, state.best_model_checkpoint), (None, None, None))
         for best_metric in (-math.inf, -1.7976931348623157e308):
             state = self.state_at(self.here, best_metric=best_metric)
             self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
             self.assertIsNone(state.best_global_step)
 
     def test_a_best_step_that_was_never_saved_is_not_missed_and_selects_nothing(self):
@@ -985,7 +990,7 @@ class TakenUpBestTest(parameterized.TestCase):
             (self.here / "checkpoint-3").mkdir(exist_ok=True)
             self.assertIsNone(best_of_checkpoint(self.here / "checkpoint-9"))
             check_best_is_there(self.here / "checkpoint-9")
-            take_up_best(state, self.here)
+            take_up_best(state, self.here, loads_best=True)
             self.assertEqual((state.best_metric, state.best_model_checkpoint), (None, None))
 
     @parameterized.parameters(

@@ -100,6 +100,18 @@ class OwnRowsScoreTest(parameterized.TestCase):
                 run_cli("score", *words, "--rows", rows, "--predictions", rows)
 
 
+class UndefinedScoresTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("glue", "stsb", ["2.0", "2.0"], "pearson", "a correlation of constants, or an answer of nan or inf"),
+        ("super_glue", "axg", ["entailment"], "gender_parity", "not defined on these rows"),
+    )
+    def test_a_score_that_is_not_defined_says_why(self, benchmark, name, answers, metric, reason):
+        rows = [example_row(load_task(benchmark, name))] * len(answers)
+        files = ["--rows", rows_file(rows), "--predictions", rows_file(answers, "predictions.jsonl")]
+        _, notes = call("score", *task_flags(benchmark, name), *files)
+        self.assertIn(f"note: {metric} is not a number ({reason})\n", notes)
+
+
 class StartTest(parameterized.TestCase):
     def test_light_commands_import_no_torch(self):
         rows, predictions = rows_file(RTE_ROWS), rows_file(["entailment", "entailment"])
@@ -176,13 +188,18 @@ class BareTest(parameterized.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
 
-    @parameterized.parameters((49, "49 rows are few: one row is 2.0 points"), (50, None))
-    def test_it_says_how_coarse_a_score_of_few_rows_is(self, rows, expected_line):
+    @parameterized.parameters(
+        ("sentiment", 49, "49 rows are few: one row is 2.0 points"),
+        ("sentiment", 50, None),
+        ("similarity", 49, "49 rows are few: one row may change the score by much"),
+    )
+    def test_it_says_how_coarse_a_score_of_few_rows_is(self, name, rows, expected_line):
         argv = ["--use_cpu", "--max_eval_samples", str(rows), "--max_train_samples", "8", "--dry_run"]
+        argv += ["--dataset_name", name]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
             fine_tune_t5.main(argv)
         warnings = [line for line in shown.getvalue().splitlines() if "are few" in line]
-        expected = [] if expected_line is None else [f"sentiment validation: {expected_line}"]
+        expected = [] if expected_line is None else [f"{name} validation: {expected_line}"]
         self.assertEqual([line.partition("eval_sets: ")[2] for line in warnings], expected)
 
 

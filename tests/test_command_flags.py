@@ -36,6 +36,7 @@ from t5suite.launch.changed_flags import changed_flags
 from t5suite.launch.command_line import flag_values
 from t5suite.runs.settings import changed_between
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
+from t5suite.training import pre_training_data
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.parser import SuiteArgumentParser, changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -612,8 +613,8 @@ DERIVED = {
     "fine_tune_t5": {"output_dir": "runs", "metric_for_best_model": None, "per_device_eval_batch_size": 64},
     "pre_train_t5": {"output_dir": "runs", "inputs_length": 64},
 }
-# What nobody gives another value than the default: pre-training reads blocks in random order alone.
-FIXED = {"pre_train_t5": ["train_sampling_strategy"], "fine_tune_t5": []}
+# What nobody gives another value than the default: pre-training reads blocks in random order alone, and trains matrices.
+FIXED = {"pre_train_t5": ["train_sampling_strategy", "load_in_8bit", "load_in_4bit"], "fine_tune_t5": []}
 # DeepSpeed is not among the test's libraries everywhere: the configurations of tests/test_deepspeed_configs.py.
 NOT_ON_A_LINE = ["deepspeed", "deepspeed_overrides"]
 
@@ -626,6 +627,8 @@ def words_of_line(script: str, line: dict) -> list[str]:
             is_bare = value is True and "default" in SCRIPT_FLAGS[script][name]
             values = value if isinstance(value, list) else [value]
             words += [f"--{name}", *([] if is_bare else map(str, values))]
+    if line.get("streaming"):
+        words += ["--max_steps", "3"]  # a stream has no end of its own
     return words
 
 
@@ -777,6 +780,10 @@ class IdleFlagsTest(parameterized.TestCase):
             "--include_num_input_tokens_seen True --dataloader_drop_last True --do_train False --do_eval False".split(),
             ["do_train", "do_eval", "include_num_input_tokens_seen", "dataloader_drop_last"],
         ),
+        ("--eval_strategy epoch --eval_steps 5".split(), ["eval_steps"]),
+        ("--eval_steps 5".split(), []),
+        ("--logging_strategy epoch --logging_steps 5 --aim_repo a".split(), ["logging_steps", "aim_repo"]),
+        ("--push_to_hub --hub_model_id a/b --enable_jit_checkpoint True".split(), ["enable_jit_checkpoint"]),
     )  # fmt: skip
     def test_flags_without_effect_are_named(self, flags, expected):
         arguments = parse_arguments(
@@ -786,6 +793,18 @@ class IdleFlagsTest(parameterized.TestCase):
         trains = not run_args.eval_only
         named = warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
         self.assertCountEqual(named, expected)
+
+    @parameterized.parameters(
+        ("causal_lm", "eos", "none", 1), ("full_lm", "eos", "none", 1), ("causal_lm", "eos", "eos", 0),
+        ("causal_lm", "eos", "[SEP]", 0), ("causal_lm", "none", "none", 0), ("span_corruption", "none", "none", 0),
+    )  # fmt: skip
+    def test_a_corpus_without_the_ends_that_an_objective_learns_is_named(self, objective, separator, built, num_lines):
+        corpus = {"path": "corpora/a", "settings": {"document_separator": built}}
+        lines = []
+        with mock.patch.object(pre_training_data.logger, "warning", lambda *words: lines.append(words)):
+            described = {"train-0": corpus, "train-1": {**corpus, "settings": {"document_separator": "eos"}}}
+            pre_training_data.warn_of_missing_ends(described | {"validation": corpus}, objective, separator)
+        self.assertEqual([words[1:] for words in lines], [("corpora/a", objective)] * num_lines)
 
     def test_mode_tokens_are_those_between_commas_and_spaces(self):
         words = ["--use_cpu", "--objective", "ul2", "--mode_tokens", "[NLU], [S2S] ,[NLG]"]
@@ -804,6 +823,15 @@ class IdleFlagsTest(parameterized.TestCase):
         ({"generation_num_beams": 2, "eval_method": "score"}, {}, ["generation_num_beams"]),
         ({"generation_num_beams": 2, "eval_method": "loss"}, {}, ["generation_num_beams"]),
         ({"batch_eval_metrics": True}, {}, ["batch_eval_metrics"]),
+        ({"eval_steps": 5}, {}, ["eval_steps"]),
+        ({"eval_steps": 5, "eval_strategy": "no"}, {}, ["eval_steps"]),
+        ({"eval_steps": 5, "eval_strategy": "steps"}, {}, []),
+        ({"eval_steps": 5, "eval_strategy": "steps"}, {"trains": False}, ["eval_steps"]),
+        ({"logging_steps": 5, "logging_strategy": "no"}, {}, ["logging_steps"]),
+        ({"logging_steps": 5, "logging_strategy": "steps"}, {}, []),
+        # Evaluations come every --logging_steps where there are no --eval_steps.
+        ({"logging_steps": 5, "logging_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 5}, {}, []),
+        ({"logging_steps": 5, "logging_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 9}, {}, ["logging_steps"]),
         # Rows of the training file are scored where some of them are held out.
         ({"train_file": "a.csv"}, {"trains": False}, ["train_file"]),
         ({"train_file": "a.csv"}, {"trains": False, "holds_out": True}, []),

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+from unittest import mock
 
 import pytest
 import torch
@@ -119,6 +120,15 @@ def searched_word_for_word(prompt, groups, penalty, eos):
     for group, (ids, total) in enumerate(beams):
         answers[group] = answers[group] or (total / STEPS, ids)
     return [ids[1:] for _, ids in sorted(answers, key=lambda answer: -answer[0])]
+
+
+class OptionsTest(parameterized.TestCase):
+    @parameterized.parameters((None, True, 0), (None, False, None), (3, True, 3), (3, False, 3), (0, False, 0))
+    def test_the_shortest_answer_is_the_flag_s_and_else_the_model_s_own_in_free_text_alone(self, flag, plain, expected):
+        decoding = DecodingSettings(min_new_tokens=flag)
+        with mock.patch.object(model().generation_config, "min_new_tokens", 5):
+            options = generation_options(decoding, model(), 9, [(0, 0)], plain=plain)
+        self.assertEqual(options["generation_config"].min_new_tokens, expected)
 
 
 class DiverseBeamSearchTest(parameterized.TestCase):

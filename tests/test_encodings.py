@@ -1,6 +1,7 @@
 """How each family's texts become ids, and outputs become texts; control tokens in them are text."""
 
 import math
+from types import SimpleNamespace
 from unittest import mock
 
 import datasets
@@ -22,6 +23,10 @@ from t5suite.data.batches.encodings import (
     leading_ids,
     segments,
 )
+from t5suite.fine_tuner_answers import answer_rows
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.predictor import WrittenAnswer
+from t5suite.inference.settings import InputSettings
 from t5suite.tasks.formatters import FORMATTERS, Example
 from t5suite.tasks.tokenization import Lengths, tokenize_rows
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
@@ -106,6 +111,10 @@ class PromptTest(parameterized.TestCase):
         for room, text in ((whole, definition + example + question), (whole - 1, definition + question)):
             fitted = PromptEncoding(tokenizer, Lengths(room + rest, 8))
             self.assertEqual(fitted.rows(columns, task, "test")["input_ids"], encoding.prompts([text]))
+            answers = mock.Mock(return_value=[[WrittenAnswer("ho", None, truncated=False, num_tokens=2)]])
+            predictor = SimpleNamespace(encoding=fitted, writes=True, answers=answers)
+            answer_rows(predictor, InputSettings(task, fitted.lengths, 8), [row], DecodingSettings())
+            self.assertEqual(answers.call_args.args[0], encoding.prompts([text]))
 
 
 class EncoderTest(parameterized.TestCase):

@@ -231,8 +231,10 @@ class EvaluationTest(parameterized.TestCase):
         (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),
         (lambda predictions, targets: {"share": "half"}, "'share': 'half' is not a metric's name and number"),
         (lambda predictions, targets: {"a/b": 1.0}, "'a/b': 1.0 is not"),
-        (lambda predictions, targets: {"loss": 1.0}, "'loss' is a value of the evaluation's own"),
-        (lambda predictions, targets: {"average": 1.0}, "'average' is a value of the evaluation's own"),
+        *[
+            (lambda predictions, targets, name=name: {name: 1.0}, f"an evaluation has its own '{name}'.*another name")
+            for name in ("loss", "average", "invalid_rate", "truncated_rate")
+        ],
         (lambda predictions, targets: {"accuracy": 1.0}, "two metrics 'accuracy'"),
     )
     def test_what_is_no_metric_is_refused(self, function, message):

@@ -126,6 +126,9 @@ class RunDirectoryTest(parameterized.TestCase):
                 names_of_nan += [f"{part}.{name}"] if math.isnan(value) else []
         self.assertCountEqual(names_of_nan, ["tasks.similarity.pearson", "tasks.similarity.spearman", "averages.mini"])
         self.assertCountEqual([note.split()[0] for note in written["notes"]], names_of_nan)
+        reasons = [note.partition(" is not a number ")[2] for note in written["notes"]]
+        constants = "(a correlation of constants, or an answer of nan or inf)"
+        self.assertEqual(reasons, [constants, constants, "(a mean of scores of which one is not)"])
 
     def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
         lines = read_rows(self.directory / "metrics.jsonl")

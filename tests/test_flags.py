@@ -226,7 +226,7 @@ class BoundsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("adam_beta2", "0", "1"),
-        ("validation_split", "0.5", "1"), ("max_grad_norm", "inf", "nan"), ("max_steps", "-1", "-2"),
+        ("validation_split", "0.5", "1"), ("max_grad_norm", "0", "inf"), ("max_steps", "-1", "-2"),
         ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("num_samples", "0", "-1"),
         ("save_total_limit", "1", "0"), ("generation_max_length", "2", "1"), ("mixing_limit", "0.5", "inf"),
         ("max_input_tokens", "5", "0"), ("num_train_epochs", "0.001", "0"), ("block_size", "8", "7"),
@@ -247,6 +247,12 @@ class ErrorsTest(parameterized.TestCase):
         (["--eval_method", "genrate"], r"eval_method.*'genrate'.*did you mean generate"),
         (["--seed"], r"--seed: expected one argument"), (["--seed=-1"], "--seed -1: must be at least 0"),
         (["--lr", "1e-3"], "unknown flag --lr; here it is --learning_rate$"),
+        (["--gpu", "0"], "--gpu; here it is not needed: a GPU is found automatically; --use_cpu uses none$"),
+        (["--device", "cuda"], "--device; here it is not needed: a GPU is found automatically; --use_cpu uses none$"),
+        (["--cpu"], "--cpu; here it is --use_cpu$"),
+        (["--eval_every", "9"], "--eval_every; here it is --eval_strategy steps --eval_steps 500$"),
+        (["--scale_parameter", "True"], "here it is --optimizer adafactor --optim_args scale_parameter=True$"),
+        (["--lr_drop_threshold_mode", "abs"], "--lr_drop_threshold_mode; here it is not needed: it is absolute$"),
         (["--seed=1", "--max_length=9"], "here it is --max_source_length and --max_target_length$"),
         (["--optim", "adamm"], r"optim.*'adamm'.*did you mean"),
         (["--max_source_length=None"], r"--max_source_length cannot be None"), (["rte"], r"--config: no file 'rte'"),

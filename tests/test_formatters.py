@@ -398,6 +398,9 @@ class DprTest(parameterized.TestCase):
     def test_the_target_is_the_right_candidate_and_another_label_is_refused(self):
         for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>"), (None, "<unk>")):
             self.assertEqual(texts("super_glue", "dpr", self.row("So they fly.", "they", label))[0][1], expected)
+        numbers = {**self.row("So they fly.", "they", 1), "candidates": [7, 8]}
+        self.assertEqual(texts("super_glue", "dpr", numbers)[0][1], "8")
+        self.assertEqual(load_task("super_glue", "dpr").candidates(numbers), ["7", "8"])
         for label in (2, -2):
             with exits_with(65, "candidates"):
                 texts("super_glue", "dpr", self.row("So they fly.", "they", label))

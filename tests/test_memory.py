@@ -1,5 +1,6 @@
 """Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
 
+import contextlib
 import io
 import json
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import transformers
 from absl.testing import parameterized
 
 from benchmarks import memory as benchmark
+from t5suite.models.config_limits import check_length
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.rehearsal import LiveBytes, RehearsedStep, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
@@ -388,3 +390,28 @@ class SummaryTest(parameterized.TestCase):
     def test_bad_flags_are_named(self, argv, message):
         with exits_with(78, message):
             summary("--config_name", "mini", *argv) if "--config_name" not in argv else summary(*argv)
+
+
+class PositionsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("mpnet", {"pad_token_id": 0}, 18), ("camembert", {}, 18), ("bert", {}, 20), ("data2vec-text", {}, 18),
+        ("esm", {"pad_token_id": 1}, 18), ("ibert", {}, 18), ("lilt", {"hidden_size": 48}, 19),
+        ("longformer", {"attention_window": 4}, 18), ("luke", {"entity_vocab_size": 4}, 18), ("markuplm", {}, 19),
+        ("roberta", {}, 18), ("xmod", {"default_language": "en_XX"}, 18),
+    )  # fmt: skip
+    @pytest.mark.quick_cases(1)
+    def test_a_text_has_as_many_tokens_as_the_model_can_read(self, model_type, settings, longest):
+        """Some types count positions from the id after the padding id."""
+        config = transformers.AutoConfig.for_model(
+            model_type, **{**BERT, "vocab_size": 16, "max_position_embeddings": 20, **settings}
+        )
+        model = transformers.AutoModel.from_config(config).eval()
+        for length, is_read in ((longest, True), (longest + 1, False)):
+            ids = torch.full((1, length), 5)
+            with (
+                torch.no_grad(),
+                contextlib.nullcontext() if is_read else self.assertRaises((IndexError, RuntimeError)),
+            ):
+                model(input_ids=ids)
+            with contextlib.nullcontext() if is_read else exits_with(78, f"has positions for {longest} tokens"):
+                check_length(config, length, "--inputs_length")

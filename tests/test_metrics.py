@@ -176,9 +176,9 @@ class CorrelationTest(parameterized.TestCase):
 
     @parameterized.product(
         name=["pearson", "spearman"],
-        case=[([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([1.0, math.nan, 3.0], [1.0, 2.0, 3.0]), ([1.0], [2.0])],
+        case=[([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]), ([1.0, math.nan, 3.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, math.inf], [1.0, 2.0, 3.0]), ([1.0], [2.0])],
     )  # fmt: skip
-    def test_constants_nan_and_single_values_give_nan_without_a_warning(self, name, case):
+    def test_constants_infinite_numbers_nan_and_single_values_give_nan_without_a_warning(self, name, case):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             self.assertTrue(math.isnan(METRICS[name](*case)))

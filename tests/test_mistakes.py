@@ -63,6 +63,10 @@ BAD_INPUTS = [
     (f"{FINE} run.yaml", 78, "run.yaml:2: --max_steps -5: must be at least 1", {"run.yaml": "seed: 1\nmax_steps: -5\n"}),
     (f"{PRE} --corpus_weights 1 -1 --train_file a b", 78, "--corpus_weights -1: must be above 0", {}),
     (f"{PRE} --mean_span_length 0.5", 78, "--mean_span_length 0.5: must be at least 1", {}),
+    (f"{PRE} --streaming --train_file a.jsonl --max_steps -1 --dry_run", 78, "--max_steps -1: a stream has no end", {}),
+    (f"{PRE} --load_in_8bit", 78, "--load_in_8bit: pre-training trains the matrices", {}),
+    (f"{PRE} --load_in_4bit", 78, "--load_in_4bit: pre-training trains the matrices", {}),
+    (f"{FINE} --save_on_each_node True", 78, "--save_on_each_node True: all nodes share", {}),
     # Flags, and names in files, that stand twice
     (f"{FINE} --seed=1 ++seed=2", 78, "--seed is given twice: 1 and 2", {}),
     (f"{FINE} --load_best_model_at_end --no_load_best_model_at_end", 78, "given twice: .* and --no_load_best", {}),

@@ -29,7 +29,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.reports import cards
+from t5suite.reports import cards, learning_curves
 from t5suite.testing import example_row, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -551,6 +551,30 @@ class TextTest(parameterized.TestCase):
 
 
 class PictureTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (
+            ("train/loss", "eval/loss", "eval/pearson", "eval/neg_mean_absolute_error", "eval/share", "eval/average"),
+            {
+                "loss": ["training loss", "held-out loss"],
+                "points": ["pearson"],
+                "the targets' unit": ["neg_mean_absolute_error"],
+                "as its metric returns it": ["share"],
+            },
+        ),
+        (
+            ("eval/a/neg_mean_absolute_error", "eval/b/neg_mean_absolute_error", "eval/average"),
+            {"the targets' unit": ["a neg_mean_absolute_error", "b neg_mean_absolute_error"]},
+        ),
+        (("eval/a/accuracy", "eval/b/f1", "eval/average"), {"points": ["a accuracy", "b f1", "average"]}),
+        (
+            ("train/loss", "eval/loss", "eval/nll", "eval/accuracy"),
+            {"nats a target token": ["training loss", "held-out NLL"], "points": ["accuracy"]},
+        ),
+    )
+    def test_curves_of_one_unit_share_axes(self, names, expected):
+        panels = learning_curves.card_panels({name: [[1, 0.5], [2, 0.7]] for name in names})
+        self.assertEqual({unit: [*lines] for unit, lines in panels.items()}, expected)
+
     @pytest.mark.pictures
     @pytest.mark.slow
     def test_the_card_shows_the_picture_that_is_there(self):

@@ -338,8 +338,16 @@ class ServiceTest(parameterized.TestCase):
         for larger in ({"rows": ["a"] * 3}, {"max_new_tokens": 10}, {"num_beams": 4}, drawn):
             with self.assertRaises(DataError):
                 service.job_of_rows(PredictBody(**{**largest, **larger}))
-        with self.assertRaisesRegex(DataError, "max_tokens 5: from 1 to 4"):
-            self.service(new_tokens=4).job_of_completion(CompletionBody(prompt="a"))
+        with self.assertRaisesRegex(DataError, "max_tokens 10: from 1 to 9"):
+            service.job_of_completion(CompletionBody(prompt="a", max_tokens=10))
+
+    def test_a_request_that_names_no_length_is_answered_within_the_limit(self):
+        service = self.service(new_tokens=4)
+        self.assertEqual(service.job_of_completion(CompletionBody(prompt="a")).max_new_tokens, 4)
+        self.assertEqual(service.job_of_rows(PredictBody(rows=["a"])).max_new_tokens, 4)
+        self.assertEqual(service.job_of_rows(PredictBody(rows=["a"], labels=["a", "b"])).labels, ["a", "b"])
+        with self.assertRaisesRegex(DataError, "min_new_tokens 5: 4 at most"):
+            service.job_of_rows(PredictBody(rows=["a"], min_new_tokens=5))
 
     @parameterized.parameters(
         ("ONNX files", {"num_beams": 2}), ("ONNX files", {"scores": True}), ("CTranslate2's files", {"do_sample": True}),
@@ -468,7 +476,7 @@ class HostsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("127.0.0.1", None, None, {"localhost", "127.0.0.1", "::1"}),
         ("127.0.0.1", None, "key", {"localhost", "127.0.0.1", "::1"}),
-        ("127.0.0.2", "a.lab,b.lab", "key", {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a.lab", "b.lab"}),
+        ("127.0.0.2", " a.lab, b.lab,", "key", {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a.lab", "b.lab"}),
         ("0.0.0.0", None, "key", None),
         ("0.0.0.0", "", "key", None),
         ("0.0.0.0", "a.lab", "key", {"localhost", "127.0.0.1", "::1", "0.0.0.0", "a.lab"}),

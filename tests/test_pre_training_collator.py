@@ -12,6 +12,7 @@ from benchmarks import collator as collator_benchmark
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
 from t5suite.data.objectives import MASK_UNITS, OBJECTIVES, datum_rng, span_lengths
 from t5suite.testing import exits_with
+from t5suite.training.pre_training_collators import seq2seq_collator
 
 SENTINELS = list(range(32099, 31999, -1))
 EOS, START = 1, 7
@@ -308,3 +309,21 @@ class CausalTest(parameterized.TestCase):
 
     def test_an_empty_batch_counts_for_nothing(self):
         self.assertTrue(CausalLMCollator(8)([])["labels"].eq(-100).all())
+
+
+class BytesTest(parameterized.TestCase):
+    """Bytes do not show where a word begins."""
+
+    @parameterized.parameters("token", "span")
+    def test_units_that_need_no_words_are_hidden(self, mask_units):
+        collator = seq2seq_collator("unit_denoising", transformers.ByT5Tokenizer(), 32, mask_units=mask_units)
+        self.assertIsNone(collator.word_start_V)
+
+    @parameterized.parameters(
+        ("unit_denoising", {}, "use --mask_units token"),
+        ("unit_denoising", {"mask_units": "word"}, "use --mask_units token"),
+        ("sentence_deshuffling", {}, "--objective sentence_deshuffling needs it; choose another"),
+    )
+    def test_what_needs_words_is_refused_with_a_remedy(self, objective, settings, remedy):
+        with exits_with(78, f"do not show where a word begins .*: {remedy}"):
+            seq2seq_collator(objective, transformers.ByT5Tokenizer(), 32, **settings)

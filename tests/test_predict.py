@@ -619,7 +619,16 @@ class RowsTest(parameterized.TestCase):
         ('{"sentence": "a"}', "--raw", "rows.jsonl:1: the row has no one of inputs, input"),
         ('{"text": "a"}', "", "rows.jsonl:1: the row has neither sentence nor"),
         ('{"inputs": 3}', "--raw", "rows.jsonl:1: column 'inputs' holds 3"),
-        ('{"input": "a", "inputs": "b"}', "--raw", "rows.jsonl:1: .*one of"),
+        (
+            '{"input": "a", "inputs": "b"}',
+            "--raw",
+            "rows.jsonl:1: the row has a text in each of inputs and input; give one",
+        ),
+        (
+            '{"sentence": "So they fly.", "pronoun": "they", "candidates": []}',
+            "--benchmark super_glue --dataset_name dpr --labels",
+            "rows.jsonl:1: column 'candidates' holds no candidate",
+        ),
         ('"a"', "--benchmark glue --dataset_name mnli", "rows.jsonl:1: .*reads 2 columns.*--raw"),
         ('{"sentence": null}', "", "rows.jsonl:1: column 'sentence'"),
         ('"a"\n\n1', "", "rows.jsonl:3: expected"),

@@ -252,6 +252,15 @@ class CommandTest(parameterized.TestCase):
             (line,) = answers(flags, str(length), rows=rows)
             self.assertEqual(line["inputs"], task.examples(row, "validation", fits)[0].inputs)
             self.assertEqual(line["inputs"].count("Positive Example"), num_shown, length)
+        # A decoder-only model reads a separator, too.
+        one_shown, none_shown = (
+            task.examples(row, "validation", lambda text, most=most: text.count("Positive Example") <= most)[0].inputs
+            for most in (1, 0)
+        )
+        whole = sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in (one_shown, "\nanswer:"))
+        for length, text in ((whole, one_shown), (whole - 1, none_shown)):
+            (line,) = answers(flags, str(length), rows=rows, family="causal")
+            self.assertEqual(line["inputs"], text)
 
 
 class TrainedModelTest(parameterized.TestCase):

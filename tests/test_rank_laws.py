@@ -735,6 +735,26 @@ class CommitTest(parameterized.TestCase):
         self.assertEqual([type(error) for error in by_rank], [CheckpointError] * world_size)
         self.assertEqual(list(directory.iterdir()), [])
 
+    def test_no_rank_gathers_the_optimizer_s_state_if_the_model_cannot_be_written(self):
+        directory = folder()
+
+        def write_model(target):
+            if Ranks.of_process().is_main:
+                raise OSError(28, "No space left on device")
+
+        def commit():
+            ranks = Ranks.of_process()
+            trainer = SimpleNamespace(ranks=ranks, write_model=write_model)
+            trainer.is_deepspeed_enabled = False
+            trainer.args = SimpleNamespace(save_only_model=False)
+            trainer.checkpoints = SimpleNamespace(write_optimizer=lambda *args: self.fail("rank 0 is waited for"))
+            trainer.optimizer = trainer.lr_scheduler = None
+            return commit_checkpoint(directory, 4, functools.partial(SuiteTrainer.write_checkpoint, trainer), ranks)
+
+        by_rank = outcomes(2, commit)
+        self.assertEqual([type(error) for error in by_rank], [CheckpointError] * 2)
+        self.assertEqual([str(error).count("No space left") for error in by_rank], [1, 1])
+
     def test_another_run_s_checkpoint_of_the_same_step_is_set_aside_and_the_run_s_own_replaced(self):
         directory = folder()
         for text, run_id in (("first", "a"), ("second", "a"), ("third", "b"), ("fourth", "a")):

@@ -272,9 +272,15 @@ class StepFlopsTest(parameterized.TestCase):
 
 
 class PeakTest(absltest.TestCase):
-    def test_known_and_unknown(self):
-        peaks = {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A10": 125e12, "NVIDIA A10G": 70e12}
-        peaks["AMD Instinct MI250X"] = 191.5e12  # one of its two dies
+    def test_a_card_has_its_own_peak_and_an_unknown_one_none(self):
+        peaks = {"NVIDIA A100-SXM4-80GB": 312e12, "NVIDIA A100 80GB PCIe": 312e12, "NVIDIA A10": 125e12}
+        peaks |= {"NVIDIA A10G": 70e12, "NVIDIA A40": 150e12, "NVIDIA L40S": 362e12, "NVIDIA L4": 121e12}
+        peaks |= {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12}
+        peaks |= {"NVIDIA GH200 480GB": 989e12, "NVIDIA H200": 989e12, "NVIDIA GB200": 2500e12, "NVIDIA B200": 2250e12}
+        peaks |= {"Tesla V100-SXM2-16GB": 125e12, "Tesla T4": 65e12, "NVIDIA RTX A6000": 155e12}
+        peaks |= {"AMD Instinct MI250X": 191.5e12, "AMD Instinct MI250": 181e12}  # one of two dies
+        for name in ("RTX A4000", "RTX A1000", "T400 4GB", "GeForce RTX 3090 Ti", "GeForce RTX 4090 Laptop GPU"):
+            peaks[f"NVIDIA {name}"] = None
         for name, peak in peaks.items():
             with mock.patch("torch.cuda.get_device_name", return_value=name):
                 self.assertEqual(counting.peak_flops(torch.device("cuda")), peak)

@@ -407,6 +407,9 @@ BAD_ENTRIES = [
     ({"metric_to_optimize": None}, "metric_to_optimize is empty"),
     ({"metric_to_optimize": "average", "metric_names": []}, "metric_to_optimize is 'average'"),
     ({"metric_names": ["grouped_exact_match"]}, "group_by"), ({"metric_names": ["gender_parity"]}, "group_by"),
+    ({"metric_names": ["mean_3class_f1"]}, "exactly three labels, and there are 2; f1_macro"),
+    ({"labels": None, "metric_names": ["mine"], "metric_functions": {"mine": "mean_3class_f1"}},
+     "exactly three labels, and there are 0; f1_macro"),
     ({"formatter": "colums"}, "formatter 'colums'.*columns"), ({"target": "nearest"}, "target 'nearest'"),
     ({"postprocess": "verdict"}, "postprocess 'verdict'"), ({"splits": ["train"]}, "splits must be a table"),
     ({"splits": {}}, "splits must be a table"), ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
@@ -430,6 +433,7 @@ BAD_ENTRIES = [
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
     {"splits": {"train": ["a"], "validation": ["b", "c"]}},
+    {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
     *[{"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson", "target_decimals": n} for n in (0, 20)],
 ]  # fmt: skip

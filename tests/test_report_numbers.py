@@ -244,7 +244,7 @@ class RunTablesTest(parameterized.TestCase):
             (run / "manifest.json").write_text(json.dumps({**manifest, "scored": scored}))
             ((row,),) = terminal_tables(cli_output("report", run, "--format", "none"))
             self.assertEqual(row["notes"], f"{mark}subset")
-            (row,) = reported(run).page.tables["In points (nll: nats per token)"]
+            (row,) = reported(run).page.tables["In points"]
             self.assertEqual(row["Notes"], f"{mark}subset")
 
     def test_runs_that_cover_a_benchmark_have_its_average(self):
@@ -281,7 +281,7 @@ class RunTablesTest(parameterized.TestCase):
             write_rows(run / "metrics.jsonl", curve_lines(1, {"accuracy": accuracies[name]}))
             runs.append(run)
         report = reported(*runs)
-        table = report.page.tables["In points (nll: nats per token)"]
+        table = report.page.tables["In points"]
         self.assertEqual(
             [(row["Task"], row["Invalid %"]) for row in table], [("glue/rte", "2.0"), ("super_glue/rte", "40.0")]
         )

@@ -15,7 +15,15 @@ import lxml.html
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from report_runs import Reported, figures_instead_of_pixels, make_pre_training_run, make_run, reported, written
+from report_runs import (
+    Reported,
+    curve_lines,
+    figures_instead_of_pixels,
+    make_pre_training_run,
+    make_run,
+    reported,
+    written,
+)
 from shown_tables import markdown_tables
 from support import folder, start_browser
 
@@ -115,7 +123,24 @@ class NumbersTest(parameterized.TestCase):
         scores = {"sst2": {"accuracy": 50.0, "invalid_rate": 2.0, "mine": 7.0}}
         runs = [scored_run("sst2", {}, seed, scores=scores) for seed in (1, 2)]
         rows = Page(reported(*runs).html).tables["Every run"][1:]
-        self.assertEqual([(row[2][0], row[3][0]) for row in rows], [("accuracy", "50.0"), ("mine", "7.0")] * 2)
+        self.assertEqual([(row[2][0], row[3][0]) for row in rows], [("accuracy", "50.0"), ("mine", "7")] * 2)
+
+    def test_values_that_are_no_points_have_their_unit_digits_and_axes(self):
+        scores = {"pearson": 85.3, "neg_mean_absolute_error": -0.00345, "word_share": 0.8712}
+        run = scored_run("prices", {}, scores={"prices": scores})
+        write_rows(run / "metrics.jsonl", curve_lines(1, scores))
+        report = reported(run)
+        units = {"pearson": "points", "neg_mean_absolute_error": "the targets' unit",
+                 "word_share": "as its metric returns it"}  # fmt: skip
+        others = "; ".join(f"{name}: {unit}" for name, unit in units.items() if unit != "points")
+        rows = report.page.tables[f"In points ({others})"]
+        self.assertEqual([row["Mean"] for row in rows], ["85.3", "-0.00345", "0.8712"])
+        self.assertEqual([report.page.headline[f"prices {name}"] for name in units], ["85.3", "-0.00345", "0.8712"])
+        labels = [label.get_text() for label in report.figures["scores"].axes[0].get_yticklabels()]
+        self.assertEqual(labels, ["prices pearson"])
+        for name, unit in units.items():
+            (axes,) = report.figures[f"curve-prices-{name}"].axes
+            self.assertEqual(axes.get_ylabel(), unit)
 
     def test_a_score_s_label_names_its_setting_only_beside_another_setting_s(self):
         labels = [label.get_text() for label in whole_report().figures["scores"].axes[0].get_yticklabels()]
@@ -187,6 +212,19 @@ class NumbersTest(parameterized.TestCase):
         self.assertLen(curves, 4)
         np.testing.assert_allclose(curves[-1], (curves[0] + curves[1]) / 2)
 
+    def test_averages_of_other_tasks_are_no_seeds_of_each_other(self):
+        runs = []
+        for seed, tasks, average in ((1, "cola,rte", 70.0), (2, "rte, cola", 74.0), (3, "sst2,mrpc", 90.0)):
+            runs.append(scored_run(tasks, {}, seed, scores={"rte": {"accuracy": average}},
+                                   averages={"average": average}))  # fmt: skip
+        report = reported(*runs)
+        titles = ["average of glue/cola,rte", "average of glue/mrpc,sst2"]
+        averages = [(row["Task"], row["Mean"], row["Runs"]) for row in report.page.tables["Means of tasks, in points"]]
+        self.assertEqual(averages, [(titles[0], "72.0", "2"), (titles[1], "90.0", "1")])
+        self.assertEqual([report.page.headline[title] for title in titles], ["72.0", "90.0"])
+        alike = reported(*runs[:2]).page
+        self.assertEqual(alike.headline["average"], "72.0")
+
     def test_every_number_stands_under_its_heading(self):
         """One row of numbers that all differ, and that of its average."""
         tasks = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli_matched", "mnli_mismatched", "qnli", "rte")
@@ -213,7 +251,7 @@ class NumbersTest(parameterized.TestCase):
                 self.assertContainsSubset(expected.items(), of_task.items())
 
 
-SCORES = "In points (nll: nats per token)"
+SCORES = "In points"
 
 
 class SafetyTest(parameterized.TestCase):

@@ -6,12 +6,14 @@ import functools
 import io
 import itertools
 import json
+import shutil
 import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import accelerate.utils
 import numpy as np
 import pytest
 import torch
@@ -26,14 +28,18 @@ from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import Mixing
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
+from t5suite.run_steps import StartRecord
+from t5suite.runs.directory import Run
 from t5suite.testing import exits_with, read_rows, tiny_trainer
-from t5suite.training.checkpoints import resuming, starts
+from t5suite.training.checkpoints import restoring, resuming, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.restoring import (
     check_start,
     load_schedule,
     load_state,
     restore_attributes,
+    restore_deepspeed,
+    restore_optimization,
     restore_random_numbers,
     saved_progress,
     state_at_start,
@@ -333,19 +339,90 @@ class SeenTest(parameterized.TestCase):
 
 class RestoringTest(parameterized.TestCase):
     def test_a_schedule_that_is_no_function_of_the_step_goes_on_with_its_rates(self):
-        """Three losses without progress have divided both rates by 4."""
+        """Three losses without progress have divided both rates by 4; the flags now say by 2."""
         groups = lambda rate: [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * part} for part in (1, 10)]
         optimizer = torch.optim.SGD(groups(0.8))
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.25, patience=1)
         for _ in range(3):
             schedule.step(1.0)
         later = torch.optim.SGD(groups(0.5))
-        going_on = torch.optim.lr_scheduler.ReduceLROnPlateau(later, factor=0.25, patience=1)
-        load_schedule(going_on, later, schedule.state_dict())
+        going_on = torch.optim.lr_scheduler.ReduceLROnPlateau(later, factor=0.5, patience=1)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_schedule(going_on, later, schedule.state_dict(), num_steps=12)
+        self.assertRegex(logs.output[0], "goes on at 0.2, .*--learning_rate, 0.5, add schedule")
         self.assertEqual([group["lr"] for group in later.param_groups], [0.2, 2.0])
         for _ in range(2):
             going_on.step(1.0)
-        self.assertEqual([group["lr"] for group in later.param_groups], [0.05, 0.5])
+        self.assertEqual([group["lr"] for group in later.param_groups], [0.1, 1.0])
+
+    def checkpoint_of(self, optimizer, schedule) -> Path:
+        """What stands for a checkpoint of step 4: the states of optimizer and schedule."""
+        checkpoint = folder() / "checkpoint-4"
+        checkpoint.mkdir()
+        torch.save(optimizer.state_dict(), checkpoint / "optimizer.pt")
+        torch.save(schedule.state_dict(), checkpoint / "scheduler.pt")
+        return checkpoint
+
+    def test_between_schedules_that_count_steps_and_evaluations_the_step_alone_goes_on(self):
+        """Two evaluations lie before step 4 of 8."""
+        optimizer_of = lambda rate: torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate, momentum=0.9)
+        linear = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 8)
+        watching = torch.optim.lr_scheduler.ReduceLROnPlateau
+        saved = optimizer_of(0.8)
+        watcher = watching(saved)
+        for loss in (3.0, 2.0):
+            watcher.step(loss)
+        before = self.checkpoint_of(saved, watcher)
+        optimizer = optimizer_of(0.5)
+        schedule = linear(optimizer)
+        restore_optimization(Start(before, restart=True), optimizer, schedule, None, fsdp=False)
+        group = optimizer.param_groups[0]
+        self.assertEqual((schedule.last_epoch, group["lr"], group["initial_lr"]), (4, 0.25, 0.5))
+        before = self.checkpoint_of(optimizer, schedule)
+        optimizer = optimizer_of(0.3)
+        watcher = watching(optimizer)
+        restore_optimization(Start(before, restart=True), optimizer, watcher, None, fsdp=False)
+        group = optimizer.param_groups[0]
+        self.assertEqual((watcher.last_epoch, group["lr"], group.get("initial_lr")), (0, 0.3, None))
+
+    def test_a_restart_follows_the_flags_under_deepspeed_as_without(self):
+        """DeepSpeed loads the groups' settings, and the norm to clip at, with the moments."""
+        if not hasattr(accelerate.utils, "DeepSpeedSchedulerWrapper"):
+            self.skipTest("DeepSpeed is not installed")
+
+        def made(rate, decay, norm):
+            optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=rate, weight_decay=decay)
+            optimizer.clip_grad = norm
+            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+
+        saved, schedule = made(0.8, 0.1, 1.0)
+        for _ in range(4):
+            saved.step()
+            schedule.step()
+        checkpoint = self.checkpoint_of(saved, schedule)
+
+        def load(engine, *args, **kwargs):
+            engine.optimizer.load_state_dict(saved.state_dict())
+            engine.optimizer.clip_grad = saved.clip_grad
+
+        def settings_under_deepspeed(start, is_deepspeeds_schedule=False):
+            optimizer, schedule = made(0.5, 0.2, 3.0)
+            engine = SimpleNamespace(module=torch.nn.Linear(1, 1), optimizer=optimizer)
+            if is_deepspeeds_schedule:
+                schedule = accelerate.utils.DeepSpeedSchedulerWrapper(schedule, optimizer)
+            with mock.patch.object(restoring, "deepspeed_load_checkpoint", load):
+                restore_deepspeed(start, engine, schedule)
+            return {**optimizer.state_dict()["param_groups"][0], "norm": optimizer.clip_grad}
+
+        for restart, rate, decay, norm in ((False, 0.16, 0.1, 1.0), (True, 0.1, 0.2, 3.0)):
+            start = Start(checkpoint, restart=restart)
+            plain, plain_schedule = made(0.5, 0.2, norm)
+            restore_optimization(start, plain, plain_schedule, None, fsdp=False)
+            settings = settings_under_deepspeed(start)
+            self.assertEqual(settings, {**plain.state_dict()["param_groups"][0], "norm": norm})
+            self.assertEqual((round(settings["lr"], 9), settings["weight_decay"]), (rate, decay))
+        settings = settings_under_deepspeed(start, is_deepspeeds_schedule=True)
+        self.assertEqual((round(settings["lr"], 9), settings["weight_decay"]), (0.16, 0.2))
 
     def test_a_rank_that_the_checkpoint_does_not_have_draws_numbers_of_its_own(self):
         checkpoint = folder()
@@ -627,7 +704,7 @@ class StartTest(parameterized.TestCase):
             ("schedule",): (5, 40, 5, "schedule"), ("step", "schedule", "data"): (0, 0, 0, "data,schedule,step"),
         }  # fmt: skip
         for reset, numbers in expected.items():
-            start = Start(path, frozenset(reset), position=position)
+            start = Start(path, frozenset(reset), position=position, of_this_run=True)
             counted = (start.step, start.examples_seen(21, 8), start.schedule_start, start.parts_reset)
             self.assertEqual(counted, numbers, reset)
         of_stock = Start(path)
@@ -637,6 +714,58 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(
             (fresh.step, fresh.examples_seen(21, 8), fresh.schedule_start, fresh.parts_reset), (0, 0, 0, "")
         )
+
+    @parameterized.parameters("s", "other")
+    def test_a_run_goes_on_from_an_older_checkpoint_of_its_own_once_and_sets_later_ones_aside(self, settings):
+        run = folder() / "run"
+        older = self.files_of(run, 300)
+        self.files_of(run, 400)
+        record = Run(run, {"run_id": "a"})
+
+        def chosen(settings, resume=str(older), reset=None):
+            restarts = record.manifest.get("restarts", [])
+            return choose_start(run, resume, reset, run_id="a", fingerprint=settings, restarts=restarts)
+
+        for left in (["left-checkpoint-400"], ["left-checkpoint-400", "left-checkpoint-400-2"]):
+            start = chosen(settings)
+            self.assertEqual(start.checkpoint, older)
+            StartRecord(record, start).on_train_begin(None, SimpleNamespace(max_steps=500), None)
+            names = sorted(path.name for path in run.iterdir())
+            self.assertEqual(names, ["checkpoint-300", *left, "manifest.json"])
+            later = self.files_of(run, 400, settings=settings)
+            self.assertEqual(chosen(settings).checkpoint, later)
+            settings += "+"
+        for reset, resume in ((None, "auto"), ("data", "auto")):
+            self.assertEqual(chosen(settings, resume, reset).checkpoint, later)
+        settings = settings.removesuffix("+")
+        self.assertEqual(chosen(settings, reset="data").checkpoint, older)
+        shutil.rmtree(older)
+        self.assertEqual(chosen(settings).checkpoint, later, "rotation has deleted the one that the command names")
+
+    def test_a_reset_is_done_again_by_a_command_with_other_settings_and_where_nothing_of_the_kind_was_saved(self):
+        run, elsewhere = folder() / "run", folder() / "checkpoint-9"
+        checkpoint = self.files_of(run, 4)
+
+        def chosen(settings, reset, resume="auto", position="schedule"):
+            content = json.dumps({"examples": 32, "reset": position})
+            (checkpoint / "position.json").write_text(content)
+            write_manifest(checkpoint, run_id="a", details={"settings": "s"})
+            start = choose_start(run, resume, reset, run_id="a", fingerprint=settings)
+            return sorted(start.reset), start.parts_reset
+
+        self.assertEqual(chosen("s", "schedule"), ([], "schedule"))
+        self.assertEqual(chosen("other", "schedule"), (["schedule"], "schedule"))
+        self.assertEqual(
+            chosen("other", "schedule", str(elsewhere)), ([], "schedule"), "it was reset at that beginning"
+        )
+        self.assertEqual(
+            choose_start(folder(), str(checkpoint)).parts_reset, "", "the other run was reset, not this one"
+        )
+        (checkpoint / "optimizer.pt").unlink()
+        parts = "data,optimizer,schedule"
+        self.assertEqual(chosen("s", parts, position=parts), (["optimizer", "schedule"], parts))
+        start = choose_start(run, "auto", parts, run_id="a", fingerprint="s")
+        check_start(start, total_steps=4, deepspeed=False, fsdp=False, world_size=1)
 
     def test_in_its_own_directory_a_run_is_reset_once(self):
         run = folder()

@@ -1,6 +1,7 @@
 """The sequence of a run: which libraries' paths its ranks use, which kernels of torch, and which flags do nothing."""
 
 import re
+import signal
 import tempfile
 from types import SimpleNamespace
 from unittest import mock
@@ -9,7 +10,7 @@ import torch
 from absl.testing import parameterized
 
 from t5suite.testing import exits_with, tiny_trainer
-from t5suite.training import process_setup, run_directory
+from t5suite.training import model_setup, process_setup, run_directory
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import (
     FINE_TUNING_ARGUMENTS,
@@ -141,15 +142,40 @@ class IdleFlagsTest(parameterized.TestCase):
             "--dataloader_multiprocessing_context spawn --dataloader_in_order False --length_column_name size "
             "--label_names target --remove_unused_columns False --include_for_metrics loss "
             "--eval_do_concat_batches False --eval_use_gather_object True --do_train False --do_eval False "
+            "--enable_jit_checkpoint True --logging_nan_inf_filter True --project p --trackio_bucket_id b "
+            "--trackio_static_space_id s --accelerator_config {'even_batches':False} --hub_model_id h --hub_revision r "
+            "--hub_strategy end --wandb_project w --experiment_name x --aim_repo a "
         )
         for words, expected in (
             (idle, re.findall("--(?!dataloader_num)([a-z_]+)", idle)),
             ("--do_train --do_eval", []),
+            ("--accelerator_config {'gradient_accumulation_kwargs':{'sync_each_batch':True}}", []),
+            ("--report_to tensorboard --wandb_project w --experiment_name x --aim_repo a", ["aim_repo"]),
         ):
             arguments = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *words.split(), *others.split()])
             plan = SimpleNamespace(train=[1], sources={})
             idle_flags = warn_of_idle_flags(changed_settings(arguments), plan, trains=True, predicts=False)
             self.assertCountEqual(idle_flags, expected)
+
+    def test_sigterm_is_left_to_the_suite(self):
+        handler = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, handler)
+        trainer = tiny_trainer(enable_jit_checkpoint=True)
+        self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+        self.assertFalse(trainer.args.enable_jit_checkpoint)
+
+    @parameterized.parameters(
+        ({"config_name": "mini"}, ["INFO:t5suite.training.run:model: random weights (--config_name mini)"]),
+        ({"from_scratch": True}, ["INFO:t5suite.training.run:model: random weights (--from_scratch)"]),
+        ({"config_name": "mini", "init_checkpoint": "w.bin"}, []),
+        ({"model_name_or_path": "google/t5-v1_1-small"}, []),
+    )
+    def test_random_weights_that_a_flag_asks_for_are_named(self, flags, expected):
+        no_flags = {"config_name": None, "from_scratch": False, "init_checkpoint": None}
+        with self.assertLogs("t5suite", "INFO") as logs:
+            model_setup.logger.info("begun")
+            model_setup.note_random_weights(SimpleNamespace(**no_flags | flags))
+        self.assertEqual(logs.output[1:], expected)
 
     @parameterized.parameters("bf16_full_eval", "fp16_full_eval")
     def test_a_model_is_placed_though_an_evaluation_was_asked_for_in_half_precision(self, name):

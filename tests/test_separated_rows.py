@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import zipfile
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -13,8 +14,12 @@ import pytest
 from absl.testing import parameterized
 from support import folder
 
+from t5suite.data.corpora.readers import text_suffix
 from t5suite.data.rows import separated
+from t5suite.data.rows.files import format_by_name, table_rows
 from t5suite.data.rows.separated import CANDIDATES, delimiter_by_flag, separated_rows
+from t5suite.inference.rows import kind_of_file
+from t5suite.launch.row_formats import format_of_files
 from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_run
 
 COLUMNS = {"text_column": "text", "target_column": "label"}
@@ -30,6 +35,23 @@ def csv_bytes(records, **dialect) -> bytes:
 def rows_of(content: bytes, kind: str = "csv", delimiter: str | None = None) -> list[dict]:
     lines = io.BytesIO(content)
     return [row for _, row in separated_rows(lines, "rows.csv", kind, delimiter)]
+
+
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("rows.CSV", "csv"), ("Rows.Tab.GZ", "tsv"), ("ROWS.JSONL", "jsonl"), ("a.Parquet", "parquet")
+    )  # fmt: skip
+    def test_an_ending_in_capital_letters_says_the_same(self, name, kind):
+        self.assertEqual(kind_of_file(name), kind)
+        self.assertEqual(format_by_name(name), kind)
+        self.assertEqual(format_of_files({"train_file": name, "text_column": "text"}), kind)
+        if kind in ("jsonl", "parquet"):
+            self.assertEqual(text_suffix(Path(name)), f".{kind}")
+
+    def test_a_packed_file_in_capital_letters_is_unpacked(self):
+        path = folder() / "ROWS.CSV.GZ"
+        path.write_bytes(gzip.compress(b"text\nIt rains.\n"))
+        self.assertEqual([row for _, row in table_rows(path, "csv")], [{"text": "It rains."}])
 
 
 class DelimiterTest(parameterized.TestCase):

@@ -128,6 +128,14 @@ class ShardedTest(parameterized.TestCase):
         self.assertTrue(found["resumed_course"], "other losses than without the restart")
 
     @parameterized.parameters(*MODES)
+    def test_a_run_that_goes_on_with_other_flags_follows_them_as_a_single_process_does(self, mode):
+        found, expected = self.report(mode)["changed_course"], alone()["changed_course"]
+        self.assertEqual(found["learning_rate"], expected["learning_rate"])
+        self.assert_near(found["loss"], expected["loss"], 10 * RELATIVE)
+        after_checkpoint = slice(sharded_worker.SAVED_AT, None)
+        self.assertNotEqual(expected["learning_rate"][after_checkpoint], alone()["learning_rate"][after_checkpoint])
+
+    @parameterized.parameters(*MODES)
     def test_a_request_to_one_rank_stops_all_with_one_checkpoint_and_changes_nothing(self, mode):
         found = self.report(mode)
         self.assertEqual(found["stopped_at"], alone()["stopped_at"])

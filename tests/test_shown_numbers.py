@@ -41,7 +41,7 @@ import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.testing import cli_output, read_rows, tiny_run
 
-SCORES, EVERY_RUN = "In points (nll: nats per token)", "Every run"
+SCORES, EVERY_RUN = "In points", "Every run"
 
 
 def printed(call, *arguments) -> str:
@@ -425,9 +425,9 @@ class CardTest(ShownTest):
         expected = {("points", label): points[f"eval/{label.replace(' ', '/')}"]
                     for label in scores if f"eval/{label.replace(' ', '/')}" in points}  # fmt: skip
         expected["points", "average"] = points.get("eval/average")
-        expected |= {("nats per token", f"{task} held-out loss"): points[f"eval/{task}/loss"]
+        expected |= {("loss", f"{task} held-out loss"): points[f"eval/{task}/loss"]
                      for task in self.results["tasks"]}  # fmt: skip
-        expected["nats per token", "training loss"] = points["train/loss"]
+        expected["loss", "training loss"] = points["train/loss"]
         self.assertLen(points["train/loss"], 4)
         self.assertEqual(shown, {key: line for key, line in expected.items() if line})
 
@@ -475,7 +475,7 @@ class CurvesTest(ShownTest):
             points = [points_of(run, name) for run in (first, second, other)]
             self.assertEqual(lines_of(axes), [*points, mean_points(*points[:2])], title)
             self.assertEqual(axes.get_xlabel(), "update")
-            unit = "%" if name.endswith("rate") else "nats per token" if name.endswith("loss") else "points"
+            unit = "%" if name.endswith("rate") else "loss" if name.endswith("loss") else "points"
             self.assertEqual(axes.get_ylabel(), unit)
 
     def test_a_setting_has_one_colour_and_dash_in_every_plot(self):

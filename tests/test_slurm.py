@@ -152,6 +152,7 @@ class RenderingTest(parameterized.TestCase):
     @parameterized.parameters(
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
+        (["pre_train", "--", "accelerate"], "pre_train --nodes 2: .* torchrun starts it; .*or give --nodes 1"),
         (["fine_tune", "--log_dir", "a b", "--", "x"], "--log_dir 'a b': an #SBATCH line takes letters"),
         (["fine_tune", "--env", "1A=2", "--", "x"], "--env '1A=2': must be NAME=VALUE"),
         (["fine_tune", "--env", "HOME", "--", "x"], "--env 'HOME': must be NAME=VALUE"),

@@ -30,6 +30,7 @@ from t5suite.data.streams.sources import FileSource, HubSource, open_source
 from t5suite.data.streams.virtual_streams import VirtualStream
 from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.checkpoints.data_positions import StreamSource
+from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_streams import StreamedText
 from t5suite.training.pre_training_text import TextSettings
 
@@ -553,6 +554,37 @@ class HeldOutTest(parameterized.TestCase):
             encoded = tokenizer(held_out, add_special_tokens=False)["input_ids"]
             ids.append(list(itertools.chain.from_iterable(encoded)))
         self.assertEqual([row.tolist() for row in rows], [ids[0][:20], ids[1][:10], ids[2][:5]])
+
+    def test_held_out_text_is_encoded_and_joined_as_the_text_that_is_trained_on(self):
+        """By the stream's encoder; a document without tokens has no end, either."""
+        source = FileSource(written(["12 13", "nothing", "14"], "a.txt"))
+        settings = TextSettings(source.options, validation_fraction=1.0, document_separator="eos")
+        encoder = mock.Mock(return_value=NumberEncoder())
+        with mock.patch("t5suite.training.pre_training_streams.stream_encoder", encoder):
+            rows = StreamedText([source], (1,), settings).held_out_tokens(tiny_tokenizer(), 1, block_length=9)
+        self.assertEqual([row.tolist() for row in rows], [[12, 13, 1, 14, 1]])
+        documents = StreamDocuments(source, NumberEncoder(), StreamSettings((8,), separator_id=1), Share(0, 1))
+        trained_on = [next(documents)[1].tolist() for _ in range(4)]
+        self.assertCountEqual(trained_on, [[12, 13, 1], [14, 1]] * 2)
+
+    def test_a_tokenizer_without_an_end_ends_no_document(self):
+        source = FileSource(written(["1 2"], "a.txt"))
+        endless = SimpleNamespace(eos_token=None, eos_token_id=None, name_or_path="endless")
+        with exits_with(78, "--document_separator eos: endless has no end token"):
+            StreamedText([source], (1,), TextSettings(source.options, document_separator="eos")).separator_id(endless)
+        self.assertIsNone(StreamedText([source], (1,), TextSettings(source.options)).separator_id(endless))
+
+    def test_a_changed_validation_file_is_tokenized_anew_before_the_first_step(self):
+        path = written(["a king"], "held_out.txt")
+        source = FileSource(written(["a boat"], "a.txt"))
+        text = StreamedText([source], (1,), TextSettings(source.options, validation_files=[str(path)]))
+        collator = SimpleNamespace(tokens_lengths=[4], weights=[1.0])
+        args = SimpleNamespace(output_dir=str(folder()), allow_changed=None)
+        directory = folder() / "corpus"
+        for count in (9, 90):
+            path.write_text("a king\n" * count)
+            described, _ = held_out_of_stream(args, text, tiny_tokenizer(), directory, collator, SCORE_ALL)
+            self.assertEqual(described["validation"]["splits"]["validation"]["documents"], count)
 
     def test_no_held_out_document_is_trained_on(self):
         texts = number_documents(300)

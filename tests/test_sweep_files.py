@@ -385,6 +385,15 @@ class PlansTest(FilesTest):
         other_program = self.sweep("method: random\n" + self.RATES.replace("fine_tune_t5.py", "x.py"))
         self.assertEqual(plan_of(other_program, 1, ["--output_dir=x"]).words, ["--output_dir=x"])
 
+    @parameterized.parameters(
+        ("random", {"sampler": "gp"}, "--sampler gp has no effect: the sweep's method is random"),
+        ("grid", {"sampler": "gp"}, "--sampler gp has no effect: the sweep's method is grid"),
+        ("grid", {"seed": 3}, "--seed 3 has no effect: a grid draws nothing"),
+    )
+    def test_a_flag_of_another_method_s_search_is_refused(self, method, flags, message):
+        with exits_with(78, message):
+            plan_of(self.sweep(f"method: {method}\n{self.RATES}"), 1, **flags)
+
     def test_a_plan_has_the_file_s_search(self):
         text = GOOD.replace("goal: maximize", "goal: maximize\n  target: 90").replace(
             "min_iter: 3", "min_iter: 3\n  eta: 2"

@@ -1,6 +1,7 @@
 """Built corpora: tokens equal the tokenizer's, whoever builds them; documents keep to their side; files that are torn,
 changed or another build's are named; text never becomes a control token."""
 
+import functools
 import json
 import os
 import random
@@ -245,8 +246,7 @@ class ControlTokensTest(parameterized.TestCase):
         """A tokenizer whose two files disagree on one word: in its JSON, the piece of the word is hardly ever chosen."""
         lines = [" ".join(WORDS)] * 50
         directory = folder() / "tokenizer"
-        flags = ["--type", "unigram", "--vocab_size", 129, "--validation_fraction", 0, "--json"]
-        cli_output("tokenizer", "train", "--input", write_lines(lines), "--output_dir", directory, *flags)
+        shutil.copytree(unigram_tokenizer(), directory)
         plain = build(write_lines(lines), tokenizer=directory, validation_fraction=0)
         self.assertEqual(plain.manifest["tokenizer"]["engine"], "sentencepiece")
         settings = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
@@ -258,6 +258,15 @@ class ControlTokensTest(parameterized.TestCase):
         corpus = build(write_lines(lines), tokenizer=directory, validation_fraction=0)
         self.assertIn("tokenizers", corpus.manifest["tokenizer"]["engine"])
         self.assertEqual(corpus.documents("train"), expected)
+
+
+@functools.cache
+def unigram_tokenizer() -> str:
+    """The folder of a new tokenizer, for whose texts SentencePiece's encoder is used."""
+    directory = folder() / "tokenizer"
+    flags = ["--type", "unigram", "--vocab_size", 129, "--validation_fraction", 0, "--json"]
+    cli_output("tokenizer", "train", "--input", write_lines([" ".join(WORDS)] * 50), "--output_dir", directory, *flags)
+    return str(directory)
 
 
 def tokenizer_with(name, controls=(), words=()) -> str:
@@ -296,6 +305,15 @@ class AddedTokensTest(parameterized.TestCase):
             run_cli(
                 "corpus", "show", corpus.directory, "--tokenizer_name", tokenizer_with(bundled_model(), controls, words)
             )
+
+    def test_an_added_word_is_one_token_of_the_text(self):
+        """SentencePiece's model does not know it; on the first document a build compares the two."""
+        name = tokenizer_with(unigram_tokenizer(), words=["{"])
+        lines = ["the cook", "praised { king", "{"]
+        corpus = build(write_lines(lines), tokenizer=name, validation_fraction=0)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        self.assertEqual(corpus.documents("train"), tokenizer(lines, add_special_tokens=False)["input_ids"])
+        self.assertEqual(corpus.tokens("train").count(tokenizer.convert_tokens_to_ids("{")), 2)
 
     def test_ul2_learns_from_a_corpus_that_knew_no_mode_tokens(self):
         corpus = build(write_lines(texts()))

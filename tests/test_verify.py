@@ -496,6 +496,7 @@ CARDS = (
     ("value: 75.0\n", "value: high\n", "'high'"),
     ("accuracy | 75.00 |", "accuracy | 75.02 |", "75.02"),
     ("accuracy | 75.00 |", "accuracy | **99.00** |", "'**99.00**'"),
+    ("accuracy | 75.00 | points", "accuracy | 99.00 | as its metric returns it", "99.00"),
 )  # fmt: skip
 
 

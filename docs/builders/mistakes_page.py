@@ -178,7 +178,9 @@ MISTAKES = {
                 "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
                 "a machine with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, "
                 "copy DIR here and give --data_dir DIR",
-                "Compute nodes often have no network: mirror once, where there is one.", code=65, slow=True),
+                "Compute nodes often have no network: mirror once, where there is one. This is the message with "
+                "`HF_HUB_OFFLINE=1`; without it the exit code is 75, and the message goes on with how the hub failed.",
+                code=65, slow=True),
         Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
                 "empty.jsonl: the file is empty",
                 "Its writer failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
@@ -236,7 +238,9 @@ MISTAKES = {
                 "fine_tune_t5.py --model_name_or_path google/t5-v1_1-smal",
                 "--model_name_or_path: 'google/t5-v1_1-smal' is no folder, the hub cannot be reached, and there is no"
                 " copy of it in the local cache; give a folder with the model's files",
-                "On a machine with a network `hf download NAME --local-dir DIR` fetches it; copy DIR and name it.",
+                "On a machine with a network `hf download NAME --local-dir DIR` fetches it; copy DIR and name it. This is "
+                "the message with `HF_HUB_OFFLINE=1`; without it the exit code is 75, and the message goes on with how the hub "
+                "failed.",
                 slow=True),
         Mistake("A preset's name with a typo", "t5suite summary --config_name t5-v1_1-bse",
                 "--config_name: 't5-v1_1-bse' is no folder, the hub cannot be reached, and there is no copy of it in "

@@ -27,6 +27,7 @@ def score_flags(parser) -> None:
 def score(arguments) -> None:
     """Prints the metrics of predictions, in points."""
     from t5suite.data.rows.jsonl import without_nan
+    from t5suite.tasks.entry_metrics import undefined_reason
 
     task = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
@@ -36,7 +37,7 @@ def score(arguments) -> None:
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
     for metric, points in without_nan(scores).items():
         if points is None:
-            note(f"{metric} is not a number (a correlation of constants, or a prediction that is nan)")
+            note(f"{metric} is not a number ({undefined_reason(metric)})")
     if not scores:
         cause = "the rows have no labels" if task.entry["metric_names"] else "the task has no metrics"
         note(f"nothing to score: {cause}")

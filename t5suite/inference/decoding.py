@@ -25,10 +25,10 @@ from transformers.generation.logits_process import (
 from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.diverse_beams import diverse_beam_search
-from t5suite.training.evaluation import PLAIN_WRITING
+from t5suite.training.evaluation import plain_writing
 
 # Settings without a flag keep the checkpoint's own.
-PENALTIES = ("repetition_penalty", "no_repeat_ngram_size", "length_penalty")
+LENGTHS_AND_PENALTIES = ("min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "length_penalty")
 DRAWING = ("temperature", "top_k", "top_p")
 
 
@@ -40,11 +40,11 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
       draws: `(row, number of the answer)` of each prompt, which key its random numbers.
     """
     config = model.config.get_text_config()
-    penalties = {name: getattr(decoding, name) for name in PENALTIES if getattr(decoding, name) is not None}
-    neutral_settings = PLAIN_WRITING if plain else {}
+    flag_values = {name: getattr(decoding, name) for name in LENGTHS_AND_PENALTIES}
+    flag_settings = {name: value for name, value in flag_values.items() if value is not None}
+    neutral_settings = plain_writing(model.generation_config) if plain else {}
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
-        min_new_tokens=decoding.min_new_tokens,
         num_beams=decoding.num_beams,
         # `RowSampler` keeps only the drawn token, so greedy decoding in transformers picks it.
         do_sample=False,
@@ -52,7 +52,7 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
-        **{**neutral_settings, **penalties},
+        **{**neutral_settings, **flag_settings},
     )
     options = {"generation_config": settings}
     if decoding.do_sample:

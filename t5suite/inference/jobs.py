@@ -61,7 +61,7 @@ class Job:
       inputs: also the texts that the model read.
       token_counts: also the tokens of every prompt, and of its answers.
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
-      fits: whether a text is short enough, for tasks that show as many examples as fit (`tokenization.bind_fits`).
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`TextEncoding.fits`).
       languages: of the texts, and the columns that have each row's.
       input_format: the template around finished texts.
       check: called with every request; raises DataError for one that is not to be answered.
@@ -148,7 +148,7 @@ class Job:
         if self.labels != "task":
             return self.labels
         try:
-            return list(dict.fromkeys(self.task.candidates(row)))
+            return list(dict.fromkeys(self.task.choices(row)))
         except (TypeError, LookupError) as error:
             raise DataError(str(error)) from None
 

@@ -111,7 +111,9 @@ def _finished_text(row: dict, place: str, task: Task | None) -> str:
       DataError: it is not a text.
     """
     keys = [key for key in TEXT_KEYS if key in row]
-    if len(keys) != 1:
+    if len(keys) > 1:
+        raise NoTextError(f"{place}: the row has a text in each of {' and '.join(keys)}; give one of them")
+    if not keys:
         missing = f"neither {' and '.join(as_list(task.text_columns))} nor one of" if task else "no one of"
         columns = ", ".join(map(str, row)) or "nothing"
         raise NoTextError(f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}")

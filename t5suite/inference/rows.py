@@ -20,7 +20,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.lookup import listed, suggestion
 from t5suite.base.text_encodings import utf8_problem
-from t5suite.data.corpora.byte_files import byte_lines, filled_lines, without_compression
+from t5suite.data.corpora.byte_files import byte_lines, filled_lines, unpacked_suffix
 from t5suite.data.rows.files import (
     FORMATS_BY_SUFFIX,
     TYPELESS,
@@ -184,10 +184,10 @@ def kind_of_file(path: str) -> str:
     >>> kind_of_file("rows.csv.gz"), kind_of_file("notes.md")
     ('csv', 'text')
     """
-    name = without_compression(path)
-    if name.endswith(JSON_SUFFIXES):
+    suffix = unpacked_suffix(path)
+    if suffix in JSON_SUFFIXES:
         return "jsonl"
-    return FORMATS_BY_SUFFIX.get(Path(name).suffix, "text")
+    return FORMATS_BY_SUFFIX.get(suffix, "text")
 
 
 def text_of_line(line: bytes, place: str) -> str:
@@ -233,7 +233,7 @@ def row_files(folder) -> list[str]:
     if not files:
         raise ConfigError(f"--input {folder}: a folder of {kinds} files; there is none")
     for path in files:
-        if not without_compression(path.name).endswith(ROW_SUFFIXES):
+        if unpacked_suffix(path.name) not in ROW_SUFFIXES:
             raise ConfigError(f"--input {folder}: a folder of {kinds} files; {path.name} is not one")
     return [str(path) for path in files]
 

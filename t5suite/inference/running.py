@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
+from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint
@@ -157,6 +158,9 @@ def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | No
         return None
     name = arguments.tokenizer_name or arguments.model_name_or_path
     tokenizer = load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code)
+    if text.family == "causal":
+        separator = DEFAULT_SEPARATOR if text.separator is None else text.separator
+        return PromptEncoding(tokenizer, text.lengths, separator, template=text.task.template).fits
     return bind_fits(tokenizer, text.lengths, text.task.template)
 
 

@@ -70,7 +70,7 @@ def check_is_no_data(source: str) -> None:
     Raises:
       ConfigError: it is one, by its name; the message has the flags that read it.
     """
-    name = source
+    name = source.lower()
     for packing in (".gz", ".zst"):
         name = name.removesuffix(packing)
     suffix = ""

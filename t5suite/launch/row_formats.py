@@ -56,6 +56,7 @@ def _names_in_folder(folder: Path) -> list[str]:
 
 
 def _format_of_name(name: str) -> str | None:
+    name = name.lower()
     for packing in PACKINGS:
         name = name.removesuffix(packing)
     return DATA_SUFFIXES.get(Path(name).suffix)

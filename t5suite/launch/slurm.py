@@ -104,12 +104,12 @@ def _check_command(job: BatchJob) -> None:
         return
     if not words[0] or any("\0" in word for word in words):
         raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
-    nodes = job.options.get("nodes", "1")
+    nodes = job.options.get("nodes") or _option_of_template(job.kind, "nodes")
     is_for_torchrun = nodes != "1" and job.kind not in ARRAYS
     if is_for_torchrun and not Path(words[0]).name.startswith("python"):
         raise ConfigError(
             f"t5suite slurm {job.kind} --nodes {nodes}: the command begins with {words[0]!r}, but on several "
-            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
+            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py; or give --nodes 1"
         )
 
 
@@ -206,9 +206,18 @@ def _setup_lines(setup: str | None) -> list[str]:
     return [f"set +u; source {shlex.quote(str(Path(setup).absolute()))} || exit 78; set -u"]
 
 
+def _template(kind: str) -> str:
+    return (shipped_folder("slurm") / f"{kind}.sbatch").read_text(encoding="utf-8")
+
+
+def _option_of_template(kind: str, name: str) -> str:
+    """The value that a kind's template gives an option: `2` for the `nodes` of `pre_train`."""
+    return re.search(rf"^#SBATCH --{name}=(.*)$", _template(kind), flags=re.MULTILINE)[1]
+
+
 def _template_without(kind: str, directives: list[str]) -> str:
     """A kind's template, without its own lines of these options."""
-    script = (shipped_folder("slurm") / f"{kind}.sbatch").read_text(encoding="utf-8")
+    script = _template(kind)
     for directive in directives:
         name = re.escape(directive.partition("=")[0])
         script = re.sub(rf"^#SBATCH --{name}=.*\n", "", script, flags=re.MULTILINE)

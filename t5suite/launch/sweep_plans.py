@@ -46,9 +46,11 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     """The plan of a sweep file that was checked.
 
     Raises:
-      ConfigError: an endless search without `count`; words that set a searched parameter or `output_dir`.
+      ConfigError: an endless search without `count`; a sampler or seed that the method does not use; words that set
+        a searched parameter or `output_dir`.
     """
     content = sweep.content
+    _check_search_flags(content["method"], sampler, seed)
     limit = _limit_of(content, count)
     parameters = parameters_of(sweep)
     _check_words(flags_in(words), sweep, parameters)
@@ -78,6 +80,14 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
         words=list(words),
         text=text,
     )
+
+
+def _check_search_flags(method: str, sampler: str, seed: int) -> None:
+    """Refuses flags of the search that this method does not read."""
+    if sampler != "tpe" and method != "bayes":
+        raise ConfigError(f"--sampler {sampler} has no effect: the sweep's method is {method}; write method: bayes")
+    if seed and method == "grid":
+        raise ConfigError(f"--seed {seed} has no effect: a grid draws nothing; --seeds sets the trials' own")
 
 
 def _limit_of(content: dict, count: int | None) -> float:

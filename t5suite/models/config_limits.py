@@ -3,6 +3,13 @@
 from t5suite.base.errors import ConfigError
 from t5suite.models.t5.output_layer import T5_TYPES
 
+# Types that count positions from the id after the padding id, besides those with RoBERTa's name.
+COUNT_LIKE_ROBERTA = {
+    "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "xmod",
+}  # fmt: skip
+# MPNet counts from the id after this one, whatever its configuration says.
+PADDING_ID_OF_MPNET = 1
+
 
 def check_length(config, length: int, flag: str) -> None:
     """Refuses sequences longer than the model has positions for; T5 and DeBERTa-v3 have no such limit.
@@ -18,15 +25,23 @@ def check_length(config, length: int, flag: str) -> None:
     has_relative_positions_alone = not getattr(config, "position_biased_input", True)
     if positions is None or config.model_type in T5_TYPES or has_relative_positions_alone:
         return
-    # RoBERTa and similar models count positions from the id after the padding id.
-    counts_from_padding = "roberta" in config.model_type and config.pad_token_id is not None
-    offset = config.pad_token_id + 1 if counts_from_padding else 0
+    offset = _first_position(config)
     if length > positions - offset:
         raise ConfigError(
             f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
             f"(max_position_embeddings={positions}); lower {flag}, or for a model from scratch give "
             f"--config_overrides max_position_embeddings={length + offset}"
         )
+
+
+def _first_position(config) -> int:
+    """The position of a text's first token: RoBERTa and similar models count from the id after the padding id."""
+    if config.model_type == "mpnet":
+        return PADDING_ID_OF_MPNET + 1
+    is_like_roberta = "roberta" in config.model_type or config.model_type in COUNT_LIKE_ROBERTA
+    if not is_like_roberta or config.pad_token_id is None:
+        return 0
+    return config.pad_token_id + 1
 
 
 def check_resumes(config, shortest: int) -> None:

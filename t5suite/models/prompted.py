@@ -63,9 +63,10 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
         kwargs["attention_mask"] = pad_mask_left(attention_mask, states_BSD.shape[1])
         if not self.has_prefixes:
             return self.base_model.generate(encoder_outputs=encoder_outputs, **kwargs)
-        # PEFT requires the input's ids; these are dummies, because the input is encoded already.
-        ids_BS = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
-        return super().generate(input_ids=ids_BS, encoder_outputs=encoder_outputs, **kwargs)
+        if "input_ids" not in kwargs:
+            # PEFT requires the input's ids; these are dummies, because the input is encoded already.
+            kwargs["input_ids"] = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
+        return super().generate(encoder_outputs=encoder_outputs, **kwargs)
 
 
 class PromptedCausal(CacheByOldName, PeftModelForCausalLM):

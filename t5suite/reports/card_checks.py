@@ -14,6 +14,7 @@ from t5suite.base.hub_statements import CARD, header_of_file
 from t5suite.reports.formatting import average_title, points
 from t5suite.reports.run_records import RunRecord
 from t5suite.reports.score_checks import is_near, nan_for_none
+from t5suite.reports.units import AS_RETURNED, POINTS
 from t5suite.runs.directory import RESULTS
 
 # Points by which a number on a card may differ from one in results.json: its table has two decimals.
@@ -88,9 +89,9 @@ def tables_in(value) -> list[Mapping]:
 
 
 def scores_in_table(path: Path) -> Iterator[tuple[str, str, str]]:
-    """`(task, metric, value)` of the table of scores in a card, whose values have two decimals."""
+    """`(task, metric, value)` of the table of scores in a card, whose values have two decimals or more."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) == 6 and cells[5] == "points":
+        if len(cells) == 6 and cells[5] in (POINTS, AS_RETURNED):
             yield cells[0], cells[3], cells[4]

@@ -4,9 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from t5suite.runs.directory import tasks_named
-from t5suite.tasks.metrics import ERRORS
-
-METRICS_IN_NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 
 
 @dataclass(frozen=True)
@@ -117,18 +114,3 @@ def hub_commit(facts: CardFacts, section: str, name: str) -> str | None:
     hub = facts.manifest.get("hub") or {}
     entry = hub.get(section, {}).get(name, {})
     return entry.get("commit")
-
-
-def metric_unit(metric: str) -> str:
-    """What a metric's values are in.
-
-    >>> metric_unit("accuracy"), metric_unit("nll")
-    ('points', 'nats a target token')
-    """
-    if metric in METRICS_IN_NATS:
-        return "nats a target token"
-    if metric in ERRORS:
-        return "the targets' unit"
-    if "perplexity" in metric:
-        return "no unit"
-    return "points"

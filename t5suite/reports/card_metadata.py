@@ -11,8 +11,9 @@ import re
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from t5suite.reports.card_facts import CardFacts, data_set_of_rows, metric_unit
+from t5suite.reports.card_facts import CardFacts, data_set_of_rows
 from t5suite.reports.card_task import languages, pipeline_tag
+from t5suite.reports.units import metric_unit
 
 # A name on the hub: OWNER/NAME, or one of the first models' without an owner.
 HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")

@@ -8,10 +8,11 @@ import re
 
 from t5suite.base.redaction import without_folders
 from t5suite.base.script_flags import flags_marked
-from t5suite.reports.card_facts import CardFacts, ScoredResult, metric_unit
+from t5suite.reports.card_facts import CardFacts, ScoredResult
 from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
+from t5suite.reports.units import POINTS, metric_unit
 
 METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
 # Characters of an example's inputs and targets.
@@ -36,13 +37,13 @@ def score_rows(facts: CardFacts) -> list[list[str]]:
             score = score_text(facts, metric, value)
             rows.append([name, scored.split, row_count, metric, score, metric_unit(metric)])
     for name, value in facts.results.get("averages", {}).items():
-        rows.append([average_title(name), "", "", "average", points(value, "nan"), "points"])
+        rows.append([average_title(name), "", "", "average", points(value, "nan"), POINTS])
     return rows
 
 
 def score_text(facts: CardFacts, metric: str, value: float | None) -> str:
     """A score; what is not in points has four decimals."""
-    if facts.objective or metric_unit(metric) != "points":
+    if facts.objective or metric_unit(metric) != POINTS:
         return points(value, "nan", digits=4)
     return points(value, "nan")
 

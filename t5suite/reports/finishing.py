@@ -24,6 +24,7 @@ from t5suite.reports.shared_files import FILES_OF_MODEL, PREDICTIONS, ROWS, has_
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
+from t5suite.tasks.entry_metrics import undefined_reason
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, Result
 
@@ -87,15 +88,15 @@ def write_results(directory, results: dict) -> None:
 
 
 def _notes_on_undefined_scores(results: dict) -> list[str]:
-    scores = {}
+    notes = []
     for task, metrics in results["tasks"].items():
         for metric, score in metrics.items():
-            scores[f"tasks.{task}.{metric}"] = score
-    for suite, score in results["averages"].items():
-        scores[f"averages.{suite}"] = score
-    undefined = [name for name, score in scores.items() if not math.isfinite(score)]
-    reason = "is not a number (a correlation of constants, or of a prediction that is NaN)"
-    return [f"{name} {reason}" for name in undefined]
+            if not math.isfinite(score):
+                notes.append(f"tasks.{task}.{metric} is not a number ({undefined_reason(metric)})")
+    for suite, average in results["averages"].items():
+        if not math.isfinite(average):
+            notes.append(f"averages.{suite} is not a number (a mean of scores of which one is not)")
+    return notes
 
 
 def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False) -> Iterator[dict]:

@@ -66,12 +66,12 @@ def shortened(text, max_length: int) -> str:
 
 
 def average_title(name: str) -> str:
-    """An average's name; for tasks of no published suite it is just 'average'.
+    """An average's name; for tasks of no published suite it is just 'average', with which tasks it is of.
 
-    >>> average_title("glue"), average_title("average")
-    ('average glue', 'average')
+    >>> average_title("glue"), average_title("average"), average_title("average of glue/cola,rte")
+    ('average glue', 'average', 'average of glue/cola,rte')
     """
-    if name == "average":
+    if name == "average" or name.startswith("average of "):
         return name
     return f"average {name}"
 

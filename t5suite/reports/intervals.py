@@ -20,8 +20,8 @@ from t5suite.reports.resampled_metrics import Statistic
 LEVEL = 0.95
 SEED = 0
 RESAMPLES = 10_000
-# Metrics that are recomputed on every resample (a user's own) have fewer of them; those of texts (BLEU, chrF) the
-# fewest.
+# Metrics that are recomputed on every resample (precision, those of labels for words, a user's own) have fewer of them;
+# where they read texts (BLEU, chrF, a user's own), the fewest.
 RESAMPLES_DIRECT = 500
 RESAMPLES_TEXTS = 100
 # How many counts (resamples times kinds of units) are drawn at once: 32 MB.

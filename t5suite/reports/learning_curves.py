@@ -13,6 +13,7 @@ from t5suite.base.files import whole_file
 from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
 from t5suite.reports.plot_style import COLOURS, DASHES, INK, literal, use_ink
 from t5suite.reports.run_facts import curves_of
+from t5suite.reports.units import AS_RETURNED, NATS, NO_UNIT, POINTS, TARGETS_UNIT, metric_unit
 from t5suite.runs.directory import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
 
@@ -25,8 +26,9 @@ MOST_CURVES = 60
 NO_SCORES = ("perplexity", "runtime", "samples_per_second", "steps_per_second", "gender_parity")
 LOSSES = {"loss": "held-out loss", "nll": "held-out NLL", "nll_text": "held-out NLL of text"}
 SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
+PERCENT, LOSS = "%", "loss"
 # In the order of a report.
-POINTS, PERCENT, NATS = UNITS = ("points", "%", "nats per token")
+UNITS = (POINTS, TARGETS_UNIT, AS_RETURNED, NO_UNIT, PERCENT, LOSS, NATS)
 LONGEST_LABEL = 60
 
 
@@ -36,7 +38,7 @@ class Curve(NamedTuple):
     Attributes:
       task: empty if the run has one task, and for training.
       title: what it is called.
-      unit: one of UNITS.
+      unit: one of UNITS; that of losses, `loss`, where it is not known.
     """
 
     task: str
@@ -50,13 +52,13 @@ def curve_of_metric(name: str, logged) -> Curve | None:
     >>> curve_of_metric("eval/rte/accuracy", ()), curve_of_metric("eval/runtime", ())
     (Curve(task='rte', title='accuracy', unit='points'), None)
     >>> curve_of_metric("eval/loss", ())
-    Curve(task='', title='held-out loss', unit='nats per token')
+    Curve(task='', title='held-out loss', unit='loss')
 
     Args:
       logged: the names of all values.
     """
     if name == "train/loss":
-        return Curve("", "training loss", NATS)
+        return Curve("", "training loss", _unit_of_losses(logged))
     section, *task_parts, metric = name.split("/")
     if section != "eval" or metric in NO_SCORES:
         return None
@@ -65,10 +67,17 @@ def curve_of_metric(name: str, logged) -> Curve | None:
         return None
     task = "/".join(task_parts)
     if metric in LOSSES:
-        return Curve(task, LOSSES[metric], NATS)
+        return Curve(task, LOSSES[metric], _unit_of_losses(logged))
     if metric in SHARES:
         return Curve(task, SHARES[metric], PERCENT)
-    return Curve(task, metric, POINTS)
+    return Curve(task, metric, metric_unit(metric))
+
+
+def _unit_of_losses(logged) -> str:
+    """Nats where text alone is learned, which logs `nll`; the loss of an encoder or of the user's may be any other."""
+    if any(name.rpartition("/")[2] == "nll" for name in logged):
+        return NATS
+    return LOSS
 
 
 def write_learning_curves(directory, title: str = "") -> Path | None:
@@ -101,26 +110,39 @@ def _has_a_curve(lines: dict[str, list]) -> bool:
 
 def card_panels(logged: dict[str, list]) -> dict[str, dict[str, list]]:
     """`{unit: {label: points}}` of the losses, then of the scores."""
-    panels: dict[str, dict[str, list]] = {NATS: {}, POINTS: {}}
+    panels: dict[str, dict[str, list]] = {}
+    scores: dict[str, list] = {}
+    unit_of_score: dict[str, str] = {}
     for name, points in logged.items():
         curve = curve_of_metric(name, logged)
-        if curve and curve.unit in panels:
-            label = f"{curve.task} {curve.title}".strip()
-            panels[curve.unit][label] = points
-    panels[POINTS] = readable_scores(panels[POINTS])
-    return {unit: lines for unit, lines in panels.items() if lines}
+        if curve is None or curve.unit == PERCENT:
+            continue
+        label = f"{curve.task} {curve.title}".strip()
+        if curve.unit in (LOSS, NATS):
+            panels.setdefault(curve.unit, {})[label] = points
+        else:
+            scores[label] = points
+            unit_of_score[label] = curve.unit
+    for label, points in readable_scores(scores, unit_of_score).items():
+        panels.setdefault(unit_of_score[label], {})[label] = points
+    return panels
 
 
-def readable_scores(scores: dict[str, list]) -> dict[str, list]:
-    """Of many scores the average alone; of one task, which is its own average, the scores without it."""
+def readable_scores(scores: dict[str, list], unit_of_score: dict[str, str]) -> dict[str, list]:
+    """Of many scores the average alone; of one task, which is its own average, the scores without it.
+
+    Where no score is in points, the average is not, either, and is left out.
+    """
     average = {label: points for label, points in scores.items() if label == "average"}
     task_scores = {label: points for label, points in scores.items() if label != "average"}
+    if not any(unit_of_score[label] == POINTS for label in task_scores):
+        average = {}
     if len(task_scores) > MOST_SCORES:
         return average
     is_one_task = not any(" " in label for label in task_scores)
-    if task_scores and is_one_task:
+    if is_one_task:
         return task_scores
-    return scores
+    return {**task_scores, **average}
 
 
 def draw_card_panel(axes, unit: str, lines: dict[str, list]) -> None:

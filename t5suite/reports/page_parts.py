@@ -6,7 +6,8 @@ Cell(text='71.5', value=71.48, kind='number', small='', note=None, style='')
 
 from typing import NamedTuple
 
-from t5suite.reports.formatting import NOTHING, points
+from t5suite.reports.formatting import NOTHING, points, significant
+from t5suite.reports.units import NATS, POINTS, metric_unit
 
 
 class Cell(NamedTuple):
@@ -66,8 +67,8 @@ def head_cell(text) -> Cell:
     return Cell(str(text), kind="head")
 
 
-def number_cell(value, text: str | None = None, small: str = "", metric: str = "") -> Cell:
-    """A number, by default with one decimal, as papers print points; nats have three."""
+def number_cell(value, text: str | None = None, small: str = "", metric: str = "average") -> Cell:
+    """A number, by default as `rounded` writes the metric's values; without a metric, points."""
     if text is None:
         text = rounded(value, metric)
     is_missing = value is None or value != value
@@ -96,8 +97,15 @@ def interval_cell(interval: dict | None, metric: str, names_source: bool = False
     return Cell(text, low, "number", source, note=f"{low!r} to {high!r}")
 
 
-def rounded(value, metric: str = "") -> str:
-    """A score as text: nats have three decimals, points one."""
-    if "nll" in metric:
+def rounded(value, metric: str) -> str:
+    """A score as text: points have one decimal, as papers print them, nats three, other values four digits.
+
+    >>> rounded(71.48, "accuracy"), rounded(-0.00345, "neg_mean_absolute_error"), rounded(0.87, "word_share")
+    ('71.5', '-0.00345', '0.87')
+    """
+    unit = metric_unit(metric)
+    if unit == POINTS:
+        return points(value, digits=1)
+    if unit == NATS:
         return points(value, digits=3)
-    return points(value, digits=1)
+    return significant(value)

@@ -11,7 +11,7 @@ JSON throughout: `report.json` is this dict, and the page contains it, too.
 | `title`, `version` | texts |
 | `runs` | each run's facts (`read_run`), with `setting`, `intervals` and `baselines` by task |
 | `settings` | which runs are seeds of one setting (`group_by_setting`) |
-| `scores`, `averages` | one entry per setting, task and metric (or suite): mean, deviation, interval, published score |
+| `scores`, `averages` | one per setting, task and metric (or average): mean, deviation, interval, published score |
 | `confusions` | a matrix per run and task with labels (`confusion_matrix`) |
 | `examples` | the answers of each run and task, as many as are shown (`shown_examples`) |
 | `sweeps` | as `read_sweep_record` has them |
@@ -21,9 +21,11 @@ JSON throughout: `report.json` is this dict, and the page contains it, too.
 import math
 import statistics
 from pathlib import Path
+from typing import NamedTuple
 
 from t5suite import __version__
 from t5suite.base.errors import UserError
+from t5suite.constants import MIXTURES
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
@@ -345,18 +347,32 @@ def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     for setting in settings:
         members = runs_with_results(runs, setting)
         size = common_size(members)
-        for suite, values in suite_values(members).items():
+        for average, values in averages_by_tasks(members).items():
             entries.append(
                 {
                     "setting": setting["label"],
-                    "suite": suite,
+                    "suite": average.suite,
+                    "tasks": average.tasks,
                     "values": values,
                     "size": size,
-                    "published": published_average(suite, size),
+                    "published": published_average(average.suite, size),
                     **spread_over_seeds(list(values.values())),
                 }
             )
     return entries
+
+
+class TasksOfAverage(NamedTuple):
+    """What an average is of.
+
+    Attributes:
+      suite: its name in results.
+      tasks: the run's tasks with their benchmark, `glue/cola,rte`; empty for a benchmark's own average, whose tasks the
+        benchmark says.
+    """
+
+    suite: str
+    tasks: str
 
 
 def every_task_has_one_run(runs: list[dict]) -> bool:
@@ -366,12 +382,20 @@ def every_task_has_one_run(runs: list[dict]) -> bool:
     return all(len(task_runs) == 1 for task_runs in runs_by_task(runs).values())
 
 
-def suite_values(runs: list[dict]) -> dict[str, dict[str, float | None]]:
-    """`{suite: {run, or runs that cover it together: average}}` of the runs of one setting."""
-    values: dict[str, dict[str, float | None]] = {}
+def tasks_of_average(run: dict, suite: str) -> TasksOfAverage:
+    """What an average in a run's results is of."""
+    if suite in MIXTURES:
+        return TasksOfAverage(suite, "")
+    names = sorted(name.strip() for name in str(run["dataset_name"]).split(","))
+    return TasksOfAverage(suite, f"{run['benchmark']}/{','.join(names)}")
+
+
+def averages_by_tasks(runs: list[dict]) -> dict[TasksOfAverage, dict[str, float | None]]:
+    """`{what it is of: {run, or runs that cover it together: average}}` of the runs of one setting."""
+    values: dict[TasksOfAverage, dict[str, float | None]] = {}
     for run in runs:
         for suite, average in run["averages"].items():
-            values.setdefault(suite, {})[run["name"]] = average
+            values.setdefault(tasks_of_average(run, suite), {})[run["name"]] = average
     for seed_runs in runs_by_seed(runs).values():
         without_average = [run for run in seed_runs if not run["averages"]]
         for suite, average in suite_averages(metric_rows(without_average)).items():
@@ -379,7 +403,7 @@ def suite_values(runs: list[dict]) -> dict[str, dict[str, float | None]]:
             value = None
             if math.isfinite(average):
                 value = average
-            values.setdefault(suite, {})[", ".join(names)] = value
+            values.setdefault(TasksOfAverage(suite, ""), {})[", ".join(names)] = value
     return values
 
 

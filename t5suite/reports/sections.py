@@ -28,10 +28,12 @@ from t5suite.reports.page_parts import (
     head_cell,
     interval_cell,
     number_cell,
+    rounded,
 )
 from t5suite.reports.plots import Plot
 from t5suite.reports.seeds import unnamed_settings
 from t5suite.reports.sweeps import sweep_titles
+from t5suite.reports.units import other_units
 
 # More averages or scores than this are only in their tables.
 MOST_IN_HEADLINE = 4
@@ -115,19 +117,37 @@ def headline(data: dict) -> list[tuple[str, str]]:
 
 def _headline_figures(data: dict) -> list[tuple[str, str]]:
     """The averages (without one: the scores) with their settings; none if there are too many."""
-    entries = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
+    entries = [
+        {**entry, "metric": "average", "title": average_title(entry["suite"])} for entry in _titled_averages(data)
+    ]
     if not entries:
-        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in _titled_scores(data)]
+        entries = [{**entry, "title": f"{entry['task']} {entry['metric']}"} for entry in _titled_scores(data)]
     if len(entries) > MOST_IN_HEADLINE:
         return []
     figures = []
-    for name, entry in entries:
-        title = name
+    for entry in entries:
+        title = entry["title"]
         if entry["setting"]:
-            title = f"{name}, {entry['setting']}"
-        figure = number_cell(entry["mean"], metric=name)
-        figures.append((title, figure.text))
+            title += f", {entry['setting']}"
+        figures.append((title, rounded(entry["mean"], entry["metric"])))
     return figures
+
+
+def _titled_averages(data: dict) -> list[dict]:
+    """The averages; where one name stands for several lists of tasks, each has its list behind it.
+
+    So `average of glue/cola,rte` stands beside `average of glue/mrpc,sst2`.
+    """
+    tasks_of_suite: dict[str, set[str]] = {}
+    for entry in data["averages"]:
+        tasks_of_suite.setdefault(entry["suite"], set()).add(entry["tasks"])
+    entries = []
+    for entry in data["averages"]:
+        title = entry["suite"]
+        if len(tasks_of_suite[title]) > 1:
+            title += f" of {entry['tasks']}"
+        entries.append({**entry, "suite": title})
+    return entries
 
 
 def _titled_scores(data: dict) -> list[dict]:
@@ -183,11 +203,12 @@ SCORE_COLUMNS = (
     (Column("Metric"), lambda e: Cell(e["metric"]), None),
     (Column("Mean", "number", "mean over the runs (seeds)"),
      lambda e: number_cell(e["mean"], metric=e["metric"]), None),
-    (Column("SD", "number", "sample standard deviation over the runs (n - 1)"), lambda e: number_cell(e["std"]), "std"),
+    (Column("SD", "number", "sample standard deviation over the runs (n - 1)"),
+     lambda e: number_cell(e["std"], metric=e["metric"]), "std"),
     (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
      lambda e: interval_cell(e["interval"], e["metric"], names_source=True), "interval"),
     (Column("Majority", "number", "what always answering the most frequent label would score"),
-     lambda e: number_cell(e["majority"]), "majority"),
+     lambda e: number_cell(e["majority"], metric=e["metric"]), "majority"),
     (Column("Published", "number", "published T5, test set"), _published, "published"),
     (Column("Invalid %", "number", MEANINGS["invalid %"]), lambda e: number_cell(e["invalid"]), "invalid"),
     (Column("Runs", "number", "runs that the mean is over"), lambda e: count_cell(e["n"]), None),
@@ -200,7 +221,12 @@ SCORE_COLUMNS = (
 
 def _scores(data: dict) -> list[Part]:
     """Every setting, task and metric."""
-    return _score_table("In points (nll: nats per token)", _titled_scores(data))
+    entries = _titled_scores(data)
+    caption = "In points"
+    units = other_units(entry["metric"] for entry in entries)
+    if units:
+        caption += f" ({units})"
+    return _score_table(caption, entries)
 
 
 def _place_of_score(entry: dict) -> tuple[str, str, str]:
@@ -209,7 +235,7 @@ def _place_of_score(entry: dict) -> tuple[str, str, str]:
 
 def _averages(data: dict) -> list[Part]:
     """Every suite's average; empty if the headline says all that there is to say."""
-    averages = data["averages"]
+    averages = _titled_averages(data)
     is_in_headline = len(averages) <= MOST_IN_HEADLINE
     is_mean_alone = all(entry["n"] == 1 and not entry["published"] for entry in averages)
     if is_in_headline and is_mean_alone:
@@ -281,14 +307,15 @@ def _sweep_settings(sweep: dict) -> Part:
         Column("SD", "number"),
         Column("Seeds", "number"),
     ]
+    metric = sweep["metric"].rpartition("/")[2]
     rows = []
     for group in sweep["groups"]:
         setting = parameters_text(group["parameters"]) or "as given"
         row = [
             head_cell(setting),
             Cell(group["task"] or NOTHING),
-            number_cell(group["mean"]),
-            number_cell(group["std"]),
+            number_cell(group["mean"], metric=metric),
+            number_cell(group["std"], metric=metric),
             count_cell(group["n"]),
         ]
         rows.append(row)

@@ -149,6 +149,8 @@ def _check_metrics(name: str, entry: dict) -> None:
     metrics = metrics_by_reported_name(entry)
     if value_kind(entry) != "text":
         _check_no_text_metrics(name, entry, metrics)
+    if "mean_3class_f1" in metrics.values():
+        _check_three_labels(name, entry["labels"])
     for metric in ("grouped_exact_match", "gender_parity"):
         if metric in metrics.values() and not entry.get("group_by"):
             raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
@@ -198,6 +200,16 @@ def _check_no_text_metrics(name: str, entry: dict, metrics: dict[str, str]) -> N
                 f"{name}: {key}: {reported_name!r} compares texts, but targets are labels or numbers; for free text or "
                 "sets of labels leave the labels out"
             )
+
+
+def _check_three_labels(name: str, labels) -> None:
+    """Checks the labels of a task with CB's metric."""
+    words = label_words(labels or [])
+    if len(words) != 3:
+        raise ConfigError(
+            f"{name}: mean_3class_f1 is CB's, of exactly three labels, and there are {len(words)}; f1_macro takes any "
+            "number of them"
+        )
 
 
 def _check_table_names(name: str, entry: dict) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
-from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
+from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
@@ -57,6 +57,19 @@ def metric_functions(entry: dict) -> dict[str, Callable]:
     ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
     """
     return {name: METRICS[metric] for name, metric in metrics_by_reported_name(entry).items()}
+
+
+def undefined_reason(metric: str) -> str:
+    """Why a metric may not be a number.
+
+    >>> undefined_reason("pearson"), undefined_reason("span_f1")
+    ('a correlation of constants, or an answer of nan or inf', 'not defined on these rows')
+    """
+    if metric in ERRORS:
+        return "an answer of nan or inf"
+    if metric in NUMBER_METRICS:
+        return "a correlation of constants, or an answer of nan or inf"
+    return "not defined on these rows"
 
 
 def is_value_of_evaluate(name: str, entry: dict) -> bool:

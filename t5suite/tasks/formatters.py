@@ -199,7 +199,7 @@ def dpr(row, entry, split):
         label = INVALID_CLASS
     if label not in range(-1, len(candidates)):
         raise DataError(f"label {label!r} is not the position of one of the {len(candidates)} candidates")
-    target = UNKNOWN_TARGET if label == INVALID_CLASS else candidates[label]
+    target = UNKNOWN_TARGET if label == INVALID_CLASS else str(candidates[label])
     return [Example(as_list(entry["prefix"])[0] + text, target)]
 
 

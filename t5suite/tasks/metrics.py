@@ -60,12 +60,12 @@ def mean_3class_f1(predictions, references, **_):
 
 
 def pearson(predictions, references, **_):
-    """Pearson's correlation; NaN where either side is constant or holds a NaN."""
+    """Pearson's correlation; NaN where either side is constant, or a value is not finite."""
     return _correlation("pearsonr", predictions, references)
 
 
 def spearman(predictions, references, **_):
-    """Spearman's rank correlation; NaN where either side is constant or holds a NaN."""
+    """Spearman's rank correlation; NaN where either side is constant, or a value is not finite."""
     return _correlation("spearmanr", predictions, references)
 
 
@@ -77,7 +77,7 @@ def neg_mean_absolute_error(predictions, references, **_):
     """
     from sklearn.metrics import mean_absolute_error
 
-    if not np.isfinite([*predictions, *references]).all():
+    if not _are_finite(predictions, references):
         return math.nan
     return -float(mean_absolute_error(references, predictions))
 
@@ -177,12 +177,17 @@ def _macro(function_name, predictions, references, *, num_classes=None, **_):
     return 100 * float(score)
 
 
+def _are_finite(predictions, references) -> bool:
+    """Whether all numbers of both sides are finite: ranks alone would give an answer of `inf` a place."""
+    return bool(np.isfinite([*predictions, *references]).all())
+
+
 def _correlation(name, predictions, references):
     import scipy.stats
 
     if len(predictions) != len(references):  # scipy would repeat a single value
         raise ValueError(f"{len(predictions)} predictions for {len(references)} references")
-    if len(predictions) < 2:
+    if len(predictions) < 2 or not _are_finite(predictions, references):
         return math.nan
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

@@ -168,9 +168,21 @@ class Task:
         if not self.has_candidates:
             return None
         if self.value_kind == "text":  # the formatters with candidates have no output form
-            return list(cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]]))
+            return list(map(str, cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]], list)))
         answers = self.label_words if self.value_kind == "class" else NUMBER_GRIDS[self.entry["target"]]
         return [fill(self.entry.get("output_format"), OUTPUT, answer) for answer in answers]
+
+    def choices(self, row) -> list[str]:
+        """The candidates of a row, one of which is chosen.
+
+        Raises:
+          DataError: the row has none.
+        """
+        texts = self.candidates(row)
+        if not texts:
+            column = CANDIDATE_COLUMNS[self.entry["formatter"]]
+            raise DataError(f"column {column!r} holds no candidate; one of them is the answer")
+        return texts
 
     @property
     def has_candidates(self) -> bool:

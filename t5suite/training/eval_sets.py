@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
-from t5suite.tasks.entry_metrics import optimised_metrics
+from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
+from t5suite.tasks.metrics import NUMBER_METRICS
 from t5suite.tasks.registry import Task, bind_compute_metrics
 from t5suite.tasks.targets import has_free_numbers
 from t5suite.tasks.task_card import TaskCard
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_TARGET_TOKENS = 64
 # Scored rows below which a score is coarse.
 FEW_ROWS = 50
+# Metrics in which no row has a share of 100 points.
+NOT_OF_ROWS = NUMBER_METRICS | {"matthews_correlation"}
 
 
 @dataclass
@@ -253,8 +256,17 @@ def make_eval_set(
 
 
 def candidates_of_rows(task: Task, rows: list, encoding: TextEncoding) -> list[tuple[list[str], list]]:
-    """Each row's texts to choose from, and their ids; rows with the same texts (labels) share the ids, too."""
-    texts_of_rows = [task.candidates(row) for row in rows]
+    """Each row's texts to choose from, and their ids; rows with the same texts (labels) share the ids, too.
+
+    Raises:
+      DataError: a row has nothing to choose from.
+    """
+    texts_of_rows = []
+    for number, row in enumerate(rows):
+        try:
+            texts_of_rows.append(task.choices(row))
+        except DataError as error:
+            raise DataError(f"{task.benchmark}/{task.name}: row {number}: {error}") from None
     unique = dict.fromkeys(map(tuple, texts_of_rows))
     all_ids = iter(encoding.choices([text for texts in unique for text in texts]))
     ids_of_texts = {texts: [next(all_ids) for _ in texts] for texts in unique}
@@ -344,17 +356,22 @@ def warn_of_other_method(eval_sets: list[EvalSet], card: TaskCard | None) -> Non
 
 
 def warn_of_few_rows(eval_sets: list[EvalSet]) -> None:
-    """Warns of scores that one row more or less would move by points."""
+    """Warns of scores that one row more or less would move by much."""
     for eval_set in eval_sets:
         num_rows = len(eval_set.rows)
         if eval_set.labelled and 0 < num_rows < FEW_ROWS:
-            logger.warning(
-                "%s %s: %d rows are few: one row is %.1f points",
-                eval_set.name,
-                eval_set.split,
-                num_rows,
-                100 / num_rows,
-            )
+            coarseness = "one row may change the score by much"
+            if _has_points_of_rows(eval_set):
+                coarseness = f"one row is {100 / num_rows:.1f} points"
+            logger.warning("%s %s: %d rows are few: %s", eval_set.name, eval_set.split, num_rows, coarseness)
+
+
+def _has_points_of_rows(eval_set: EvalSet) -> bool:
+    """Whether a score is of 100 points that the rows share: no loss, correlation, error or value of the user's."""
+    if eval_set.method == "loss":
+        return False
+    names = metrics_by_reported_name(eval_set.task.entry).values()
+    return any(name not in NOT_OF_ROWS for name in names)
 
 
 def is_open(task: Task) -> bool:

@@ -43,7 +43,13 @@ ANSWER_TOKENS = 64
 # Generation settings for a task whose answers are label words, whatever the checkpoint was used for before (a
 # summarizer's minimum length, say); free text uses the checkpoint's own generation settings.
 PLAIN_WRITING = dict(
-    min_length=0, no_repeat_ngram_size=0, length_penalty=1.0, repetition_penalty=1.0, early_stopping=False
+    min_length=0,
+    no_repeat_ngram_size=0,
+    encoder_no_repeat_ngram_size=0,
+    length_penalty=1.0,
+    repetition_penalty=1.0,
+    encoder_repetition_penalty=1.0,
+    early_stopping=False,
 )
 
 
@@ -244,7 +250,7 @@ class Evaluator:
             pad_token_id=model_config.pad_token_id,
             eos_token_id=model_config.eos_token_id,
             decoder_start_token_id=getattr(model_config, "decoder_start_token_id", None),
-            **({} if has_free_text else PLAIN_WRITING),
+            **({} if has_free_text else plain_writing(answerer.model.generation_config)),
         )
         written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
         ends = answerer.ends
@@ -277,6 +283,16 @@ class Evaluator:
     def _lose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """Running text has no answer to write: its score is its likelihood, in nats per token."""
         return [""] * len(positions), [False] * len(positions)
+
+
+def plain_writing(models_own: GenerationConfig) -> dict:
+    """`PLAIN_WRITING`, also where the model's own settings have a shortest answer.
+
+    Only there: transformers warns at every batch about `min_new_tokens` beside `min_length`.
+    """
+    if not models_own.min_new_tokens:
+        return PLAIN_WRITING
+    return {**PLAIN_WRITING, "min_new_tokens": 0}
 
 
 def mean_loss(answers: Iterable[AnswerWithLoss]) -> float | None:

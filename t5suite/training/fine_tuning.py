@@ -27,7 +27,7 @@ from t5suite.training.eval_sets import describe_selection
 from t5suite.training.fine_tuning_data import Data
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
-from t5suite.training.flags.hugging_face import MISSING_PARTS
+from t5suite.training.flags.hugging_face import idle_accelerator_settings, missing_parts
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_requests, settle_hub_reads
 from t5suite.training.plans import Plan
@@ -94,9 +94,9 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     given_flags = dict(changed)
     if holds_rows_out(plan):
         given_flags.pop("train_file", None)  # rows of it are scored
-    return fields.warn_of_flags_without_effect(
-        "fine_tune_t5", given_flags, missing_needs(changed, plan, trains, predicts)
-    )
+    missing = missing_needs(changed, plan, trains, predicts)
+    unused = idle_accelerator_settings(changed)
+    return fields.warn_of_flags_without_effect("fine_tune_t5", given_flags, missing, unused)
 
 
 def holds_rows_out(plan: Plan) -> bool:
@@ -135,7 +135,7 @@ def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> di
     method = changed.get("eval_method")
     missing = {
         "Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop",
-        **MISSING_PARTS,
+        **missing_parts("fine_tune_t5", changed),
     }
     if not trains:
         missing["training"] = "nothing is trained"

@@ -45,6 +45,7 @@ def tokenizer_and_model(
         num_pieces = len(tokenizer)
     if not without_weights:
         note_toys(model_args, tasks, num_pieces)
+        note_random_weights(model_args)
     if model_args.allow_missing_keys and not (model_args.init_checkpoint or model_args.model_name_or_path):
         logger.warning("--allow_missing_keys has no effect: no weights are loaded")
     num_added = 0
@@ -116,6 +117,16 @@ def note_toys(model_args, tasks, num_pieces: int) -> None:
     names_tokenizer = model_args.model_name_or_path or model_args.tokenizer_name
     if num_pieces and not (names_tokenizer or has_bundled_rows):
         logger.info("vocabulary: the bundled toy's %d pieces (give --tokenizer_name)", num_pieces)
+
+
+def note_random_weights(model_args) -> None:
+    """Says that a model's weights are random, where a flag has asked for it."""
+    if model_args.init_checkpoint:
+        return
+    if model_args.from_scratch:
+        logger.info("model: random weights (--from_scratch)")
+    elif model_args.config_name:
+        logger.info("model: random weights (--config_name %s)", model_args.config_name)
 
 
 def trained_as(model_args, folder):

@@ -19,14 +19,14 @@ from pathlib import Path
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
-from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
 from t5suite.runs.directory import default_output_dir
 from t5suite.runs.settings import data_identity
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
-from t5suite.training.flags.hugging_face import MISSING_PARTS
+from t5suite.training.flags.hugging_face import idle_accelerator_settings, missing_parts
 from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
 from t5suite.training.pre_training_collators import PAIRED, SHAPED
 from t5suite.training.pre_training_trainer import PreTrainer
@@ -73,7 +73,7 @@ def warn_of_idle_pre_training_flags(changed: dict, trains: bool, objective: str)
         "scoring": "text is evaluated by its loss",
         "Hugging Face's evaluation": "blocks are equally long, and evaluated by our own loop",
         "Hugging Face's count of tokens": "every logged line has train/tokens_seen, without it",
-        **MISSING_PARTS,
+        **missing_parts("pre_train_t5", changed),
         **missing_needs_of_mode(changed, trains),
         **missing_needs_of_text(changed),
     }
@@ -82,6 +82,7 @@ def warn_of_idle_pre_training_flags(changed: dict, trains: bool, objective: str)
         missing["fast paths"] = "this run does not use it"
     unused = dict.fromkeys(unused_objective_flags(changed, objective), f"--objective {objective} does not use it")
     unused |= unused_unit_flags(changed, objective)
+    unused |= idle_accelerator_settings(changed)
     return fields.warn_of_flags_without_effect("pre_train_t5", changed, missing, unused)
 
 
@@ -137,7 +138,7 @@ def has_row_format(file: Path) -> bool:
     >>> has_row_format(Path("a.jsonl.gz")), has_row_format(Path("a.txt.zst"))
     (True, False)
     """
-    return not file.name.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
+    return unpacked_suffix(file.name) != ".txt"
 
 
 def has_plain_text(file: Path) -> bool:
@@ -146,7 +147,7 @@ def has_plain_text(file: Path) -> bool:
     >>> has_plain_text(Path("a.txt.gz")), has_plain_text(Path("a.jsonl")), has_plain_text(Path("crawl/*.gz"))
     (True, False, True)
     """
-    suffix = Path(without_compression(file.name)).suffix
+    suffix = unpacked_suffix(file.name)
     return suffix in ("", ".txt") or glob.has_magic(suffix) or file.is_dir()
 
 

@@ -7,6 +7,7 @@
 
 import logging
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,12 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
-from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
+from t5suite.data.objectives.vocabulary import (
+    mask_vocabulary,
+    sentence_end_flags,
+    word_start_flags,
+    word_start_flags_if_shown,
+)
 from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
@@ -24,6 +30,8 @@ logger = logging.getLogger(__name__)
 # So many examples of every denoiser show whether examples share rows; they are of a token of text.
 TRIED_EXAMPLES = 64
 NO_SPECIAL_TOKEN = 5
+# The --mask_units that are made of words; others are made of tokens where a tokenizer does not show its words.
+UNITS_OF_WORDS = ("word", "ngram")
 # Settings by name that belong to every seq2seq objective, or to every masked one.
 SHAPED = ("targets_length", "pack")
 PAIRED = ("sentence_pairs",)
@@ -99,7 +107,7 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
         check_length(model.config, collator.targets_length, "--targets_length")
         return collator
     return MaskedLMCollator(
-        mask_vocabulary(tokenizer, need_words=used.get("mask_units") in ("word", "ngram")),
+        mask_vocabulary(tokenizer, need_words=used.get("mask_units") in UNITS_OF_WORDS),
         inputs_length,
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
@@ -125,6 +133,10 @@ def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 
     """
     needs = OBJECTIVES[objective].needs
     makers = {"sentinel_ids": sentinel_ids, "word_start_V": word_start_flags, "sentence_end_V": sentence_end_flags}
+    if objective == "sentence_deshuffling":
+        makers["word_start_V"] = partial(word_start_flags, remedy=f"--objective {objective} needs it; choose another")
+    elif settings.get("mask_units", "word") not in UNITS_OF_WORDS:
+        makers["word_start_V"] = word_start_flags_if_shown
     needed = {name: make(tokenizer) for name, make in makers.items() if name in needs}
     return T5DataCollator(
         objective=objective,

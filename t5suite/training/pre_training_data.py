@@ -7,6 +7,7 @@
 `pre_training_text` tokenizes files, `pre_training_streams` reads them during training.
 """
 
+import logging
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,9 +24,13 @@ from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.encoding import control_ids
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.streams.loader import StreamLoader
+from t5suite.training.flags.pre_training import SEPARATED
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
-from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed, tokenized_text
+from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed
+
+# Lines of the log name the step, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.pre_training")
 
 # How many blocks of a stream are scored by default.
 STREAMED_EVAL_SAMPLES = 1024
@@ -91,7 +96,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
     with args.main_process_first(local=False, desc="tokenizing"):
         if text_args.streaming:
             streamed = StreamedText.by_flags(text_args, settings)
-            described, examples = held_out_of_stream(streamed, tokenizer, directory, eval_collator, scoring)
+            described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring)
             stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
             return PreTrainingData(described, examples, stream)
         text = tokenized_anew_if_allowed(
@@ -104,11 +109,32 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
             are_separate=weights is not None,
             trains=trains,
         )
+    if trains and text_args.train_corpus:
+        warn_of_missing_ends(text.described, objective_args.objective, objective_args.separator)
     if objective_args.sentence_pairs:
         examples = pair_data(text, train_collator, seed=args.order_seed, scoring=scoring)
     else:
         examples = block_data(text, train_collator, seed=args.order_seed, weights=weights, scoring=scoring)
     return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
+
+
+def warn_of_missing_ends(described: dict, objective: str, separator: str) -> None:
+    """Warns if an objective that learns where documents end trains on a corpus that was built without their ends.
+
+    Args:
+      described: what the manifest says of each corpus, by its name.
+      separator: what is between the documents of text that the run itself reads.
+    """
+    if objective not in SEPARATED or separator == "none":
+        return
+    for name, corpus in described.items():
+        if name.startswith("train") and corpus["settings"]["document_separator"] == "none":
+            logger.warning(
+                "--train_corpus %s was built without ends of documents, which --objective %s learns; build it again "
+                "with --document_separator eos",
+                corpus["path"],
+                objective,
+            )
 
 
 def ids_without_text(tokenizer) -> frozenset[int]:
@@ -173,7 +199,7 @@ def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) 
 
 
 def held_out_of_stream(
-    streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
+    args, streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
 ) -> tuple[dict, Examples]:
     """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
@@ -183,7 +209,7 @@ def held_out_of_stream(
     described = streamed.describe()
     settings = streamed.settings
     if settings.validation_files:
-        text = tokenized_text(tokenizer, directory, settings, trains=False)
+        text = tokenized_anew_if_allowed(args, tokenizer, directory, settings, trains=False)
         rows = text.validation
         described |= text.described
     else:

@@ -10,7 +10,8 @@ from itertools import islice
 
 import numpy as np
 
-from t5suite.data.corpora.encoding import make_text_encoder
+from t5suite.data.corpora.corpus_plan import separator_token_id
+from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.streams.encoder import stream_encoder
 from t5suite.data.streams.loader import StreamLoader, held_out_documents
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
@@ -56,22 +57,32 @@ class StreamedText:
         return {f"stream-{number}": source.describe() for number, source in enumerate(self.sources)}
 
     def separator_id(self, tokenizer) -> int | None:
-        """The id of the token after every document; None if there is none."""
-        return tokenizer.eos_token_id if self.settings.document_separator == "eos" else None
+        """The id of the token after every document; None if there is none.
+
+        Raises:
+          ConfigError: the tokenizer has no end token.
+        """
+        return separator_token_id(self.settings.document_separator, tokenizer)
+
+    def encoder(self, tokenizer) -> TextEncoder:
+        """The encoder of all documents, those that are held out and those that are trained on."""
+        return stream_encoder(tokenizer, self.sources, self.settings.tokenizer_engine)
 
     def held_out_tokens(self, tokenizer, num_blocks: int, block_length: int) -> list[np.ndarray]:
         """The first tokens of every corpus's held-out documents: as many blocks as its weight says, at least one."""
+        encoder = self.encoder(tokenizer)
+        separator_id = self.separator_id(tokenizer)
         rows = []
         for source, weight in zip(self.sources, self.weights, strict=True):
             blocks_of_source = max(1, round(num_blocks * weight / sum(self.weights)))
-            rows.append(self._held_out_of_source(source, tokenizer, blocks_of_source * block_length))
+            rows.append(self._held_out_of_source(source, encoder, separator_id, blocks_of_source * block_length))
         return rows
 
-    def _held_out_of_source(self, source, tokenizer, num_tokens: int) -> np.ndarray:
+    def _held_out_of_source(
+        self, source, encoder: TextEncoder, separator_id: int | None, num_tokens: int
+    ) -> np.ndarray:
         """The first tokens of a source's held-out documents, joined as a stream joins them for training."""
         documents = held_out_documents(source, self.settings.validation_fraction)
-        encoder = make_text_encoder(tokenizer, self.settings.tokenizer_engine)
-        separator_id = self.separator_id(tokenizer)
         end = [] if separator_id is None else [separator_id]
         tokens: list[int] = []
         while len(tokens) < num_tokens:
@@ -79,7 +90,8 @@ class StreamedText:
             if not texts:
                 break
             for ids in encoder.encode(texts):
-                tokens += [*ids, *end]
+                if ids:
+                    tokens += [*ids, *end]
         return np.array(tokens[:num_tokens], dtype=np.int32)
 
 
@@ -101,7 +113,7 @@ def make_stream_loader(streamed: StreamedText, tokenizer, collator, args) -> Str
     corpora = [StreamCorpus(source, weight) for source, weight in zip(streamed.sources, streamed.weights, strict=True)]
     return StreamLoader(
         corpora,
-        stream_encoder(tokenizer, streamed.sources, streamed.settings.tokenizer_engine),
+        streamed.encoder(tokenizer),
         settings,
         collator,
         args.per_device_train_batch_size,

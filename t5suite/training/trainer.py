@@ -31,7 +31,6 @@ from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.models.weights import load_weights
 from t5suite.optim.optimizers import make_optimizer
-from t5suite.optim.schedulers import PlateauLR
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
@@ -68,9 +67,12 @@ from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_scheduler,
     check_parallelism,
+    forget_best,
     optimizer_defaults,
     sets_its_own_rates,
     warn_of_endless_warmup,
+    warn_of_idle_adam_flags,
+    warn_of_idle_warmup,
 )
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -94,6 +96,7 @@ def stock_arguments(args):
     args.report_to = []  # our trackers mirror metrics.jsonl
     args.auto_find_batch_size = False  # a micro-batch that does not fit is halved in place
     args.logging_nan_inf_filter = False  # the guard handles non-finite losses
+    args.enable_jit_checkpoint = False  # its handler of SIGTERM would take the place of ours
     args.bf16_full_eval = False  # the trainer would leave the model on the CPU until its own evaluation
     args.fp16_full_eval = False
     return args
@@ -373,6 +376,8 @@ class SuiteTrainer(Seq2SeqTrainer):
                     self.args.optim_args,
                     optimizer_defaults(self.args),
                 )
+            else:
+                warn_of_idle_adam_flags(self.args)
         optimizer = super().create_optimizer(model)
         if self.is_deepspeed_enabled:
             # If the optimizer is offloaded, accelerate replaces any optimizer with DeepSpeed's Adam.
@@ -389,6 +394,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         num_training_steps -= self.start.schedule_start
         warn_of_endless_warmup(self.args, num_training_steps)
         is_of_our_table = self.args.schedule is not None or sets_its_own_rates(optimizer)
+        if not is_of_our_table:
+            warn_of_idle_warmup(self.args)
         if self.lr_scheduler is not None or not is_of_our_table:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)
@@ -482,7 +489,8 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def write_checkpoint(self, folder: Path) -> None:
         """Writes this rank's files of a checkpoint into a folder that is not yet in its place."""
-        self.write_model(folder)
+        # If rank 0 cannot write the model, no rank may go on to gather the optimizer's state: it would wait for rank 0.
+        self.ranks.all_succeed(self.write_model, folder)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
         elif not self.args.save_only_model:
@@ -694,7 +702,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         selects_by = self.checkpoints.run_details["details"].get("selects_by")
         if self.start.keeps_steps and scores_differ(self.start, selects_by):
             self._drop_best(progress)
-        take_up_best(self.state, self.args.output_dir)
+        take_up_best(self.state, self.args.output_dir, self.args.load_best_model_at_end)
         self.progress.take_up_saved(self.start, progress, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
@@ -705,8 +713,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _drop_best(self, progress: dict | None) -> None:
         """Drops the best scores so far, which those from here on cannot be compared with; not a hook."""
         drop_best(self.state)
-        if isinstance(self.lr_scheduler, PlateauLR):
-            self.lr_scheduler.forget_best()
+        forget_best(self.lr_scheduler)
         if progress is not None:
             progress["callbacks"].pop(BestPerTaskCallback.__name__, None)
 

@@ -18,8 +18,8 @@ from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
 NOT_BY_NAME = (None, "loss", "average", "selection")
-# The evaluation's own values.
-TAKEN_NAMES = (*RATES, "loss", "average")
+# What an evaluation reports beside its metrics: a function's value of such a name would be overwritten.
+REPORTED_BESIDE = ("loss", "average", *RATES)
 
 
 def add_metrics(data, functions, selecting_metric: str | None = None) -> None:
@@ -150,12 +150,13 @@ def check_points(metrics, name: str) -> None:
     if not isinstance(metrics, dict):
         raise ConfigError(f"--metrics {name}: it returned {metrics!r:.80}, not {{name: points}}")
     for metric, value in metrics.items():
+        if metric in REPORTED_BESIDE:
+            raise ConfigError(
+                f"--metrics {name}: an evaluation has its own {metric!r} ({', '.join(REPORTED_BESIDE)}); "
+                "give yours another name"
+            )
         if "/" in metric or not isinstance(value, (int, float)):
             raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
-        if metric in TAKEN_NAMES:
-            raise ConfigError(
-                f"--metrics {name}: {metric!r} is a value of the evaluation's own; give the function's another name"
-            )
 
 
 def _evaluate_points(metric: EvaluateMetric, eval_set) -> Callable:

@@ -290,8 +290,11 @@ def _reopen(directory: Path, adoption: _Adoption) -> TokenStore:
         )
     for name, setting in now.items():
         if before[name] != setting:
-            raise AnotherCorpusError(
-                f"{directory} was adopted with --{name} {before[name]}, not {setting}; delete its {MANIFEST} to adopt "
-                "again"
-            )
+            if name == "tokenizer":
+                difference = f"with another tokenizer than --tokenizer_name {adoption.tokenizer['name']}"
+            elif name == "version":
+                difference = f"in version {before[name]} of the format, not {setting}"
+            else:
+                difference = f"with --{name} {before[name]}, not {setting}"
+            raise AnotherCorpusError(f"{directory} was adopted {difference}; delete its {MANIFEST} to adopt again")
     return TokenStore.open(directory).check_once()

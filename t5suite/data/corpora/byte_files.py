@@ -26,13 +26,19 @@ NOT_BLANK = re.compile(rb"\S")
 def without_compression(name: str) -> str:
     """The file's name when unpacked: `articles.jsonl` for `articles.jsonl.gz`."""
     for suffix in COMPRESSIONS:
-        name = name.removesuffix(suffix)
+        if name.lower().endswith(suffix):
+            name = name[: -len(suffix)]
     return name
+
+
+def unpacked_suffix(name: str) -> str:
+    """How a file's name ends when it is unpacked, in small letters: `.jsonl` for `Articles.JSONL.gz`."""
+    return Path(without_compression(name)).suffix.lower()
 
 
 def is_compressed(path) -> bool:
     """Whether the file's name says that it is compressed."""
-    return Path(path).suffix in COMPRESSIONS
+    return Path(path).suffix.lower() in COMPRESSIONS
 
 
 def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
@@ -95,7 +101,7 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
         return
     import pyarrow
 
-    kind = COMPRESSIONS[path.suffix]
+    kind = COMPRESSIONS[path.suffix.lower()]
     try:
         with io.BufferedReader(pyarrow.input_stream(str(path), compression=kind), CHUNK_BYTES) as file:
             yield file
@@ -113,7 +119,7 @@ def actual_kind(path: Path) -> str | None:
     with path.open("rb") as file:
         beginning = file.read(64)
     for first_bytes, description in {**OTHER_FILES, **OTHER_TEXTS}.items():
-        is_named_so = description.endswith(f"should end in {path.suffix}")
+        is_named_so = description.endswith(f"should end in {path.suffix.lower()}")
         if beginning.startswith(first_bytes) and not is_named_so:
             return f"it is {description}"
     return None

@@ -132,7 +132,7 @@ def plan_of_streams(names: Sequence[str], settings: CorpusSettings, tokenizer) -
 
 
 def _plan(sources, units, settings: CorpusSettings, tokenizer) -> CorpusPlan:
-    separator_id = _separator_id(settings.document_separator, tokenizer)
+    separator_id = separator_token_id(settings.document_separator, tokenizer)
     return CorpusPlan(sources, units, settings, tokenizer_facts(tokenizer), separator_id)
 
 
@@ -167,10 +167,19 @@ def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[S
     return tuple(map(tuple, units))
 
 
-def _separator_id(separator: str, tokenizer) -> int | None:
-    """The id of the token that ends a document; None for 'none'."""
+def separator_token_id(separator: str, tokenizer) -> int | None:
+    """The id of the token that ends a document; None for 'none'.
+
+    Raises:
+      ConfigError: the tokenizer has no such token, or no end token.
+    """
     if separator == "none":
         return None
+    if separator == "eos" and tokenizer.eos_token is None:
+        raise ConfigError(
+            f"--document_separator eos: {tokenizer.name_or_path} has no end token (eos_token); give none, or another "
+            "tokenizer"
+        )
     vocabulary = tokenizer.get_vocab()
     token = tokenizer.eos_token if separator == "eos" else separator
     if token not in vocabulary:

@@ -31,7 +31,7 @@ from t5suite.data.corpora.byte_files import (
     check_is_file,
     is_compressed,
     numbered_byte_lines,
-    without_compression,
+    unpacked_suffix,
 )
 
 ROWS_AT_ONCE = 1024
@@ -87,7 +87,7 @@ def text_suffix(path: Path) -> str:
     >>> text_suffix(Path("c4-train.00000.json.gz"))
     '.json'
     """
-    suffix = Path(without_compression(path.name)).suffix
+    suffix = unpacked_suffix(path.name)
     if suffix not in READERS:
         endings = f"{', '.join(READERS)}, each also with {' or '.join(COMPRESSIONS)}"
         raise DataError(f"{path}: a text file's name ends in one of {endings}")

@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, without_compression
+from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, unpacked_suffix, without_compression
 from t5suite.data.corpora.readers import READERS, text_suffix
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def _is_hidden(path: Path) -> bool:
 
 def _text_files(name: str, files: list[str]) -> list[str]:
     """Those of the files of a folder or pattern whose names are those of text files."""
-    text_files = [file for file in files if Path(without_compression(file)).suffix in READERS]
+    text_files = [file for file in files if unpacked_suffix(file) in READERS]
     if not text_files:
         among = f" among {len(files)} files" if files else ""
         raise DataError(f"{name}: no text file{among}; their names end in {', '.join(READERS)}")

@@ -50,7 +50,7 @@ def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
         )
     special_V = np.zeros(1 + max(tokenizer.get_vocab().values()), dtype=bool)
     special_V[list(tokenizer.all_special_ids)] = True
-    word_start_V = word_start_flags(tokenizer) if need_words or _marker(tokenizer.get_vocab()) else None
+    word_start_V = word_start_flags(tokenizer) if need_words else word_start_flags_if_shown(tokenizer)
     return MaskVocabulary(tokenizer.mask_token_id, special_V, word_start_V)
 
 
@@ -60,7 +60,7 @@ MARKERS = {"\u2581": WORD_START, "\u0120": WORD_START, "##": CONTINUATION}  # se
 STOPS, CLOSING = ".!?\u2026\u3002\uff01\uff1f", "\"')]\u201d\u2019"
 
 
-def word_start_flags(tokenizer) -> np.ndarray:
+def word_start_flags(tokenizer, remedy: str = "use --mask_units token") -> np.ndarray:
     """Which ids of a tokenizer begin a word, bool [V].
 
     >>> class Wordpieces:
@@ -79,7 +79,7 @@ def word_start_flags(tokenizer) -> np.ndarray:
     if marker is None:
         raise ConfigError(
             f"the pieces of the tokenizer {_name(tokenizer)} do not show where a word begins (none of the marks "
-            f"{', '.join(MARKERS)}): use --mask_units token"
+            f"{', '.join(MARKERS)}): {remedy}"
         )
     word_start_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
     for piece, token_id in vocabulary.items():
@@ -89,6 +89,11 @@ def word_start_flags(tokenizer) -> np.ndarray:
             word_start_V[token_id] = piece.startswith(marker) or not _has_letter(piece, tokenizer, marker)
     word_start_V[list(tokenizer.all_special_ids)] = True
     return word_start_V
+
+
+def word_start_flags_if_shown(tokenizer) -> np.ndarray | None:
+    """As `word_start_flags`; None if the pieces do not show where words begin."""
+    return word_start_flags(tokenizer) if _marker(tokenizer.get_vocab()) else None
 
 
 def sentence_end_flags(tokenizer) -> np.ndarray:

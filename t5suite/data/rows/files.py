@@ -24,6 +24,7 @@ from t5suite.data.corpora.byte_files import (
     all_bytes,
     byte_lines,
     filled_lines,
+    unpacked_suffix,
     without_compression,
 )
 from t5suite.data.corpora.readers import parquet_file
@@ -118,7 +119,7 @@ def check_benchmark_file(name: str, flag: str) -> None:
       DataError: no such file.
     """
     check_no_folder(name, flag)
-    form = FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix, "jsonl")
+    form = FORMATS_BY_SUFFIX.get(unpacked_suffix(name), "jsonl")
     if form not in ("jsonl", "text"):
         raise ConfigError(
             f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
@@ -152,7 +153,7 @@ def _split_name(path: Path) -> str:
 def with_suffix(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     """A folder's files whose names, when unpacked, end so, in the order of their names."""
     files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
+    return tuple(sorted(path for path in files if unpacked_suffix(path.name) in suffixes))
 
 
 def format_by_name(path) -> str:
@@ -161,7 +162,7 @@ def format_by_name(path) -> str:
     >>> format_by_name("reviews.csv.gz"), format_by_name("answers")
     ('csv', 'jsonl')
     """
-    kind = FORMATS_BY_SUFFIX.get(Path(without_compression(str(path))).suffix, "jsonl")
+    kind = FORMATS_BY_SUFFIX.get(unpacked_suffix(str(path)), "jsonl")
     return kind if kind in TABLES else "jsonl"
 
 

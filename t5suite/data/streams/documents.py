@@ -105,9 +105,10 @@ class StreamDocuments(Iterator):
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
         ids_of_documents = self.encoder.encode([item.text for item, _ in batch])
         for (item, counts), ids in zip(batch, ids_of_documents, strict=True):
+            if not len(ids):
+                continue
             ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
             counts["tokens"] = self._counts_ahead["tokens"]
             self._counts_ahead["tokens"] += len(ids)
-            if len(ids):
-                self.counts = {**counts, "documents": counts["documents"] + 1, "tokens": counts["tokens"] + len(ids)}
-                yield {"epoch": epoch, "source": list(item.position), "counts": counts}, ids
+            self.counts = {**counts, "documents": counts["documents"] + 1, "tokens": counts["tokens"] + len(ids)}
+            yield {"epoch": epoch, "source": list(item.position), "counts": counts}, ids

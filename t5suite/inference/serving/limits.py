@@ -44,6 +44,8 @@ class Limits:
         """Raises DataError for answers that are too long, or too many beams or draws."""
         if max_new_tokens > self.new_tokens:
             raise DataError(f"max_new_tokens {max_new_tokens}: {self.new_tokens} at most")
+        if (decoding.min_new_tokens or 0) > max_new_tokens:
+            raise DataError(f"min_new_tokens {decoding.min_new_tokens}: {max_new_tokens} at most")
         for name in ("num_beams", "num_return_sequences"):
             if getattr(decoding, name) > self.beams:
                 raise DataError(f"{name} {getattr(decoding, name)}: {self.beams} at most")

@@ -107,10 +107,10 @@ def limits_by_flags(arguments) -> Limits:
 
 def hosts_by_flags(arguments, key: str | None) -> set[str] | None:
     """The names under which the server is known; None: any, where every request has a key and no names are given."""
-    names = set((arguments.allowed_hosts or "").split(",")) - {""}
+    names = {name.strip() for name in (arguments.allowed_hosts or "").split(",")} - {""}
     if key is not None and not is_loopback(arguments.host) and not names:
         return None
-    return {*LOCAL_NAMES, arguments.host, *names} - {""}
+    return {*LOCAL_NAMES, arguments.host, *names}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

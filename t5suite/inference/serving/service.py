@@ -76,6 +76,11 @@ class Service:
         line = {"row": request.index, **line_of_answers([answer], scores=False, token_counts=True)}
         return {**line, "prompt_tokens": len(prompt)}
 
+    @property
+    def _default_new_tokens(self) -> int:
+        """The longest answer to a request that does not say it: what the task needs, where the server allows it."""
+        return min(self.job.max_new_tokens, self.limits.new_tokens)
+
     def job_of_rows(self, body: PredictBody) -> Job:
         """How the rows of `POST /predict` are answered.
 
@@ -86,7 +91,7 @@ class Service:
         settings = body.model_dump()
         flags = argparse.Namespace(**settings)
         decoding = decoding_by_flags(flags, self.text)
-        max_new_tokens = decoding.max_new_tokens or self.job.max_new_tokens
+        max_new_tokens = decoding.max_new_tokens or self._default_new_tokens
         self._check_decoding(decoding, max_new_tokens, body.scores)
         return dataclasses.replace(
             self.job,
@@ -109,7 +114,7 @@ class Service:
             raise DataError("this model chooses labels and writes no text: POST /predict")
         if body.model not in (None, self.name):
             raise DataError(f"model {body.model:.100}: this server has {self.name}")
-        max_new_tokens = self.job.max_new_tokens if body.max_tokens is None else body.max_tokens
+        max_new_tokens = self._default_new_tokens if body.max_tokens is None else body.max_tokens
         self._check_completion(body, max_new_tokens)
         decoding = DecodingSettings(
             max_new_tokens=body.max_tokens,

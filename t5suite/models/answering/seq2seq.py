@@ -122,7 +122,9 @@ class Seq2SeqReading:
             options["decoder_input_ids"] = self.decoder_ids_BT[:, :num_first_tokens]
         if not synced and not options and self._is_written_greedily(generation_config):
             return self._write_greedily(generation_config.max_new_tokens)
+        # The ids are for the model's own settings of repetition, such as encoder_no_repeat_ngram_size.
         generated = self.answerer.model.generate(
+            input_ids=self.ids_BS,
             encoder_outputs=EncoderOutput(last_hidden_state=self.hidden_BSD),
             attention_mask=self.mask_BS,
             generation_config=generation_config,

@@ -12,6 +12,7 @@
 | `.replaced-checkpoint-400`    | the previous checkpoint of the same step, until the new one has its name           |
 | `.deleting-checkpoint-400`    | one that rotation is deleting, so that a half-deleted folder is never loaded       |
 | `damaged-checkpoint-400[-2]`  | one that failed verification, set aside for inspection; never deleted here         |
+| `left-checkpoint-400[-2]`     | one of a course that the run has left for an older checkpoint; never deleted here  |
 """
 
 import logging
@@ -31,6 +32,7 @@ SAVING = ".saving-"
 REPLACED = ".replaced-"
 DELETING = ".deleting-"
 DAMAGED = "damaged-"
+LEFT = "left-"
 
 
 def checkpoints(output_dir) -> list[Path]:
@@ -123,12 +125,35 @@ def remove(path: Path) -> None:
 
 
 def set_aside(checkpoint: Path, reason: str) -> Path:
-    """Renames a checkpoint to `damaged-checkpoint-N` (with `-2`, `-3`, ... if that exists) and logs a warning."""
-    new_path = checkpoint.with_name(DAMAGED + checkpoint.name)
+    """Renames a checkpoint to `damaged-checkpoint-N` and logs a warning."""
+    new_path = _rename_aside(checkpoint, DAMAGED)
+    logger.warning("%s is damaged (%s); it is set aside as %s", checkpoint, reason, new_path.name)
+    return new_path
+
+
+def leave_later_ones(output_dir, step: int) -> list[Path]:
+    """Renames the checkpoints after a step to `left-checkpoint-N`; returns their new paths.
+
+    >>> leave_later_ones("runs/x", 300)                               # of 200, 300 and 400
+    [PosixPath('runs/x/left-checkpoint-400')]
+
+    A run that goes on from step 300 takes another course than they did: neither rotation nor `--resume auto` may take
+    them for its newest.
+    """
+    later = [path for path in checkpoints(output_dir) if checkpoint_step(path) > step]
+    left = [_rename_aside(path, LEFT) for path in later]
+    if left:
+        names = ", ".join(path.name for path in left)
+        logger.warning("%s goes on from step %d: later checkpoints are set aside as %s", output_dir, step, names)
+    return left
+
+
+def _rename_aside(checkpoint: Path, prefix: str) -> Path:
+    """Puts a prefix before a checkpoint's name, and `-2`, `-3`, ... after it if that exists."""
+    new_path = checkpoint.with_name(prefix + checkpoint.name)
     number = 1
     while os.path.lexists(new_path):
         number += 1
-        new_path = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
+        new_path = checkpoint.with_name(f"{prefix}{checkpoint.name}-{number}")
     os.rename(checkpoint, new_path)
-    logger.warning("%s is damaged (%s); it is set aside as %s", checkpoint, reason, new_path.name)
     return new_path

@@ -16,6 +16,7 @@ The same run with the same flags gets everything bit for bit. In any other run (
 checkpoint, a reset, changed settings) the flags decide rates, weight decay and intervals. `saving` is the way out.
 """
 
+import logging
 import math
 import pickle
 import random
@@ -25,9 +26,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import TrainerState
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
+from transformers.optimization import GreedyLR
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import CheckpointError, ConfigError
@@ -39,8 +41,17 @@ from t5suite.training.checkpoints.saving import OPTIMIZER, PROGRESS_FILE, RANK_F
 from t5suite.training.checkpoints.starts import Start, check_kind
 from t5suite.training.processes.ranks import Ranks
 
+logger = logging.getLogger(__name__)
+
 # The scheduler state that a restart restores; the rates and the shape follow the flags.
 SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
+# The same of Hugging Face's schedules that watch evaluations.
+WATCHER_MEMORY = (
+    *("last_epoch", "best", "num_bad_epochs", "num_good_epochs", "cooldown_counter", "warmup_counter", "reset_start"),
+    *("_last_lr", "_streaming_avg"),
+)
+# A group's rate before the schedule: a scheduler that is a function of the step writes it there, others do not.
+INITIAL_RATE = "initial_lr"
 # What `torch.load` raises for a file that is incomplete or contains more than tensors.
 UNREADABLE = (
     OSError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError,
@@ -61,7 +72,8 @@ def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, 
     check_kind(start.checkpoint, deepspeed, world_size)
     if not start.restart:
         return
-    only_ends = total_steps == start.step and start.of_this_run and not start.reset
+    is_reset = bool(start.reset) and not start.resets_again
+    only_ends = total_steps == start.step and start.of_this_run and not is_reset
     if 0 < total_steps <= start.step and not only_ends:
         raise ConfigError(
             f"nothing is left to train: {start.step} steps are done, and --max_steps or --num_train_epochs makes "
@@ -121,7 +133,7 @@ def restore_optimization(start: Start, optimizer, lr_scheduler, scaler, *, fsdp:
         if "optimizer" not in start.reset:
             load_moments(optimizer, optimizer_state(folder, optimizer, fsdp), folder)
         if "schedule" not in start.reset:
-            load_schedule(lr_scheduler, optimizer, load_state(folder, SCHEDULER))
+            load_schedule(lr_scheduler, optimizer, load_state(folder, SCHEDULER), start.schedule_steps)
         follow_flags(lr_scheduler)
     if scaler is not None and (folder / f"{SCALER}.pt").is_file():
         scaler.load_state_dict(load_state(folder, SCALER))
@@ -140,17 +152,34 @@ def optimizer_state(checkpoint: Path, optimizer, fsdp: bool) -> dict:
 def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
     """Has DeepSpeed restore its weights and its optimizer, and restores the schedule if that is not DeepSpeed's own.
 
+    DeepSpeed restores the settings of the groups and the norm to clip at, too; after a restart, they follow the flags.
+
     Raises:
       CheckpointError: `scheduler.pt` is missing or unreadable.
     """
     from accelerate.utils import DeepSpeedSchedulerWrapper  # is there only where DeepSpeed is installed
 
     folder = start.checkpoint
+    optimizer = engine.optimizer
+    is_deepspeeds_schedule = isinstance(lr_scheduler, DeepSpeedSchedulerWrapper)
+    settings_before = settings_of_groups(optimizer)
+    if is_deepspeeds_schedule:  # it sets the rates after the next update
+        for settings in settings_before:
+            settings.pop("lr")
+    clip_grad = getattr(optimizer, "clip_grad", None)
     deepspeed_load_checkpoint(engine, str(folder), load_module_strict=not is_adapted(engine.module))
-    if not isinstance(lr_scheduler, DeepSpeedSchedulerWrapper):
-        lr_scheduler.load_state_dict(load_state(folder, SCHEDULER))
     if start.restart:
+        set_groups(optimizer, settings_before)
+        if clip_grad is not None:
+            optimizer.clip_grad = clip_grad
+    if is_deepspeeds_schedule:
+        return
+    schedule = load_state(folder, SCHEDULER)
+    if start.restart:
+        load_schedule(lr_scheduler, optimizer, schedule, start.schedule_steps)
         follow_flags(lr_scheduler)
+    else:
+        lr_scheduler.load_state_dict(schedule)
 
 
 def follow_flags(lr_scheduler) -> None:
@@ -159,16 +188,41 @@ def follow_flags(lr_scheduler) -> None:
         set_rates(lr_scheduler)
 
 
-def load_schedule(lr_scheduler, optimizer, saved: dict) -> None:
-    """Loads where a schedule was; the rates and shape of one that is a function of the step follow the flags."""
+def load_schedule(lr_scheduler, optimizer, saved: dict, num_steps: int) -> None:
+    """Loads where a schedule was; its settings follow the flags, and its rates if it is a function of the step.
+
+    Between the two kinds nothing but the step is taken over: the other kind counts evaluations, not steps.
+
+    Args:
+      num_steps: how many steps of the schedule are over.
+    """
+    is_of_steps = "lr_lambdas" in saved
     if isinstance(lr_scheduler, LambdaLR):
+        memory = saved if is_of_steps else {"last_epoch": num_steps}
         for key in SCHEDULE_MEMORY:
-            if key in saved and hasattr(lr_scheduler, key):
-                setattr(lr_scheduler, key, saved[key])
-        return
+            if key in memory and hasattr(lr_scheduler, key):
+                setattr(lr_scheduler, key, memory[key])
+    elif not is_of_steps:
+        _load_watched_rates(lr_scheduler, optimizer, saved)
+
+
+def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
+    """Loads what a schedule has seen, and the rates that it had reached."""
+    rates = saved.get("_last_lr", [])
+    rates_by_flags = [group["lr"] for group in optimizer.param_groups]
+    if isinstance(lr_scheduler, (ReduceLROnPlateau, GreedyLR)):
+        memory = {key: saved[key] for key in WATCHER_MEMORY if key in saved}
+        saved = {**lr_scheduler.state_dict(), **memory}
     lr_scheduler.load_state_dict(saved)
-    for group, rate in zip(optimizer.param_groups, saved.get("_last_lr", [])):
+    for group, rate in zip(optimizer.param_groups, rates):
         group["lr"] = rate
+    if rates and list(rates) != rates_by_flags:
+        logger.warning(
+            "the learning rate goes on at %g, where the checkpoint's schedule was; to begin with --learning_rate, %g, "
+            "add schedule to --reset",
+            rates[0],
+            rates_by_flags[0],
+        )
 
 
 def load_moments(optimizer, saved: dict, checkpoint) -> None:
@@ -177,20 +231,29 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
     Raises:
       ConfigError: the saved state belongs to a different optimizer.
     """
-    settings_of_groups = [
-        {key: setting for key, setting in group.items() if key != "params"} for group in optimizer.param_groups
-    ]
+    settings_before = settings_of_groups(optimizer)
     try:
         kinds = {frozenset(state) for state in saved["state"].values()}
         restore_optimizer(optimizer, saved)
-        keys_of_groups = [set(group) for group in optimizer.param_groups]
-        if keys_of_groups != [{*settings, "params"} for settings in settings_of_groups]:
+        names_of_settings = [settings.keys() - {INITIAL_RATE} for settings in settings_of_groups(optimizer)]
+        if names_of_settings != [settings.keys() - {INITIAL_RATE} for settings in settings_before]:
             raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"{checkpoint}: its optimizer differs from this run's ({error}); add optimizer to --reset"
         ) from None
-    for group, settings in zip(optimizer.param_groups, settings_of_groups, strict=True):
+    set_groups(optimizer, settings_before)
+
+
+def settings_of_groups(optimizer) -> list[dict]:
+    """Each group's rate, betas, weight decay, ...: all but its parameters."""
+    return [{key: setting for key, setting in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def set_groups(optimizer, settings_by_group: list[dict]) -> None:
+    """Gives each group these settings."""
+    for group, settings in zip(optimizer.param_groups, settings_by_group, strict=True):
+        group.pop(INITIAL_RATE, None)
         group.update(settings)
 
 

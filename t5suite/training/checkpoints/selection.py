@@ -114,11 +114,15 @@ def drop_best(state: TrainerState) -> None:
     forget_best(state)
 
 
-def take_up_best(state: TrainerState, output_dir) -> None:
+def take_up_best(state: TrainerState, output_dir, loads_best: bool) -> None:
     """Finds the best checkpoint of a resumed run again, also in a directory that was moved or copied.
 
     The best checkpoint of another run, whose checkpoint this one began with, may not have come along: its score selects
     nothing any more, so that the evaluations of this run decide.
+
+    Args:
+      loads_best: whether the run ends with the best weights (`--load_best_model_at_end`). If not, no checkpoint is
+        missed: evaluations need not be where checkpoints are.
     """
     forget_undefined_best(state)
     if state.best_global_step is None:
@@ -127,7 +131,8 @@ def take_up_best(state: TrainerState, output_dir) -> None:
     if in_this_run.is_dir():
         state.best_model_checkpoint = str(in_this_run)
     recorded = written_best(state)
-    if recorded is not None and recorded.is_dir():
+    is_there = recorded is not None and recorded.is_dir()
+    if is_there or not loads_best:
         return
     logger.warning(
         "the best checkpoint so far, of step %d, is not there: the evaluations from here on select the best",

@@ -16,6 +16,7 @@ if there was a checkpoint.
 * `data`: starts over with the first example of the first epoch. If kept, the example after the last one seen is next.
 
 A reset is done once: if the same command resumes from its own checkpoints (a requeued job), it resets nothing again.
+In the same way a run begins once from an older checkpoint of its own, which `--resume` names.
 `position.json` says how many examples were seen and when the schedule began, so a run in a new directory, with another
 batch size or number of ranks, also continues with the next example; the begun epoch keeps its order. One process, DDP
 and FSDP2 write the same files; DeepSpeed's are tied to the number of ranks (`check_kind`).
@@ -24,18 +25,29 @@ and FSDP2 write the same files; DeepSpeed's are tied to the number of ranks (`ch
 import json
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import read_json
 from t5suite.base.lookup import suggestion
-from t5suite.training.checkpoints.folders import DAMAGED, NUMBERED, STATE_FILE, checkpoint_step, checkpoints, set_aside
+from t5suite.training.checkpoints.folders import (
+    DAMAGED,
+    LEFT,
+    NUMBERED,
+    STATE_FILE,
+    checkpoint_step,
+    checkpoints,
+    set_aside,
+)
 from t5suite.training.checkpoints.manifests import FORMAT, FORMATS, MANIFEST_FILE, Manifest, damage
 
 logger = logging.getLogger(__name__)
 
 RESETS = ("optimizer", "schedule", "step", "data")
+# What a checkpoint of `--save_only_model` lacks.
+NOT_SAVED = frozenset({"optimizer", "schedule"})
 POSITION_FILE = "position.json"
 ANOTHER = "use another checkpoint, or --resume auto, which finds the newest complete one"
 # One of them holds the weights of a checkpoint that Hugging Face's trainer wrote.
@@ -68,6 +80,7 @@ class Start:
       of_this_run: whether the checkpoint is one of this run's own.
       selected_by: what the best score so far was chosen by; None of a checkpoint that does not say it.
       reset: what to reset now.
+      resets_again: all that was asked for was reset before; `reset` names what the checkpoint lacks.
       restart: the flags may differ from the checkpoint's (another run's checkpoint, a reset, or changed settings).
       position: the checkpoint's, if it has one.
     """
@@ -76,6 +89,7 @@ class Start:
     reset: frozenset[str] = frozenset()
     restart: bool = False
     position: Position | None = None
+    resets_again: bool = False
     of_this_run: bool = field(default=False, compare=False)
     selected_by: dict | None = field(default=None, compare=False)
 
@@ -118,8 +132,14 @@ class Start:
     @property
     def parts_reset(self) -> str:
         """What was reset when the run, or this part of it, began; a run that is resumed resets nothing again."""
-        saved_parts = self.position.reset if self.position else ""
-        return ",".join(sorted(self.reset)) or saved_parts
+        if self.reset and not self.resets_again:
+            return ",".join(sorted(self.reset))
+        return self.position.reset if self.position and self.of_this_run else ""
+
+    @property
+    def schedule_steps(self) -> int:
+        """How many steps of the schedule are over."""
+        return self.step - self.schedule_start
 
     def examples_seen(self, epoch_length: int, update_size: int) -> int:
         """The number of training examples that the run has seen where it begins."""
@@ -160,31 +180,43 @@ def choose_start(
     run_id: str | None = None,
     fingerprint: str | None = None,
     trust: bool = False,
+    restarts: Iterable[dict] = (),
 ) -> Start:
     """Chooses the checkpoint that a run resumes from, and what is reset; one rank calls it.
 
-    A run may begin from another run's checkpoint. Once it has checkpoints of its own, it resumes from those.
+    A run may begin from another run's checkpoint. Once it has checkpoints of its own, it resumes from those. It may go
+    on from an older one of its own, too. Once it has, the same command resumes from the newest.
 
     Args:
       run_id: the run's own; another run's checkpoints in its directory count as damaged.
       fingerprint: of the run's settings. If the checkpoint's differs, the flags override what the checkpoint contains.
       trust: accept a DeepSpeed checkpoint of unknown origin (`--trust_checkpoint`).
+      restarts: where the run has begun before, as its manifest says it.
 
     Raises:
       CheckpointError: see `find_checkpoint`.
       ConfigError: no such checkpoint, no optimizer state in it, or a reset that needs a new directory.
     """
     parts_to_reset = parse_reset(reset)
-    checkpoint = _checkpoint_to_begin_from(output_dir, resume, run_id, trust)
+    checkpoint = None
+    if _has_begun_from(resume, output_dir, parts_to_reset, restarts):
+        checkpoint = _newest_with_settings(output_dir, resume, run_id, fingerprint)
+    checkpoint = checkpoint or _checkpoint_to_begin_from(output_dir, resume, run_id, trust)
     if checkpoint is None:
         if parts_to_reset:
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
         return Start()
     of_this_run = _is_in(checkpoint, output_dir)
     position = read_position(checkpoint)
-    if of_this_run and _was_done(parts_to_reset, position):
-        logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
-        parts_to_reset = frozenset()
+    details = _details_of(checkpoint)
+    has_other_settings = fingerprint is not None and details.get("settings", fingerprint) != fingerprint
+    # A reset of another run's checkpoint was over when this run began; one of its own is asked for with these settings.
+    is_same_command = not has_other_settings or not _names_own(resume, output_dir)
+    was_reset = of_this_run and is_same_command and _was_done(parts_to_reset, position)
+    if was_reset:
+        logger.info("%s was made after --reset %s, which is not done again", checkpoint, reset)
+        parts_to_reset = _not_in_checkpoint(checkpoint, parts_to_reset)
+    resets_again = was_reset and bool(parts_to_reset)
     if "step" in parts_to_reset and of_this_run:
         raise ConfigError(
             f"--reset {reset}: {output_dir} has checkpoints already, and steps that count from 0 again would mix with "
@@ -192,22 +224,59 @@ def choose_start(
         )
     if "optimizer" not in parts_to_reset:
         _check_has_optimizer(checkpoint)
-    details = _details_of(checkpoint)
-    has_other_settings = fingerprint is not None and details.get("settings", fingerprint) != fingerprint
     restart = not of_this_run or bool(parts_to_reset) or has_other_settings
-    return Start(checkpoint, parts_to_reset, restart, position, of_this_run, details.get("selects_by"))
+    return Start(checkpoint, parts_to_reset, restart, position, resets_again, of_this_run, details.get("selects_by"))
+
+
+def _has_begun_from(resume: str, output_dir, parts_to_reset: frozenset[str], restarts: Iterable[dict]) -> bool:
+    """Whether the run has begun before from the checkpoint of its own that `--resume` names, with the same reset."""
+    path = Path(resume).resolve()
+    if resume in ("auto", "none") or not _is_in(path, output_dir):
+        return False
+    return any(
+        Path(restart.get("from", "")).resolve() == path and parts_to_reset == frozenset(restart.get("reset", ()))
+        for restart in restarts
+    )
+
+
+def _newest_with_settings(output_dir, resume: str, run_id: str | None, fingerprint: str | None) -> Path | None:
+    """The run's newest checkpoint if it has these settings: a command with others begins anew."""
+    newest = newest_verified(output_dir, run_id)
+    if newest is None or _details_of(newest).get("settings") != fingerprint:
+        return None
+    if newest.name != Path(resume).name:
+        logger.warning(
+            "--resume %s: the run has gone on from there, and resumes from its newest checkpoint, %s; to begin there "
+            "again, move later checkpoints away",
+            resume,
+            newest.name,
+        )
+    return newest
 
 
 def _checkpoint_to_begin_from(output_dir, resume: str, run_id: str | None, trust: bool) -> Path | None:
     """The run's own newest checkpoint, or else what `--resume` names."""
-    if resume in ("auto", "none") or _is_in(Path(resume), output_dir):
+    if _names_own(resume, output_dir):
         return find_checkpoint(output_dir, resume, run_id=run_id, trust=trust)
     return newest_verified(output_dir, run_id) or find_checkpoint(output_dir, resume, trust=trust)
+
+
+def _names_own(resume: str, output_dir) -> bool:
+    """Whether `--resume` names no other run's checkpoint."""
+    return resume in ("auto", "none") or _is_in(Path(resume), output_dir)
 
 
 def _was_done(parts_to_reset: frozenset[str], position: Position | None) -> bool:
     """Whether a checkpoint was made after this very reset."""
     return bool(parts_to_reset) and position is not None and parse_reset(position.reset) == parts_to_reset
+
+
+def _not_in_checkpoint(checkpoint: Path, parts: frozenset[str]) -> frozenset[str]:
+    """The parts that a checkpoint does not hold, so that they begin anew at every start."""
+    if _has_optimizer(checkpoint):
+        return frozenset()
+    logger.warning("%s contains no optimizer state: optimizer and schedule begin anew once more", checkpoint)
+    return parts & NOT_SAVED
 
 
 def find_checkpoint(output_dir, resume: str, run_id: str | None = None, trust: bool = False) -> Path | None:
@@ -246,7 +315,9 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
             return path
         damaged[path] = reason
     reasons = [f"{path.name} ({damage_reason})" for path, damage_reason in damaged.items()]
-    reasons += [f"{path.name} (set aside before)" for path in sorted(Path(output_dir).glob(f"{DAMAGED}checkpoint-*"))]
+    for prefix in (DAMAGED, LEFT):
+        paths = sorted(Path(output_dir).glob(f"{prefix}checkpoint-*"))
+        reasons += [f"{path.name} (set aside before)" for path in paths]
     if reasons:
         raise CheckpointError(
             f"{output_dir}: no checkpoint verifies: {'; '.join(reasons)}. Nothing was changed. Bring back a good copy, "
@@ -332,8 +403,12 @@ def read_position(checkpoint: Path) -> Position | None:
     return Position(**read_json(file)) if file.is_file() else None
 
 
+def _has_optimizer(checkpoint: Path) -> bool:
+    return any(checkpoint.glob("optimizer*")) or is_deepspeeds(checkpoint)
+
+
 def _check_has_optimizer(checkpoint: Path) -> None:
-    if not any(checkpoint.glob("optimizer*")) and not is_deepspeeds(checkpoint):
+    if not _has_optimizer(checkpoint):
         raise ConfigError(
             f"{checkpoint} contains no optimizer state (--save_only_model), so a run cannot resume from it; start with "
             "a new optimizer: --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"

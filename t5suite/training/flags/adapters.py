@@ -83,14 +83,13 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     if kind is not None and model_args.model_class is not None:
         raise ConfigError(f"--adapter {kind}: adapters are made for transformers' classes, not --model_class")
     if kind is None and not is_adapted(model):
-        if trains and is_quantized(model):
-            raise ConfigError(
-                "--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora"
-            )
+        _check_whole_matrices(model, trains)
         return model
     if not trains:
         if kind is not None:
             logger.warning("--adapter %s has no effect: nothing is trained", kind)
+        if not is_adapted(model):
+            _check_whole_matrices(model, trains)
         return model
     if arguments.training.fsdp or is_set(FSDP):
         raise ConfigError("adapters are trained by one process, under DDP or ZeRO (--deepspeed zero2), not under FSDP")
@@ -102,6 +101,18 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     _check_beside_adapter(kind, arguments)
     revision = revision_to_read("model", base, model_args.model_revision) if base else None
     return add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
+
+
+def _check_whole_matrices(model, trains: bool) -> None:
+    """Refuses a quantized model without an adapter: it cannot be trained, and transformers' trainer takes none."""
+    if not is_quantized(model):
+        return
+    if trains:
+        raise ConfigError("--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora")
+    raise ConfigError(
+        "--load_in_8bit, --load_in_4bit: matrices in few bits stand below a trained adapter, and this model has none; "
+        "leave the flag out"
+    )
 
 
 def _uses_zero_3(args) -> bool:

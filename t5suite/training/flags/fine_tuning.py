@@ -61,9 +61,13 @@ class TrackingArguments:
 
     shared_facts = facts(theme="tracking")
 
-    wandb_project: str | None = flag(None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.")
-    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
-    experiment_name: str | None = flag(None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.")
+    wandb_project: str | None = flag(
+        None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.", needs="a tracker"
+    )
+    aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.", needs="Aim")
+    experiment_name: str | None = flag(
+        None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.", needs="a tracker"
+    )
     num_samples: int = flag(8, "Answers of a task kept at each evaluation; 0: none.", bounds="[0, inf) rows")
     profile: str | None = flag(
         None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
@@ -245,9 +249,16 @@ class SuiteTrainingArguments(
     save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
     train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
     logging_steps: float = flag(
-        50, "Steps between lines of metrics.jsonl.", "common", theme="tracking", bounds="(0, inf) updates or a share"
+        50,
+        "Steps between lines of metrics.jsonl.",
+        "common",
+        theme="tracking",
+        bounds="(0, inf) updates or a share",
+        needs="logs by steps",
     )
-    logging_nan_inf_filter: bool = flag(False, "Off: a non-finite loss is reported.", theme="rest", change="nothing")
+    logging_nan_inf_filter: bool = flag(
+        False, "Off: a non-finite loss is reported.", theme="rest", change="nothing", needs="Hugging Face's losses"
+    )
     ddp_find_unused_parameters: bool | None = flag(False, "Look for weights without a gradient.", theme="devices")
     seed: int = flag(42, "Seed of all randomness.", "common report", bounds="[0, 4294967295] a whole number")
     deepspeed: dict | str | None = flag(
@@ -287,6 +298,11 @@ class SuiteTrainingArguments(
             # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
             self.use_cpu = True
         check_meeting_place()
+        if self.save_on_each_node:
+            raise ConfigError(
+                "--save_on_each_node True: all nodes share the run's directory, in which the first process writes; "
+                "leave it out"
+            )
         for file in (self.fsdp_config, self.accelerator_config):
             if isinstance(file, str) and os.path.isfile(file):
                 read_json_text(Path(file).read_bytes(), Path(file))

@@ -64,7 +64,11 @@ class TextArguments:
     validation_fraction: float = flag(
         0.05, "Share of documents held out without --validation_file.", bounds="(0, 1) a share", needs="a held-out part"
     )
-    max_eval_samples: int | None = flag(None, "At most this many blocks are evaluated.", bounds="[1, inf) rows")
+    max_eval_samples: int | None = flag(
+        None,
+        "At most this many blocks are evaluated. Default: all; of a stream without --validation_file 1024.",
+        bounds="[1, inf) rows",
+    )
 
     def __post_init__(self):
         if self.streaming and not self.train_file:
@@ -94,7 +98,11 @@ class ObjectiveArguments:
 
     objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common intro", needs="blocks")
     inputs_length: int | None = flag(
-        None, "Input tokens of a block. Default: 512.", "common report", bounds="[4, inf) tokens", needs="blocks"
+        None,
+        "Input tokens of a block. Default: 512; of the bundled text 64.",
+        "common report",
+        bounds="[4, inf) tokens",
+        needs="blocks",
     )
     targets_length: int | None = flag(
         None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
@@ -158,16 +166,28 @@ class RunArguments(ModeArguments, TrainingPlugIns):
     dry_run: bool = flag(False, "Show settings and steps.", "common fresh", change="nothing", python="tuner.summary()")
 
 
-def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:
+def reconcile(arguments) -> None:
     """Settles what depends on several groups: the default of `--inputs_length`.
 
+    Args:
+      arguments: an instance of each of PRE_TRAINING_ARGUMENTS.
+
     Raises:
-      ConfigError: there is text to evaluate on, but none to train on; sentence pairs of a stream.
+      ConfigError: there is text to evaluate on, but none to train on; a stream without an end; sentence pairs of a
+        stream; quantized matrices.
     """
+    model, text, objective, run, training = arguments
+    for name in ("load_in_8bit", "load_in_4bit"):
+        if getattr(model, name):
+            raise ConfigError(f"--{name}: pre-training trains the matrices themselves; leave it out")
     if objective.inputs_length is None:
         objective.inputs_length = BUNDLED_TEXT_INPUTS_LENGTH if text.bundled else OWN_TEXT_INPUTS_LENGTH
     if text.validation_file and not (text.train_file or text.train_corpus or run.eval_only):
         raise ConfigError(f"--validation_file {' '.join(text.validation_file)} needs a --train_file beside it")
+    if text.streaming and training.max_steps <= 0 and not run.eval_only:
+        raise ConfigError(
+            f"--streaming with --max_steps {training.max_steps}: a stream has no end, so give the number of steps"
+        )
     if text.streaming and objective.sentence_pairs:
         raise ConfigError(
             f"--sentence_pairs {objective.sentence_pairs} with --streaming: pairs are drawn from text that is "

@@ -17,6 +17,7 @@ HF's own `total_flos` (6 x parameters x input tokens) is 1.43 times too high for
 
 import copy
 import itertools
+import re
 
 import numpy as np
 import torch
@@ -25,14 +26,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from t5suite.models.attention_setting import set_attention
 from t5suite.models.classes import bare_model
 
-# Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
-# counts. Runs in float32 or TF32 are compared with the same peak: what the device could achieve.
+# Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by whole words of the device's name; the first
+# match counts. Runs in float32 or TF32 are compared with the same peak: what the device could achieve.
 PEAK_FLOPS = {
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12,
-    "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A40": 150e12, "A10G": 70e12, "A10": 125e12,
-    "A6000": 155e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "MI300X": 1307e12,
-    "MI250": 191.5e12,  # of one of the two dies: torch shows each of them as a device
+    "GB200": 2500e12, "B200": 2250e12, "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12,
+    "H100": 989e12, "GH200": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12,
+    "A40": 150e12, "A10G": 70e12, "A10": 125e12, "A6000": 155e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
+    "V100S": 130e12, "V100": 125e12, "T4": 65e12, "T4G": 65e12, "MI300X": 1307e12,
+    # Of one of the two dies: torch shows each of them as a device.
+    "MI250X": 191.5e12, "MI250": 181e12,
 }  # fmt: skip
+# Words behind a card's name that make it another card.
+OTHER_CARDS = r"(?! (?:Ti|D|Laptop)\b)"
 # Lengths of inputs and targets: six that determine a quadratic polynomial, and one that checks it.
 PROBES = ((8, 8), (24, 8), (8, 24), (16, 16), (40, 8), (8, 40), (56, 32))
 
@@ -142,10 +147,15 @@ def _detached_with_gradient(module, inputs, output: torch.Tensor) -> torch.Tenso
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The device's peak in FLOP/s, by its name; None if it is unknown (a CPU).
+    """The device's peak in FLOP/s, by its name; None if it is unknown (a CPU, an RTX A4000, which is no A40).
 
     >>> peak_flops(torch.device("cpu")) is None
     True
     """
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    for card, peak in PEAK_FLOPS.items():
+        if re.search(rf"\b{card}\b{OTHER_CARDS}", name):
+            return peak
+    return None

@@ -232,7 +232,7 @@ SHOWN = {
 
 # {metric: its explanation}, printed once, before the first line that contains it.
 LEGEND = {
-    "loss": "loss: mean since the line before, cross-entropy in nats a target token",
+    "loss": "loss: mean since the line before, in nats a target token or label; an encoder of numbers: squared error",
     "accuracy": "accuracy: of target tokens, each after the right ones",
     "grad_norm": "grad norm: before clipping",
     "learning_rate": "lr: learning rate",

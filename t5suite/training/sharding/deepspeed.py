@@ -16,7 +16,7 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
@@ -174,29 +174,42 @@ def check_keys(config: Mapping, source: str) -> None:
             logger.warning("%s: %r is not a known DeepSpeed setting; it is passed on unchanged", source, key)
     try:
         from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+        from deepspeed.runtime.swap_tensor.aio_config import AIO_DEFAULT_DICT
         from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     except ImportError as error:
         raise ConfigError(f"--deepspeed: {error}; pip install 't5suite[deepspeed]'") from None
     sections = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
     for section, model in sections.items():
         _check_section(config, section, model, source)
+    for key in _section_of(config, "aio", source):
+        if key not in AIO_DEFAULT_DICT:
+            raise _unknown_key("aio", key, AIO_DEFAULT_DICT, source)
+
+
+def _section_of(config: Mapping, section: str, source: str) -> Mapping:
+    """The settings of a section; none if it is missing."""
+    settings = config.get(section) or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{source}: {section} is {settings!r:.60}, and should be an object")
+    return settings
 
 
 def _check_section(config: Mapping, section: str, model: type, source: str) -> None:
     """Refuses keys of a section that DeepSpeed does not have; values are checked again when the ranks are known."""
-    settings = config.get(section) or {}
-    if not isinstance(settings, Mapping):
-        raise ConfigError(f"{source}: {section} is {settings!r:.60}, and should be an object")
+    settings = _section_of(config, section, source)
     try:
         model(**settings)
     except ValueError as error:
         unknown_keys = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
         if unknown_keys:
-            keys = unknown_keys[0]
             known_keys = {*model.model_fields, "device", "nvme_path", "pin_memory"}
-            raise ConfigError(
-                f"{source}: DeepSpeed's {section} has no setting {'.'.join(keys)!r}; {suggestion(keys[-1], known_keys)}"
-            ) from None
+            raise _unknown_key(section, ".".join(unknown_keys[0]), known_keys, source) from None
+
+
+def _unknown_key(section: str, path: str, known_keys: Iterable[str], source: str) -> ConfigError:
+    """The error for a key of a section that DeepSpeed does not have, with the closest ones."""
+    nearest = suggestion(path.rpartition(".")[2], known_keys)
+    return ConfigError(f"{source}: DeepSpeed's {section} has no setting {path!r}; {nearest}")
 
 
 def agree(config: dict, source: str, args) -> None:

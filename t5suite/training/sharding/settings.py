@@ -27,11 +27,12 @@ def resolve_sharding(args) -> None:
     """Replaces `--deepspeed` by the configuration itself, from any source; flags at their defaults get its values.
 
     Raises:
-      ConfigError: two sources contradict each other (it names both), or an override lacks its configuration.
+      ConfigError: two sources contradict each other (it names both), or settings lack what they belong to.
     """
     if str(args.fsdp).lower() in ("true", "false", ""):
         args.fsdp = str(args.fsdp).lower() == "true" or None
     adopt_accelerate_settings(args)
+    _check_fsdp_config(args)
     if args.use_cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when imported
     if args.deepspeed or is_set(DEEPSPEED):
@@ -137,6 +138,17 @@ def _check_fsdp(args) -> None:
             raise ConfigError(
                 f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
             )
+
+
+def _check_fsdp_config(args) -> None:
+    """Refuses settings of an FSDP that no flag asks for: transformers reads them with `--fsdp` alone."""
+    if not args.fsdp_config or args.fsdp:
+        return
+    if is_set(FSDP):
+        raise ConfigError(
+            f"--fsdp_config: accelerate's configuration ({FSDP}=true) has the settings of FSDP; change them there"
+        )
+    raise ConfigError(f"--fsdp_config {args.fsdp_config!s:.200}: there is no --fsdp True to change")
 
 
 def deepspeed_of_environment(flag_value) -> tuple[dict, str] | None:
