@@ -35,6 +35,7 @@ from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.targets import with_words_of_ids, words_of_ids
+from t5suite.training.flags.plug_ins import named_metrics
 from t5suite.training.plans import FLAGS_OF_OWN_TASKS, own_task_of
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
@@ -197,6 +198,22 @@ def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     >>> _task_flags({"config": '{"target_column": "label"}', "labels": ["neg", "pos"], "seed": 1})
     {'target_column': 'label', 'labels': ['neg', 'pos']}
     """
+    all_flags = _flags_with_those_of_files(flags)
+    task_flags = {name: all_flags[name] for name in FLAGS_OF_OWN_TASKS if all_flags.get(name) is not None}
+    metrics = task_flags.get("metrics") or ""
+    if isinstance(metrics, (list, tuple)):
+        metrics = ",".join(map(str, metrics))
+    names_task = named_metrics(str(metrics)) is not None or bool(task_flags.keys() - {"metrics"})
+    if names_task or str(all_flags.get("eval_only")) != "True":
+        return task_flags
+    task = own_task_of(all_flags.get("model_name_or_path"))
+    if task is None:
+        return {}
+    return {"target_column": task.entry["label_column_name"], "labels": task.label_words or "none"}
+
+
+def _flags_with_those_of_files(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags, and those of the files that `config` names, of which a later one wins."""
     sources = flags.get("config") or []
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
@@ -204,14 +221,7 @@ def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     for source in sources:
         values_of_file = read_config(os.fspath(source), flags_of(SCRIPT))
         all_flags |= {name: value for name, (_, value) in values_of_file.items()}
-    all_flags |= flags
-    task_flags = {name: all_flags[name] for name in FLAGS_OF_OWN_TASKS if all_flags.get(name) is not None}
-    if task_flags or str(all_flags.get("eval_only")) != "True":
-        return task_flags
-    task = own_task_of(all_flags.get("model_name_or_path"))
-    if task is None:
-        return {}
-    return {"target_column": task.entry["label_column_name"], "labels": task.label_words or "none"}
+    return {**all_flags, **flags}
 
 
 def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -270,9 +270,11 @@ class DataTest(EqualFiles):
         self.assertEqual(task.label_words, names[::-1])
         self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
         of_model = {"model_name_or_path": str(save_model(folder(), tasks=[task])), "eval_only": True}
-        task, read_again = load_own_rows({"validation": rows.cast(features)}, "validation", **of_model)
-        self.assertEqual(task.label_words, names[::-1])
-        self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
+        for more in ({}, {"metrics": ["my_metrics:length_match"]}):  # a function is added to the model's own metrics
+            splits = {"validation": rows.cast(features)}
+            task, read_again = load_own_rows(splits, "validation", **of_model, **more)
+            self.assertEqual(task.label_words, names[::-1])
+            self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
 
     def test_flags_that_own_rows_leave_without_effect_are_named(self):
         idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}
