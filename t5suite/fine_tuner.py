@@ -26,7 +26,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
-from t5suite.constants import DATASET_VALS
+from t5suite.constants import DATASET_VALS, OWN_BENCHMARK
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
@@ -170,6 +170,8 @@ class FineTuner:
         if split not in SPLITS:
             raise ConfigError(f"evaluate: no split {split!r}; {suggestion(split, SPLITS)}")
         self._check_data()
+        if split == "validation":
+            self._check_validates()
         with self._at_work():
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
@@ -413,6 +415,14 @@ class FineTuner:
                 "there are no rows to train on or to score: give FineTuner(model, data) a file or folder of rows, a "
                 f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{trained_on}"
             )
+
+    def _check_validates(self) -> None:
+        """Refuses rows of your own with a test split alone, which would stand in for the validation split."""
+        for task in self.plan.evaluate:
+            if task.benchmark == OWN_BENCHMARK and task.splits("test") and not task.splits("validation"):
+                raise ConfigError(
+                    f"evaluate: own/{task.name} has no validation rows; evaluate(split='test') scores the test rows"
+                )
 
     def _make_plan(self) -> Plan:
         """The plan of the flags; without any, of the tasks that the model knows."""

@@ -242,6 +242,8 @@ class DataTest(EqualFiles):
             made.evaluate("test")
         with exits_with(78, "own/reviews: no validation rows, .* with --no_eval .valid=False. none are held out"):
             made.evaluate()
+        with exits_with(78, "own/reviews has no validation rows; .*split='test'"):
+            tuner(data={"train": ROWS[:60], "test": ROWS[60:70]}, eval_strategy="no").evaluate()
 
     @parameterized.parameters(("super_glue/axb", "validation", "test"), ("squad/squad", "test", "validation"))
     def test_a_file_for_a_split_that_no_task_has_is_refused(self, data, role, other_role):

@@ -29,12 +29,13 @@ from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
-from t5suite.tasks.task_card import make_task_card
+from t5suite.tasks.task_card import make_task_card, read_task_card
 from t5suite.tasks.tokenization import Lengths, decode_ids
 from t5suite.testing import (
     encode_rows,
     exits_with,
     load_rows,
+    make_task,
     read_rows,
     run_cli,
     save_model,
@@ -416,6 +417,7 @@ BAD_ENTRIES = [
     ({"splits": {"train": 1}}, "splits: train must be"), ({"splits": {"train": []}}, "splits: train must be"),
     ({"splits": {"validation": ["a", None]}}, "splits: validation must be"),
     ({"splits": {"train": ["a", "b"]}}, "splits: train must be one split, not a, b"),
+    *[({"num_examples": {"train": count}}, "num_examples: train must be a whole number of rows") for count in ("5,000", 5e3, None, -1)],
     *[({"max_input_tokens": length}, "max_input_tokens must be a whole number of tokens above 0") for length in (0, True, "5", 2.0)],
     ({"max_output_tokens": -1}, "max_output_tokens must be a whole number of tokens above 0"),
     ({"labels": None, "metric_names": [], "metric_to_optimize": "pearson", "target": "nearest_fifth", "target_decimals": 2},
@@ -716,6 +718,16 @@ class TaskCardTest(parameterized.TestCase):
         with exits_with(78, f"{folder}/task.json is not a task card"):
             self.predict(folder)
 
+    def test_where_no_folder_is_named_there_is_no_card(self):
+        """A `task.json` of another program may stand in the working directory."""
+        with contextlib.chdir(tempfile.mkdtemp()):
+            Path("task.json").write_text('{"version": "2.0.0"}')
+            self.assertIsNone(read_task_card(""))
+
+    def test_labels_are_kept_as_their_template_spells_them(self):
+        task = make_task(labels=["no", "yes"], output_format="<__output__>")
+        self.assertContainsSubset(["no", "yes", "<no>", "<yes>"], task_words(make_task_card([task], Lengths(8, 8))))
+
     def check_that_it_warns_and_holds(self, folder, words: str, message: str, same_folder, **settings):
         """The flag's answers are those of a model whose card says the same."""
         with contextlib.redirect_stderr(io.StringIO()) as shown:
@@ -756,10 +768,6 @@ class EntryTest(parameterized.TestCase):
 
 
 class OwnRowsTest(parameterized.TestCase):
-    def test_a_trimmed_model_keeps_its_labels_as_it_writes_them(self):
-        task = Task("own", "a", entry(output_format="<__output__>"))
-        self.assertContainsSubset(["<no>", "<yes>", "no"], task_words(make_task_card([task], Lengths(8, 8))))
-
     def test_rows_of_one_question_need_its_key(self):
         import datasets
 

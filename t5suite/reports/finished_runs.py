@@ -109,17 +109,32 @@ def hub_commits(hub: dict, section: str) -> str:
 
 def rows_scored(manifest: dict, result: str) -> int | None:
     """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
-    counts = {}
-    for split, facts in data_facts(manifest).items():
-        for role in ("validation", "test"):
-            if is_scored_in_role(result, split, role):
-                counts[role] = facts.get("used")
+    splits = splits_of_result(manifest, result)
+    if not splits:
+        return None
+    return data_facts(manifest).get(splits[0], {}).get("used")
+
+
+def splits_of_result(manifest: dict, result: str) -> list[str]:
+    """The splits (`mnli.validation_matched`) that a result (`mnli_matched`) is of, as the manifest names them.
+
+    A manifest that does not say which was scored is read by the splits' names: the validation split, or a test split
+    alone.
+    """
+    facts = (manifest.get("scored") or {}).get(result) or {}
+    if facts.get("file"):
+        return [str(facts["file"]).removesuffix(".jsonl")]
+    splits_of_role = {}
+    for role in ("validation", "test"):
+        splits_of_role[role] = [
+            split for split in sorted(data_facts(manifest)) if _is_scored_in_role(result, split, role)
+        ]
     if result.endswith(".test"):
-        return counts.get("test")
-    return counts.get("validation", counts.get("test"))
+        return splits_of_role["test"]
+    return splits_of_role["validation"] or splits_of_role["test"]
 
 
-def is_scored_in_role(result: str, split: str, role: str) -> bool:
+def _is_scored_in_role(result: str, split: str, role: str) -> bool:
     """Whether a split (`mnli.validation_matched`) is what a result (`mnli_matched`) is of in a role (`validation`)."""
     task, _, name = split.rpartition(".")
     if not name.startswith(role):

@@ -66,6 +66,7 @@ def check_entry(name: str, entry) -> None:
     _check_metrics(name, entry)
     _check_table_names(name, entry)
     _check_splits(name, entry)
+    _check_row_counts(name, entry)
     _check_templates(name, entry)
     _check_decimals(name, entry)
     _check_lengths(name, entry)
@@ -236,6 +237,14 @@ def _check_splits(name: str, entry: dict) -> None:
             f"{name}: splits: train must be one split, not {', '.join(training_splits)}: a run is trained on one; make "
             "a task of each, and train on several tasks, or join the rows in one file"
         )
+
+
+def _check_row_counts(name: str, entry: dict) -> None:
+    for split, count in (entry.get("num_examples") or {}).items():
+        if type(count) is not int or count < 0:
+            raise ConfigError(
+                f"{name}: num_examples: {split} must be a whole number of rows, such as 5000, not {count!r:.60}"
+            )
 
 
 def _check_templates(name: str, entry: dict) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.tasks.entry_metrics import RATES, metric_functions, optimised_metrics
-from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
+from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
 
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
@@ -155,7 +155,8 @@ def check_points(metrics, name: str) -> None:
                 f"--metrics {name}: an evaluation has its own {metric!r} ({', '.join(REPORTED_BESIDE)}); "
                 "give yours another name"
             )
-        if "/" in metric or not isinstance(value, (int, float)):
+        is_name = isinstance(metric, str) and "/" not in metric
+        if not (is_name and is_single_number(value)):
             raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
 
 

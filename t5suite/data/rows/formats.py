@@ -14,6 +14,7 @@ rows can be read again without the training libraries.
 
 import csv
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +26,9 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.rows.files import named_files, split_files, with_suffix
+from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
-from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource, quoted_word
+from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import TextRows
@@ -42,8 +43,6 @@ HUB = "hub"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
-# So many names of files stand in a message.
-MOST_NAMED_FILES = 8
 # The texts of a translation are fields of this column.
 TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
@@ -117,31 +116,11 @@ def form_name(options: FormatOptions) -> str:
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
     """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split."""
-    files_of_folder = split_files(options.train_dir, suffixes) if options.train_dir else {}
-    files_of_flags = {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
-    files = files_of_folder | files_of_flags
+    files = split_files(options.train_dir, suffixes) if options.train_dir else {}
+    files |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
     if not files:
         raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
-    if options.train_dir:
-        _warn_of_files_of_no_split(options.train_dir, suffixes, [*files_of_folder.values(), *files_of_flags.values()])
     return {role: files[role] for role in ("train", "validation", "test") if role in files}
-
-
-def _warn_of_files_of_no_split(folder: str, suffixes: tuple[str, ...], splits: list[tuple[Path, ...]]) -> None:
-    """Warns of files of rows in `--train_dir` that belong to none of the splits: `train_2.csv` beside `train.csv`."""
-    files_of_splits = {path.resolve() for files in splits for path in files}
-    all_files = with_suffix(Path(folder), suffixes)
-    unread_names = [path.name for path in all_files if path.resolve() not in files_of_splits]
-    if unread_names:
-        names = ", ".join(unread_names[:MOST_NAMED_FILES])
-        if len(unread_names) > MOST_NAMED_FILES:
-            names += f" and {len(unread_names) - MOST_NAMED_FILES:,} more"
-        logger.warning(
-            "--train_dir %s: not read, as other files are named after splits: %s; files of one split are called "
-            "train-1.csv, train-2.csv and so on, or stand in a folder train/",
-            folder,
-            names,
-        )
 
 
 def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
@@ -376,7 +355,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     plain_settings = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **plain_settings,
-        text_columns=comma_separated(settings.get("text_column"), "--text_column", keeps_spaces=True),
+        text_columns=comma_separated(settings.get("text_column"), "--text_column", keeps_quoted_spaces=True),
         source_id=settings.get("source_id") or "s",
         target_id=settings.get("target_id") or "t",
         labels=comma_separated(settings.get("labels"), "--labels"),
@@ -433,33 +412,42 @@ def rows_stay(settings: Mapping) -> bool:
     return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
-def comma_separated(text: str | None, flag: str, keeps_spaces: bool = False) -> tuple[str, ...] | None:
+def comma_separated(text: str | None, flag: str, keeps_quoted_spaces: bool = False) -> tuple[str, ...] | None:
     """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
     >>> comma_separated("bad, good", "--labels"), comma_separated("none", "--labels"), comma_separated(None, "--labels")
     (('bad', 'good'), (), None)
-    >>> comma_separated('id,"Text, long"', "--text_column")
-    ('id', 'Text, long')
-    >>> comma_separated('id, " text"', "--text_column", keeps_spaces=True)
-    ('id', ' text')
+    >>> comma_separated('id,"Text, long", " text"', "--text_column", keeps_quoted_spaces=True)
+    ('id', 'Text, long', ' text')
 
     Args:
-      keeps_spaces: whether the outer spaces of a quoted word belong to it: names of columns may have them.
+      keeps_quoted_spaces: spaces at the ends of a quoted word belong to it, as in the name of a column.
     """
     if text is None:
         return None
     if text in NOTHING:
         return ()
     if '"' in text:
-        cells = next(csv.reader([text], skipinitialspace=True), [""])
+        words = next(csv.reader([_without_spaces_around_words(text)], skipinitialspace=True), [""])
     else:
-        cells = text.split(",")
-    words = tuple(word.strip() for word in cells)
-    if not all(words):
+        words = [word.strip() for word in text.split(",")]
+    if not all(word.strip() for word in words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
-    if not keeps_spaces:
-        return words
-    return tuple(cell if quoted_word(cell) in text else cell.strip() for cell in cells)
+    if not keeps_quoted_spaces:
+        words = [word.strip() for word in words]
+    return tuple(words)
+
+
+def _without_spaces_around_words(text: str) -> str:
+    """Comma-separated words without the spaces around them; those within quotes stay.
+
+    >>> _without_spaces_around_words('id , " text"')
+    'id," text"'
+    """
+    parts = text.strip().split('"')
+    # Every second part stands within quotes.
+    parts[::2] = [re.sub(r"\s*,\s*", ",", part) for part in parts[::2]]
+    return '"'.join(parts)
 
 
 def at_place(values: Sequence | None, i: int):

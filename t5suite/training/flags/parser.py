@@ -29,7 +29,6 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import in_plain_words
 from t5suite.base.yaml_files import unique
-from t5suite.data.rows.own_rows import needs_quotes
 from t5suite.launch.command_line import read_words
 from t5suite.launch.config_files import read_config
 from t5suite.launch.flag_problems import unknown_flags
@@ -189,11 +188,12 @@ def _plain_value(parser, name: str, value):
 
 def _comma_separated(name: str, items: list[str]) -> str:
     """A list as the comma-separated text of a flag, quoted where that is possible."""
-    has_commas = any("," in item for item in items)
-    if has_commas and name not in QUOTED_LISTS:
-        raise ConfigError(f"{name}: {items!r:.200} holds a comma, which separates the items of this setting")
-    if name not in QUOTED_LISTS or not any(map(needs_quotes, items)):
+    has_comma = any("," in item for item in items)
+    has_outer_spaces = name == "text_column" and any(item != item.strip() for item in items)
+    if not (has_comma or has_outer_spaces):
         return ",".join(items)
+    if name not in QUOTED_LISTS:
+        raise ConfigError(f"{name}: {items!r:.200} holds a comma, which separates the items of this setting")
     line = io.StringIO()
     csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow(items)
     return line.getvalue()
