@@ -416,6 +416,7 @@ BAD_ENTRIES = [
     ({"splits": {}}, "splits must be a table"), ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
     ({"splits": {"train": 1}}, "splits: train must be"), ({"splits": {"train": []}}, "splits: train must be"),
     ({"splits": {"validation": ["a", None]}}, "splits: validation must be"),
+    ({"splits": {"train": ["a", "b"]}}, "splits: train must be one split, not a, b"),
     *[({"num_examples": {"train": count}}, "num_examples: train must be a whole number of rows") for count in ("5,000", 5e3, None, -1)],
     *[({"max_input_tokens": length}, "max_input_tokens must be a whole number of tokens above 0") for length in (0, True, "5", 2.0)],
     ({"max_output_tokens": -1}, "max_output_tokens must be a whole number of tokens above 0"),
@@ -433,6 +434,7 @@ BAD_ENTRIES = [
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    {"splits": {"train": ["a"], "validation": ["b", "c"]}},
     {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
     *[{"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson", "target_decimals": n} for n in (0, 20)],
@@ -473,6 +475,17 @@ class BadEntriesTest(parameterized.TestCase):
                 exits_with(65, rf"rows.jsonl:2: not a row of mine/task \({type(error).__name__}"),
             ):
                 load_rows(Task("mine", "task", entry(formatter="fails")), "train", train_file=str(path))
+
+    @parameterized.parameters(
+        ({"report_by": ["kind"]}, "no column 'kind', which report_by names; did you mean kinds"),
+        ({"group_by": "kind"}, "a row has no 'kind', which groups the predictions"),
+    )
+    def test_a_column_that_only_scores_need_is_missed_before_training(self, fields, message):
+        path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"a": "x", "b": "y", "kinds": "z", "label": 1}])
+        task = Task("mine", "task", entry(**fields))
+        with exits_with(65, f"rows.jsonl:1: {message}"):
+            load_rows(task, "validation", validation_file=str(path))
+        self.assertLen(load_rows(task, "train", train_file=str(path)), 1)
 
 
 class LookupTest(parameterized.TestCase):

@@ -6,6 +6,7 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
+from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metrics_by_reported_name
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS
@@ -230,6 +231,12 @@ def _check_splits(name: str, entry: dict) -> None:
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
         if not _is_text_or_texts(names):
             raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
+    training_splits = as_list(splits.get("train") or [])
+    if len(training_splits) > 1:
+        raise ConfigError(
+            f"{name}: splits: train must be one split, not {', '.join(training_splits)}: a run is trained on one; make "
+            "a task of each, and train on several tasks, or join the rows in one file"
+        )
 
 
 def _check_row_counts(name: str, entry: dict) -> None:
