@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -194,6 +195,16 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(task.examples(row)[0].targets, "a")
         self.assertEqual(task.score([row], ["b"])["exact_match"], 100)
 
+    def test_a_table_of_polars_is_rows(self):
+        """A stand-in with what is used of polars' class."""
+        schema = {"text": "String", "label": "Float32"}
+        rows = [{"text": "x", "label": float(np.float32(0.1))}]
+        table = SimpleNamespace(
+            columns=list(schema), dtypes=list(schema.values()), schema=schema, to_dict=dict, to_dicts=lambda: rows
+        )
+        read_rows = load_own_rows(table, no_eval=True, metrics="pearson", **COLUMNS).rows
+        self.assertEqual(read_rows, [{"text": "x", "label": 0.1}])
+
     @parameterized.parameters("PAR1–dependent signalling", "BZhou's café", "%PDF is no letter: ü")
     def test_a_text_may_begin_as_another_kind_of_file(self, text):
         path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
@@ -262,6 +273,8 @@ class FilesTest(parameterized.TestCase):
             (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "validation.csv"], ["train", "validation"]),
             (["some.csv", "others.csv"], ["train"]),
             (["training.csv", "notes.txt", ".hidden.csv"], ["train"]),
+            (["Train.csv", "Valid.csv", "TEST-1.CSV"], ["train", "validation", "test"]),
+            (["Train/a.csv", "Dev/a.csv"], ["train", "validation"]),
         ):
             root = folder()
             for name in names:
@@ -269,12 +282,66 @@ class FilesTest(parameterized.TestCase):
             data = load_own_rows(train_dir=root, data_format="csv", no_eval=True, **COLUMNS)
             self.assertEqual(splits_of(data.task), roles)
 
-    def test_a_split_in_two_forms_is_refused(self):
+    def test_files_that_belong_to_none_of_a_folder_s_splits_are_named(self):
         root = folder()
-        for name in ("train/a.csv", "train.csv"):
+        for name in ("train.csv", "train_2.csv", "test/a.csv", "notes.txt"):
             write(root / name, "text,label\nx,a\n")
-        with exits_with(65, r"train/ and train\.\*; keep one"):
+        with self.assertLogs("t5suite", "WARNING") as logs:
             load(train_dir=root, data_format="csv", **COLUMNS)
+        self.assertLen(
+            [line for line in logs.output if "not read, because no split is named so: train_2.csv;" in line], 1
+        )
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / "train_2.csv", train_dir=root, data_format="csv", **COLUMNS)
+
+    def test_a_split_in_two_forms_is_refused(self):
+        for names, message in (
+            (("train/a.csv", "train.csv"), r"train/ and train\.\*; keep one"),
+            (("Train.csv", "train-1.csv"), r"Train\.\* and train\.\*; keep one"),
+        ):
+            root = folder()
+            for name in names:
+                write(root / name, "text,label\nx,a\n")
+            with exits_with(65, message):
+                load(train_dir=root, data_format="csv", **COLUMNS)
+
+    def test_the_format_of_a_folder_is_that_of_the_files_in_its_splits(self):
+        root = folder()
+        write(root / "Train" / "a.csv", "text,label\nx,a\n")
+        self.assertEqual(load(str(root), **COLUMNS), [{"text": "x", "label": "a"}])
+
+    def test_a_file_of_the_folder_that_a_flag_names_for_one_split_is_in_no_other(self):
+        for names in (("a.csv", "b.csv", "last.csv"), ("train/a.csv", "train/b.csv", "train/last.csv")):
+            root = folder()
+            for name in names:
+                write(root / name, f"text,label\n{Path(name).stem},x\n")
+            flags = {"train_dir": root, "data_format": "csv", **COLUMNS}
+            for role, no_eval in (("validation", False), ("test", True)):
+                flags_of_role = {**flags, f"{role}_file": root / names[2], "no_eval": no_eval}
+                for split, texts in (("train", ["a", "b"]), (role, ["last"])):
+                    rows = load_own_rows(None, split, **flags_of_role).rows
+                    self.assertEqual([row["text"] for row in rows], texts)
+
+    @parameterized.parameters(
+        (["train_data.csv", "test_data.csv"], "also test_data.csv;"),
+        (["a.csv", "a-dev.csv", "reviews.Val2.csv"], "also a-dev.csv, reviews.Val2.csv;"),
+        (["a.csv", "testimonials.csv", "devices.csv", "values.csv"], None),
+        (["train.csv", "test.csv"], None),
+    )
+    def test_a_training_file_of_a_folder_that_is_named_as_if_it_were_held_out_is_said(self, names, message):
+        root = folder()
+        for name in names:
+            write(root / name, "text,label\nx,a\n")
+        flags = {"train_dir": root, "data_format": "csv", **COLUMNS}
+        if message is None:
+            with self.assertNoLogs("t5suite", "WARNING"):
+                load(**flags)
+            return
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load(**flags)
+        self.assertIn(f"--train_dir {root}: its files are trained on, {message}", logs.output[0])
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / names[1], **flags)
 
     @parameterized.parameters({"benchmark": "mini"}, {"data_format": "jsonl"})
     def test_for_a_folder_the_flag_of_folders_is_named(self, **flags):
@@ -419,6 +486,17 @@ class TasksTest(parameterized.TestCase):
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
 
+    def test_of_two_names_of_a_split_a_hub_data_set_is_read_by_the_first(self):
+        place = folder()
+        names = ("dev", "train", "validation")
+        for name in names:
+            jsonl(place / f"{name}.jsonl", [{"text": name, "label": "a"}])
+        splits = [{"split": name, "path": f"{name}.jsonl"} for name in names]
+        settings = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": splits}]})
+        write(place / "README.md", f"---\n{settings}---\n")
+        (row,) = load(None, "validation", data_format="hub", hub_path=place, **COLUMNS)
+        self.assertEqual(row["text"], "validation")
+
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
         (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
@@ -462,9 +540,11 @@ class TasksTest(parameterized.TestCase):
 class OtherRowsTest(parameterized.TestCase):
     """A trained model's other rows are read as those of its training, unless flags say otherwise."""
 
-    def read_for(self, task, data, **flags):
-        """`(task, rows)` of validation rows for a model that was trained on the task."""
+    def read_for(self, task, data, card: dict | None = None, **flags):
+        """`(task, rows)` of validation rows for a model that was trained on the task, and whose card has these fields."""
         model = save_model(folder() / "model", tasks=[task])
+        fields = json.loads((model / "task.json").read_text()) | (card or {})
+        (model / "task.json").write_text(json.dumps(fields))
         flags = {"model_name_or_path": str(model), "eval_only": True, **flags}
         return load_own_rows({"validation": data}, "validation", **flags)
 
@@ -489,6 +569,23 @@ class OtherRowsTest(parameterized.TestCase):
             self.assertEqual(task.examples(row)[0], ("translate: Good.", "Gut."))
         task, (row,) = self.read_for(trained, path, data_format="translation", source_id="de", target_id="en")
         self.assertEqual(task.examples(row)[0], ("Gut.", "Good."))
+
+    def test_a_column_of_languages_is_read_as_it_was_in_training(self):
+        row = {"text": "Good.", "label": "Gut.", "lang": "deu_Latn"}
+        trained = load_own_rows([row], no_eval=True, **COLUMNS).task
+        languages = {"languages": {"target_lang_column": "lang"}}
+        for flags in ({}, COLUMNS):
+            self.assertEqual(self.read_for(trained, [row], languages, **flags).rows, [row])
+        without_column = {name: row[name] for name in ("text", "label")}
+        read_again = self.read_for(trained, [without_column], languages, target_lang="fra_Latn")
+        self.assertEqual(read_again.rows, [without_column])
+
+    def test_a_function_of_metrics_is_added_to_the_model_s_task(self):
+        row = {"text": "Good.", "label": "good"}
+        trained = load_own_rows([row], labels="bad,good", no_eval=True, **COLUMNS).task
+        for metrics in ("my_metrics:length_match", "evaluate:./my_metric"):
+            task, rows = self.read_for(trained, [row], metrics=metrics)
+            self.assertEqual((task.label_words, rows), (["bad", "good"], [row]))
 
 
 class HeldOutTest(parameterized.TestCase):
@@ -631,6 +728,8 @@ class ClassesTest(parameterized.TestCase):
             for column, length in lengths.items():
                 self.assertLen(tokenizer(row[column], max_length=length, truncation=True)["input_ids"], length)
         self.assertNotEqual(rows, load_own_rows(None, "validation", **flags).rows)
+        path = write(folder() / "debug.json", '{\n\t"num_examples": 9\n}')  # tabs, which YAML has not
+        self.assertEqual(load_own_rows(**flags | {"data_config": [str(path)]}).rows, rows)
 
     def test_a_class_of_the_users_own(self):
         root = folder()
@@ -646,6 +745,9 @@ class ClassesTest(parameterized.TestCase):
         self.assertEqual(splits_of(task), ["train", "validation"])
         self.assertEqual(task.entry["metric_names"], ["accuracy"])
         self.assertLen(rows, 3)
+        path = write(folder() / "mine.json", '{"count": 3e0, "count": 2}')
+        with exits_with(78, f"{path}:1: .*count"):
+            load(**of_class("my_own_rows:Mine") | {"data_config": [str(path)]})
         with exits_with(78, "my_own_rows has no 'Mien'; did you mean Mine"):
             load(**of_class("my_own_rows:Mien"))
         with exits_with(78, "no module 'no_such_rows'"):
@@ -826,6 +928,7 @@ class FlagsTest(parameterized.TestCase):
                 "text_column 'a,,b': comma-separated words, none of them empty",
             ),
             ({"data_format": "text", "block_size": 7}, "block_size 7: must be at least 8"),
+            ({"data_format": "text", "text_column": "a,b"}, "--text_column a,b: running text .* is in one column"),
             ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
             ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
             ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),

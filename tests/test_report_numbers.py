@@ -309,12 +309,12 @@ class HintsTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.path = write_rows(
-            Path(tempfile.mkdtemp()) / "reviews.jsonl",
-            [{"input": f"It was {word} {i}.", "output": word} for i in range(12) for word in ("bad", "good")],
-        )
+        place = Path(tempfile.mkdtemp())
+        rows = [{"input": f"It was {word} {i}.", "output": word} for i in range(12) for word in ("bad", "good")]
+        files = {"train-1": rows[:12], "train-2": rows[12:], "dev": rows}
+        cls.paths = [write_rows(place / f"{name}.jsonl", rows_of_file) for name, rows_of_file in files.items()]
         cls.flags = {
-            "data_format": "jsonl", "train_file": cls.path, "labels": "bad,good", "max_steps": 2, "use_cpu": True,
+            "data_format": "jsonl", "train_dir": place, "dataset_name": "reviews", "labels": "bad,good", "max_steps": 2, "use_cpu": True,
             "config_overrides": TINY_T5, "from_scratch": True, "per_device_train_batch_size": 8,
             "output_dir": folder() / "run",
         }  # fmt: skip
@@ -333,8 +333,12 @@ class HintsTest(parameterized.TestCase):
         self.assertEmpty([line for line in warnings if "of the answers" in line])
 
     def test_a_file_that_has_changed_since_the_run_is_named(self):
+        """One of several files of a split, and the only one of another split."""
         self.assertEmpty([line for line in warnings_of_a_run(self.flags) if "changed since" in line])
-        with self.path.open("a") as file:
-            file.write('{"input": "It was odd.", "output": "bad"}\n')
+        first, *others = self.paths
+        for path in others:
+            with path.open("a") as file:
+                file.write('{"input": "It was odd.", "output": "bad"}\n')
         (warning,) = [line for line in warnings_of_a_run(self.flags) if "changed since" in line]
-        self.assertIn(str(self.path), warning)
+        self.assertContainsSubset([str(path) for path in others], warning.split())
+        self.assertNotIn(str(first), warning)
