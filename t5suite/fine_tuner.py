@@ -36,7 +36,7 @@ from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_mo
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_settings
-from t5suite.models.adapter_files import save_adapter
+from t5suite.models.adapter_files import check_takes_model, save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
@@ -301,11 +301,12 @@ class FineTuner:
         """Writes the model (or only its adapter) with tokenizer and task card; `FineTuner(folder)` can then predict.
 
         Raises:
-          ConfigError: the folder holds a run, whose files would be overwritten.
+          ConfigError: the folder holds a run, whose files would be overwritten, or another kind of model.
         """
         folder = Path(folder)
         if (folder / MANIFEST).exists():
             raise ConfigError(f"save: {folder} holds a run, which has its model already; give another folder")
+        check_takes_model(folder, self.model)
         with self._process.entered():
             if is_adapted(self.model):
                 save_adapter(self.model, folder, run_folder=folder)
@@ -469,9 +470,9 @@ class FineTuner:
         """Loads the tokenizer and the model that the flags name."""
         earlier_reads = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
         settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
-        self.tokenizer, model = tokenizer_and_model(
-            self.model_args, tasks=self.plan.tasks, tokenizer=self._tokenizer_in_memory
-        )
+        # A copy, to which words are added: this may run again, and the tokenizer is the user's.
+        tokenizer = copy.deepcopy(self._tokenizer_in_memory)
+        self.tokenizer, model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         return model
 
     def _prepare_model_in_memory(self):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import parameterized
+from model_types import configured
 from safetensors.torch import load_file, save_file
 from support import folder
 from transformers import (
@@ -27,6 +28,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from t5suite.testing import (
     TINY_T5,
+    cli_output,
     exits_with,
     run_cli,
     save_model,
@@ -259,6 +261,21 @@ class FilesTest(parameterized.TestCase):
         save_file(tensors, nearly / "model.safetensors", metadata={"format": "pt"})
         with exits_with(78, "is not the model that this adapter was trained over"):
             tiny_tuner(path, adapter_base=str(nearly))
+
+    def test_a_folder_takes_models_of_one_kind_over_one_base(self):
+        adapter = Path(shutil.copytree(untrained_folder("lora"), folder() / "adapter"))
+        untrained_tuner("lora").save(adapter)  # the same kind may be saved again
+        with exits_with(78, "adapter holds an adapter, and this is a whole model; give another folder"):
+            tiny_tuner(base_folder()).save(adapter)
+        whole = Path(shutil.copytree(base_folder(), folder() / "whole"))
+        with exits_with(78, "whole holds a whole model, and this is an adapter; give another folder"):
+            untrained_tuner("lora").save(whole)
+        place = folder()
+        flags = {"tokenizer": tiny_tokenizer(), "adapter": "lora"}
+        tiny_tuner(tiny_model(seed=5), **flags).save(place)
+        tiny_tuner(tiny_model(seed=5), **flags).save(place)
+        with exits_with(78, "base is the base model of another adapter; give another folder"):
+            tiny_tuner(tiny_model(seed=6), **flags).save(place)
 
     @pytest.mark.slow
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
@@ -500,6 +517,19 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, message):
             tiny_tuner(base_folder(), **flags)
 
+    @parameterized.parameters(
+        ({"add_tokens": "<turn>"}, "--add_tokens <turn>: .* is an adapter, whose base model stays as it is; merge it"),
+        ({"freeze": "embeddings"}, "--freeze embeddings: .* is an adapter, and all of its base model is frozen"),
+        ({"freeze_regex": "lora"}, "--freeze_regex lora: .* is an adapter"),
+    )
+    def test_a_saved_adapter_s_base_is_not_changed(self, flags, message):
+        with exits_with(78, message):
+            tiny_tuner(str(untrained_folder("lora")), **flags)
+
+    def test_prefixes_over_shared_keys_are_refused(self):
+        with exits_with(78, "--adapter prefix: models of type 't5gemma' take no prefixes; take lora"):
+            tiny_tuner(config_name=configured("T5Gemma"), adapter="prefix")
+
     def test_lora_s_rank_scale_and_dropout_are_those_of_the_flags(self):
         config = new_adapter("lora", lora_r=3, lora_alpha=5, lora_dropout=0.25).peft_config["default"]
         self.assertEqual((config.r, config.lora_alpha, config.lora_dropout), (3, 5, 0.25))
@@ -612,6 +642,15 @@ class PromptTest(parameterized.TestCase):
 
 
 class DescribingTest(parameterized.TestCase):
+    def test_a_saved_adapter_is_summed_up(self):
+        lengths = ("--batch_size", "1", "--source_length", "2", "--target_length", "2", "--use_cpu")
+        table = json.loads(
+            cli_output("summary", "--json", "--model_name_or_path", str(untrained_folder("lora")), *lengths)
+        )
+        model = untrained_tuner("lora").model
+        self.assertEqual(table["trainable"], trained_count(model))
+        self.assertEqual(table["parameters"], sum(parameter.numel() for parameter in model.parameters()))
+
     @pytest.mark.slow
     def test_manifests_name_the_model_and_the_adapter(self):
         directory = Path(trained_tuner("lora", False).args.output_dir)

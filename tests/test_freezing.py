@@ -1,8 +1,11 @@
 """Freezing: what each part names in every family, what stays as it was in training, and what is refused."""
 
+import copy
+
 import pytest
 import torch
 from absl.testing import parameterized
+from model_types import SETTINGS, configured
 
 from t5suite import load_task
 from t5suite.testing import exits_with, tiny_model, tiny_tokenizer, tiny_tuner
@@ -71,6 +74,24 @@ class PartsTest(parameterized.TestCase):
             self.assertEqual({key.split(".layers")[0] for key in frozen}, {"model.encoder", "model.decoder"})
         else:  # BART's stacks differ in length; all layers of a stack may be frozen
             self.assertTrue(any(f"{LAYER[name]}.1." in key for key in frozen_by(name, freeze="layers:2")))
+
+    def test_all_parts_of_a_layer_are_counted(self):
+        """XLM has a list of attentions, one of feed-forward networks, and two of norms."""
+        model = tiny_model("xlm", "emb_dim=16,n_layers=2,n_heads=2")
+        frozen = untrained(tiny_tuner(model, tokenizer=tiny_tokenizer(), freeze="layers:1").model)
+        of_first_layer = [key for key, _ in model.named_parameters() if ".0." in key]
+        parts = {key.split(".")[1] for key in of_first_layer}
+        self.assertEqual(parts, {"attentions", "layer_norm1", "ffns", "layer_norm2"})
+        self.assertEqual(frozen, of_first_layer)
+
+    @pytest.mark.slow
+    def test_a_tower_of_images_is_no_layer_of_the_text(self):
+        settings = copy.deepcopy(SETTINGS["T5Gemma 2"]["encoder"])
+        settings["vision_config"]["num_hidden_layers"] = 3
+        model = tiny_model(configured("T5Gemma 2", encoder=settings), "")
+        frozen = untrained(tiny_tuner(model, tokenizer=tiny_tokenizer(), freeze="encoder:1").model)
+        self.assertNotEmpty(frozen)
+        self.assertEqual(frozen, [key for key, _ in model.named_parameters() if "text_model.layers.0." in key])
 
     @parameterized.parameters("bert", "gpt2")
     @pytest.mark.quick_cases(1)

@@ -60,6 +60,34 @@ class AddedTokensTest(parameterized.TestCase):
         self.assertGreaterEqual(len(many.shared.weight), len(tiny_tokenizer()) + 60)
         self.assertEqual(len(many.shared.weight) % 128, 0)
 
+    def test_rows_that_were_trained_stay_where_their_words_are_added_again(self):
+        tuner = tiny_tuner(saved(None), "mini/sentiment", add_tokens="<turn>")
+        pieces = len(tiny_tokenizer())
+        trained_row = torch.arange(32.0)
+        with torch.no_grad():
+            tuner.model.shared.weight[pieces] = trained_row
+        _, model = loaded(tuner.save(folder()), tokenizer=saved(None), add_tokens="<turn>,<speaker>")
+        rows = model.shared.weight
+        self.assertTrue(torch.equal(rows[pieces], trained_row))
+        torch.testing.assert_close(rows[pieces + 1], rows[: pieces + 1].mean(0), rtol=0, atol=1e-6)
+
+    def test_a_tokenizer_in_memory_stays_as_it_was(self):
+        tokenizer = tiny_tokenizer()
+        pieces = len(tokenizer)
+        for _ in range(2):
+            _, model = loaded(saved(pieces + 200), tokenizer=tokenizer, add_tokens="<turn>")
+            rows = model.shared.weight
+            torch.testing.assert_close(rows[pieces], rows[:pieces].mean(0), rtol=0, atol=1e-6)
+        self.assertLen(tokenizer, pieces)
+
+    def test_bare_weights_are_trained_ones(self):
+        rows = len(tiny_tokenizer()) + 19
+        weights = str(Path(saved(rows)) / "model.safetensors")
+        overrides = f"{SMALL},tie_word_embeddings=True"
+        _, model = loaded("mini", config_overrides=overrides, init_checkpoint=weights, add_tokens="<turn>")
+        embeddings = model.shared.weight
+        torch.testing.assert_close(embeddings[rows - 19], embeddings[: rows - 19].mean(0), rtol=0, atol=1e-6)
+
     @pytest.mark.slow
     def test_a_run_with_them_saves_what_loads_again(self):
         out, words = tempfile.mkdtemp(), Path(tempfile.mkdtemp()) / "words.txt"
@@ -75,13 +103,16 @@ class AddedTokensTest(parameterized.TestCase):
         self.assertLess(float(rows.abs().max()), 1.0)  # the mean, not noise of standard deviation 1
 
     @parameterized.parameters(
-        ("x,y,x", ["x", "y"]), (r"{,\n,\nabla", ["{", "\n", r"\nabla"]), ("a b\nc\n", ["a b", "c"])
+        ("x,y,x", ["x", "y"]),
+        ("\ufeffä\r\nx\u2028y\n", ["ä", "x\u2028y"]),  # a byte-order mark is no part of a token
+        (r"{,\n,\nabla", ["{", "\n", r"\nabla"]),
+        ("a b\nc\n", ["a b", "c"]),
     )
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.quick_cases(2)
     def test_lists_and_files(self, text, tokens):
         if text.endswith("\n"):
             path = folder() / "words"
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8", newline="")
             text = str(path)
         tokenizer, _ = loaded(saved(None), add_tokens=text)
         pieces = set(tiny_tokenizer().get_vocab())

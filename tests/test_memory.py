@@ -11,10 +11,12 @@ import transformers
 from absl.testing import parameterized
 
 from benchmarks import memory as benchmark
+from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.models.config_limits import check_length
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.rehearsal import LiveBytes, RehearsedStep, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.training.fine_tuning_trainer import check_positions
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 
 ROWS = 640
@@ -52,10 +54,15 @@ def summary(*argv, **flags) -> dict:
 
 
 def memory_of(config="mini", overrides=T5, **flags) -> dict:
-    """What `t5suite summary` says of a step of a small model on the CPU."""
+    """The memory that `t5suite summary` says of a step of a small model on the CPU."""
+    return memory_table(config, overrides, **flags)["memory"]
+
+
+def memory_table(config="mini", overrides=T5, **flags) -> dict:
+    """All that it says of it."""
     changes = ",".join(f"{name}={value}" for name, value in {**overrides, "vocab_size": ROWS}.items())
     settings = {"config_name": config, "config_overrides": changes, "use_cpu": True, **SMALL, **flags}
-    return summary(**{name: value for name, value in settings.items() if value is not False})["memory"]
+    return summary(**{name: value for name, value in settings.items() if value is not False})
 
 
 def measured(config, overrides, flags) -> int:
@@ -372,6 +379,16 @@ class SummaryTest(parameterized.TestCase):
         self.assertIn("\nmemory of one CPU in a step of 3 x (5 -> 7 tokens), bf16 autocast, adamw\n", shown)
         self.assertRegex(shown, r"(?m)^weights +0\.002 GiB$")
 
+    def test_virtual_tokens_of_a_text_are_counted_without_a_tokenizer(self):
+        text = "num_virtual_tokens=3,prompt_tuning_init=text,prompt_tuning_init_text=good"
+        table = memory_table(adapter="prompt_tuning", adapter_args=text)
+        self.assertEqual(table["trainable"], 3 * T5["d_model"])
+
+    @parameterized.parameters("--add_tokens=x", "--num_sentinels=128")
+    def test_tokens_are_added_to_the_vocabulary_of_the_model_that_is_named(self, flag):
+        with exits_with(78, "--tokenizer_name: .google/t5-v1_1-base. is no folder, the hub cannot be reached"):
+            summary("--model_name_or_path=google/t5-v1_1-base", flag)
+
     @pytest.mark.slow
     def test_a_step_is_that_of_the_flags(self):
         lengths = {"batch_size": 3, "source_length": 5, "target_length": 7}
@@ -393,6 +410,29 @@ class SummaryTest(parameterized.TestCase):
 
 
 class PositionsTest(parameterized.TestCase):
+    def test_each_stack_of_an_led_has_its_own_limit(self):
+        config = transformers.LEDConfig(max_encoder_position_embeddings=20, max_decoder_position_embeddings=12)
+        check_length(config, 20, "--max_source_length")
+        check_length(config, 12, "--max_target_length", "decoder")
+        with exits_with(78, r"--max_source_length 21: .* 20 tokens \(max_encoder_position_embeddings=20\)"):
+            check_length(config, 21, "--max_source_length")
+        with exits_with(78, r"--max_target_length 13: .* 12 tokens \(max_decoder_position_embeddings=12\)"):
+            check_length(config, 13, "--max_target_length", "decoder")
+
+    def test_targets_and_answers_have_as_many_tokens_as_the_decoder_can_read(self):
+        model = tiny_model("bart", ",".join(f"{name}={value}" for name, value in BART.items()))
+
+        def check(num_tokens, max_target_tokens=1, generation_max_length=None):
+            rows = TokenArrays(RaggedColumn.from_rows([[5, 1]]), RaggedColumn.from_rows([[5] * num_tokens]))
+            eval_set = SimpleNamespace(features=rows, max_target_tokens=max_target_tokens, method="generate")
+            data = SimpleNamespace(features=[rows], scored=[eval_set], selecting=[])
+            check_positions(model, data, generation_max_length)
+
+        check(128, 128, 128)
+        for lengths, flag in (((129,), "target"), ((1, 129), "target"), ((1, 1, 129), "generation_max")):
+            with exits_with(78, f"--.*{flag}.* 129: .*has positions for 128 tokens"):
+                check(*lengths)
+
     @parameterized.parameters(
         ("mpnet", {"pad_token_id": 0}, 18), ("camembert", {}, 18), ("bert", {}, 20), ("data2vec-text", {}, 18),
         ("esm", {"pad_token_id": 1}, 18), ("ibert", {}, 18), ("lilt", {"hidden_size": 48}, 19),

@@ -405,6 +405,15 @@ class FamilyTest(parameterized.TestCase):
         with exits_with(78, message):
             tiny("", model_type, family=family)
 
+    @parameterized.parameters(("", 640), ("vocab_size=700", 700))
+    def test_both_stacks_of_a_new_model_have_the_tokenizer_s_rows(self, overrides, rows):
+        place = folder()
+        stack = "hidden_size=32,intermediate_size=48,num_hidden_layers=1,num_attention_heads=2,num_key_value_heads=1"
+        sizes = {name: int(number) for name, _, number in (part.partition("=") for part in stack.split(","))}
+        transformers.T5GemmaConfig(encoder=sizes, decoder=sizes).save_pretrained(place)  # of 256000 pieces
+        config = new_config(place, overrides)
+        self.assertEqual((config.vocab_size, config.encoder.vocab_size, config.decoder.vocab_size), (rows, rows, rows))
+
     def test_a_name_that_is_nearly_a_preset_s_is_named(self):
         with exits_with(78, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"):
             new_config("t5-v1_1-basse")

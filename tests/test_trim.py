@@ -466,6 +466,11 @@ BAD = {
     "no piece in it": (["--keep_pieces", "{folder}/empty.txt", "--dry_run"], 65, "it has no piece"),
     "no model": (["--model_name_or_path", "{folder}/none/at/all", "--dry_run"], 78, "no such folder"),
     "an encoder": (["--model_name_or_path", "{folder}/bert", "--dry_run"], 78, "type 'bert' are not trimmed; those"),
+    "an encoder of a T5": (
+        ["--model_name_or_path", "{folder}/encoder", "--dry_run"],
+        78,
+        "T5EncoderForSequenceClassification is not trimmed: it writes no text",
+    ),
     "M2M100": (["--model_name_or_path", "{folder}/m2m", "--dry_run"], 78, "M2M100's vocabulary .* NLLB"),
     "ByT5": (["--model_name_or_path", "{folder}/byt5", "--dry_run"], 78, "reads bytes"),
     "an unknown flag": (["--min_cuont", "2"], 78, "did you mean --min_count"),
@@ -473,9 +478,10 @@ BAD = {
 # Found before torch is imported: all but what is in the text.
 LATE = ("empty text",)
 REFUSED = {
-    "bert": ("bert", "BertTokenizer"),
-    "m2m": ("m2m_100", "M2M100Tokenizer"),
-    "byt5": ("t5", "ByT5Tokenizer"),
+    "bert": ("bert", "BertTokenizer", "BertForMaskedLM"),
+    "encoder": ("t5", "T5Tokenizer", "T5EncoderForSequenceClassification"),
+    "m2m": ("m2m_100", "M2M100Tokenizer", "M2M100ForConditionalGeneration"),
+    "byt5": ("t5", "ByT5Tokenizer", "T5ForConditionalGeneration"),
 }
 IN_A_PROCESS = """
 import json, sys
@@ -494,10 +500,10 @@ class BadInputTest(TestCase):
         (self.folder / "empty.txt").write_text("")
         write_rows(self.folder / "rows.jsonl", [{"source": "a", "target": "b", "labels": ["a"]}])
         (self.folder / "latin.txt").write_bytes("für\n".encode("latin-1"))
-        for folder, (model_type, tokenizer_class) in REFUSED.items():
+        for folder, (model_type, tokenizer_class, model_class) in REFUSED.items():
             place = self.folder / folder
             place.mkdir(exist_ok=True)
-            (place / "config.json").write_text(json.dumps({"model_type": model_type}))
+            (place / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": [model_class]}))
             (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer_class}))
         words = [word.format(folder=self.folder) for word in BAD[name][0]]
         defaults = {"--model_name_or_path": source("T5"), "--text": self.text}
@@ -525,7 +531,7 @@ class BadInputTest(TestCase):
             piece[1:] for piece in vocabulary if piece[0] == "▁" and len(piece) > 5 and piece[1:] not in vocabulary
         )
         pieces = self.folder / "pieces.txt"
-        pieces.write_text(f"▁{word}\n{word}\n", encoding="utf-8")
+        pieces.write_text(f"▁{word}\n{word}\n", encoding="utf-8-sig")
         with exits_with(65, rf"pieces.txt:2: '{word}' is no piece of the model's vocabulary; did you mean ▁{word}\?"):
             self.trim(source("T5"), "--keep_pieces", pieces)
 

@@ -101,9 +101,14 @@ def _check_summary_flags(arguments) -> None:
 
 
 def _name_preset(arguments) -> None:
-    """Reads a hub name of a preset as `--config_name`: its shapes are known without the hub."""
+    """Reads a hub name of a preset as `--config_name`: its shapes are known without the hub.
+
+    Where tokens are added, its tokenizer says how many there are then.
+    """
     preset = (arguments.model_name_or_path or "").removeprefix("google/")
     if preset in PRESETS and not Path(arguments.model_name_or_path).exists():
+        if arguments.add_tokens is not None or arguments.num_sentinels is not None:
+            arguments.tokenizer_name = arguments.tokenizer_name or arguments.model_name_or_path
         arguments.config_name = arguments.config_name or preset
         arguments.model_name_or_path = None
 

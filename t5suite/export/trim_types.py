@@ -4,6 +4,7 @@
 ConfigError: --model_name_or_path facebook/m2m100_418M: M2M100's vocabulary cannot be trimmed: ...
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
@@ -22,6 +23,10 @@ REFUSED_TOKENIZERS = {
     "of one pair of languages already",
     "ByT5Tokenizer": "ByT5's vocabulary cannot be trimmed: it reads bytes, and has 384 rows",
 }
+
+
+# Ends of the classes of encoders, and of models whose head writes no words.
+REFUSED_CLASSES = ("EncoderModel", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 def types_in_words() -> str:
@@ -45,8 +50,20 @@ def check_type(model_type: str | None, tokenizer_class: str | None, place: str) 
         raise ConfigError(f"{place}: models of type {model_type!r} are not trimmed; those of {types_in_words()} are")
 
 
+def check_writes(class_names: Iterable[str], place: str) -> None:
+    """Refuses a model by its classes' names: an encoder, or one with a head that writes no words.
+
+    Raises:
+      ConfigError: names the class.
+    """
+    for name in class_names:
+        if str(name).endswith(REFUSED_CLASSES):
+            raise ConfigError(f"{place}: {name} is not trimmed: it writes no text; whole models that write are")
+
+
 def check_folder_type(folder, place: str) -> None:
-    """Refuses a folder by what its small files say (`check_type`)."""
-    model_type = table_or_empty(Path(folder) / "config.json").get("model_type")
+    """Refuses a folder by what its small files say (`check_type`, `check_writes`)."""
+    settings = table_or_empty(Path(folder) / "config.json")
     tokenizer_class = table_or_empty(Path(folder) / "tokenizer_config.json").get("tokenizer_class")
-    check_type(model_type, tokenizer_class, place)
+    check_type(settings.get("model_type"), tokenizer_class, place)
+    check_writes(settings.get("architectures") or (), place)

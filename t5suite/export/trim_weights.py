@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.models.configs import config_parts
+from t5suite.models.vocabulary import set_vocabulary
 from t5suite.models.weights import skeleton
 
 # Settings that are ids of tokens.
@@ -94,13 +95,6 @@ def vocabulary_dimensions(model, num_rows: int) -> dict[str, int]:
             raise ConfigError(f"{type(model).__name__}: {name} depends on the vocabulary in another way than by rows")
         dimensions[name] = differing[0]
     return dimensions
-
-
-def set_vocabulary(config, rows: int, new_rows: int) -> None:
-    """Sets the number of pieces in a configuration, and in those inside of it that have the same."""
-    for part in config_parts(config):
-        if getattr(part, "vocab_size", None) == rows:
-            part.vocab_size = new_rows
 
 
 def configured_ids(model) -> set[int]:

@@ -24,7 +24,7 @@ def read_piece_names(path: str | None) -> list[tuple[int, str]]:
     if path is None:
         return []
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--keep_pieces {path}: cannot be read as UTF-8 text ({error})") from None
     names = [(number, line) for number, line in enumerate(lines, 1) if line]

@@ -33,7 +33,7 @@ from t5suite.export.trim_cards import source_terms, write_trim_card
 from t5suite.export.trim_checks import TEXTS_CHECKED, ComparedModels, compare_models, make_batches, refuse_differences
 from t5suite.export.trim_selection import Selection, select_pieces
 from t5suite.export.trim_texts import TENTH, PieceCounts, PieceReader, TextFiles, compare_readers, count_pieces
-from t5suite.export.trim_types import check_type
+from t5suite.export.trim_types import check_type, check_writes
 from t5suite.export.trim_vocabularies import (
     Vocabulary,
     pieces_without_text,
@@ -141,7 +141,9 @@ def _load(flags, staging) -> ExportSource:
 def _check_source(source: ExportSource, flags) -> None:
     """Refuses types of models and kinds of tokenizers that are not trimmed."""
     place = f"{FLAG} {flags.model_name_or_path}"
-    check_type(source.model.config.model_type, type(source.tokenizer).__name__, place)
+    config = source.model.config
+    check_type(config.model_type, type(source.tokenizer).__name__, place)
+    check_writes([type(source.model).__name__, *(config.architectures or ())], place)
 
 
 def _plan(source: ExportSource, flags) -> TrimPlan:

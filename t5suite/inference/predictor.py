@@ -170,7 +170,8 @@ class Predictor:
             return
         check_length(self.model.config, max(lengths), "--max_source_length")
         # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
-        check_length(self.model.config, self.encoding.num_fixed_tokens + max_new_tokens, "--max_new_tokens")
+        answer_tokens = self.encoding.num_fixed_tokens + max_new_tokens
+        check_length(self.model.config, answer_tokens, "--max_new_tokens", "decoder")
 
     def _write(self, prompts, labels, options: dict) -> list[list[int]]:
         """Token ids of all answers to the prompts, one prompt after the other."""

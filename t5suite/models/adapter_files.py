@@ -19,10 +19,12 @@ from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
+from t5suite.base.model_files import table_or_empty
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapter_kinds import adapter_kind, peft_library
-from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, weights_fingerprint
+from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, is_adapted, weights_fingerprint
 from t5suite.models.generation_settings import save_model
+from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,25 @@ BASE_FOLDER = "base"
 def is_adapter(folder) -> bool:
     """Whether a folder holds an adapter and not a whole model."""
     return folder is not None and (Path(folder) / ADAPTER_CONFIG).is_file()
+
+
+def check_takes_model(folder: Path, model) -> None:
+    """Refuses to save a model where files of another kind of model would stay, and be loaded in its place.
+
+    Raises:
+      ConfigError: a whole model over an adapter, an adapter over a whole model, or beside another one's base model.
+    """
+    if is_adapter(folder) and not is_adapted(model):
+        raise ConfigError(f"save: {folder} holds an adapter, and this is a whole model; give another folder")
+    if not is_adapted(model):
+        return
+    if not is_adapter(folder) and any((folder / name).is_file() for name in FOLDER_FILES):
+        raise ConfigError(f"save: {folder} holds a whole model, and this is an adapter; give another folder")
+    base = model.t5suite_base
+    saves_base = base.name is None
+    stored_fingerprint = table_or_empty(folder / BASE_FILE).get("fingerprint")
+    if saves_base and (folder / BASE_FOLDER).exists() and stored_fingerprint != base.fingerprint:
+        raise ConfigError(f"save: {folder / BASE_FOLDER} is the base model of another adapter; give another folder")
 
 
 def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None) -> None:

@@ -235,7 +235,9 @@ def _prompt_shape(kind_name: str, config, family: str) -> dict:
         return {**shape, "num_transformer_submodules": 1}
     if family != "seq2seq":
         return shape
-    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    heads = getattr(config, "decoder_attention_heads", None) or getattr(config, "num_attention_heads", None)
+    if heads is None:  # in T5Gemma's decoder several heads share keys and values
+        raise ConfigError(f"--adapter prefix: models of type {config.model_type!r} take no prefixes; take lora or ia3")
     layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     head_width = getattr(config, "d_kv", None) or config.hidden_size // heads
     return {

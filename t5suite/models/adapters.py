@@ -218,17 +218,18 @@ def initialize_virtual_tokens(model, tokenizer, init: str, text: str | None) -> 
     """Initialises the virtual tokens: `random` keeps PEFT's values, else they are rows of the embedding matrix.
 
     Args:
+      model: one on the meta device has no values, and stays as it is.
       init: a key of `PROMPT_INITS`.
       text: for `text`; repeated, or cut, to the number of virtual tokens.
 
     Raises:
       ConfigError: a text without a token.
     """
-    if init == "random":
+    embeddings_VD = model.get_input_embeddings().weight
+    if init == "random" or embeddings_VD.is_meta:
         return
     rows_ND = model.prompt_encoder[ADAPTER_NAME].embedding.weight
     ids_N = _ids_of_text(tokenizer, text, len(rows_ND)) if init == "text" else _common_ids(tokenizer, len(rows_ND))
-    embeddings_VD = model.get_input_embeddings().weight
     with torch.no_grad():
         rows_ND.copy_(embeddings_VD[ids_N.to(embeddings_VD.device)])
 

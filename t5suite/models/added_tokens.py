@@ -48,7 +48,7 @@ def parse_tokens(text: str | None) -> list[str]:
 def _read_tokens(path: str) -> list[str]:
     """The lines of a file, without empty ones at its end."""
     try:
-        tokens = Path(path).read_text(encoding="utf-8").splitlines()
+        tokens = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{FLAG} {path}: cannot be read as UTF-8 text ({error})") from None
     while tokens and not tokens[-1]:

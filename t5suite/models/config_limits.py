@@ -11,7 +11,7 @@ COUNT_LIKE_ROBERTA = {
 PADDING_ID_OF_MPNET = 1
 
 
-def check_length(config, length: int, flag: str) -> None:
+def check_length(config, length: int, flag: str, stack: str = "encoder") -> None:
     """Refuses sequences longer than the model has positions for; T5 and DeBERTa-v3 have no such limit.
 
     >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
@@ -20,8 +20,12 @@ def check_length(config, length: int, flag: str) -> None:
 
     Args:
       length: tokens, special ones included.
+      stack: the part of an encoder-decoder that reads them; LED's two have a limit each.
     """
-    positions = getattr(config, "max_position_embeddings", None)
+    setting = "max_position_embeddings"
+    if getattr(config, setting, None) is None:
+        setting = f"max_{stack}_position_embeddings"
+    positions = getattr(config, setting, None)
     has_relative_positions_alone = not getattr(config, "position_biased_input", True)
     if positions is None or config.model_type in T5_TYPES or has_relative_positions_alone:
         return
@@ -29,8 +33,8 @@ def check_length(config, length: int, flag: str) -> None:
     if length > positions - offset:
         raise ConfigError(
             f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
-            f"(max_position_embeddings={positions}); lower {flag}, or for a model from scratch give "
-            f"--config_overrides max_position_embeddings={length + offset}"
+            f"({setting}={positions}); lower {flag}, or for a model from scratch give "
+            f"--config_overrides {setting}={length + offset}"
         )
 
 

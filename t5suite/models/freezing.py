@@ -188,18 +188,30 @@ def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Param
         stacks = {name: stacks[name]}
     parameters = {}
     for stack_name, stack in stacks.items():
-        layers = _layers_of(stack)
+        # T5Gemma 2's encoder has a vision tower beside the text's layers.
+        layers = _layers_of(getattr(stack, "text_model", stack))
         if int(count) > len(layers):
             raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
-        for layer in layers[: int(count)]:
-            parameters |= _by_id(layer)
+        for modules in layers[: int(count)]:
+            for module in modules:
+                parameters |= _by_id(module)
     return parameters
 
 
-def _layers_of(stack) -> nn.ModuleList:
-    """The layers of a stack: its longest list of modules."""
-    lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=nn.ModuleList())
+def _layers_of(stack) -> list[tuple[nn.Module, ...]]:
+    """The modules of each layer of a stack: of its longest list of modules, and of those beside it of that length.
+
+    XLM's layers are four lists: the attention of all layers, their feed-forward networks, and two of norms.
+    """
+    owners = [module for module in _outside_layers(stack) if not isinstance(module, nn.ModuleList)]
+    lists_of_owners = [[child for child in owner.children() if isinstance(child, nn.ModuleList)] for owner in owners]
+    lists = max(lists_of_owners, key=_longest)
+    return list(zip(*[layers for layers in lists if len(layers) == _longest(lists)], strict=True))
+
+
+def _longest(lists: list[nn.ModuleList]) -> int:
+    """The length of the longest list; 0 without any."""
+    return max(map(len, lists), default=0)
 
 
 def _by_id(module) -> dict[int, nn.Parameter]:

@@ -337,22 +337,32 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     """
     folder = Path(folder)
     settings = LoadSettings(**settings)
-    for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
-        if getattr(settings, flag):
-            raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
-    config = read_adapter_config(folder)
-    adapter_kind(config)
+    config = _adapter_config(folder, settings)
     check_trained_with(folder, tokenizer)
     name, settings = _base_of_adapter(folder, config, base, settings)
     model = load_model(name, tokenizer=tokenizer, **vars(settings))
     check_base(folder, name, model)
     check_adapter_sizes(config, folder)
-    # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
-    config.inference_mode = bool(getattr(config, "prefix_projection", False))
     base_place = os.path.abspath(name) if Path(name).is_dir() else name
     model = wrap_with_adapter(model, config, base_place, revision_to_read("model", name, settings.revision))
     restore_adapter(model, folder)
     return model
+
+
+def _adapter_config(folder: Path, settings: LoadSettings):
+    """PEFT's configuration of a saved adapter, for further training.
+
+    Raises:
+      ConfigError: settings that would change the base model; a kind that is not in `ADAPTERS`.
+    """
+    for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
+        if getattr(settings, flag):
+            raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
+    config = read_adapter_config(folder)
+    adapter_kind(config)
+    # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
+    config.inference_mode = bool(getattr(config, "prefix_projection", False))
+    return config
 
 
 def _base_of_adapter(folder, config, base: str | None, settings: LoadSettings) -> tuple[str, LoadSettings]:
@@ -371,12 +381,23 @@ def _base_of_adapter(folder, config, base: str | None, settings: LoadSettings) -
 def load_model_shapes(name: str | None = None, *, tokenizer, **settings):
     """What `load_model` would give, without its weights: every parameter is on the meta device."""
     settings = LoadSettings(**settings)
+    if is_adapter(name):
+        return _adapter_shapes(Path(name), tokenizer, settings)
     if name is not None and not (settings.config_name or settings.from_scratch):
         settings = replace(settings, config_overrides=_overrides_with_trained_rows(name, tokenizer, settings))
     config_name = settings.config_name or name or BUNDLED_MODEL
     settings = replace(settings, init_checkpoint=None, config_name=config_name)
     with torch.device("meta"):
         return load_model(None, tokenizer=tokenizer, **vars(settings))
+
+
+def _adapter_shapes(folder: Path, tokenizer, settings: LoadSettings):
+    """The shapes of an adapter's base model, with the adapter over them."""
+    config = _adapter_config(folder, settings)
+    name, base_settings = _base_of_adapter(folder, config, settings.adapter_base, settings.of_adapter_base())
+    check_adapter_sizes(config, folder)
+    model = load_model_shapes(name, tokenizer=tokenizer, **vars(base_settings))
+    return wrap_with_adapter(model, config, name, base_settings.revision)
 
 
 def _overrides_with_trained_rows(name: str, tokenizer, settings: LoadSettings) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from transformers import AddedToken
 
 from t5suite.base.errors import ConfigError
+from t5suite.models.configs import config_parts
 
 logger = logging.getLogger(__name__)
 
@@ -95,17 +96,26 @@ def fit_config(config, tokenizer, fixed: bool = False) -> None:
     (`fixed`), unless that is too small (ConfigError).
     """
     num_pieces = len(tokenizer)
-    rows = embedding_rows(num_pieces)
-    if config.vocab_size == num_pieces or (fixed and config.vocab_size > num_pieces):
-        return
+    rows_before = config.get_text_config().vocab_size
+    rows = num_pieces if rows_before == num_pieces else embedding_rows(num_pieces)
     if fixed:
-        raise ConfigError(
-            f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {num_pieces} pieces; "
-            f"leave vocab_size out to get {rows} rows"
-        )
-    if config.vocab_size != rows:
-        logger.info("the configuration's vocabulary of %d becomes %d for the tokenizer", config.vocab_size, rows)
-    config.vocab_size = rows
+        if config.vocab_size < num_pieces:
+            raise ConfigError(
+                f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {num_pieces} pieces; "
+                f"leave vocab_size out to get {embedding_rows(num_pieces)} rows"
+            )
+        rows = config.vocab_size
+    elif rows != rows_before:
+        logger.info("the configuration's vocabulary of %d becomes %d for the tokenizer", rows_before, rows)
+    set_vocabulary(config, rows_before, rows)
+    config.vocab_size = rows  # in T5Gemma's it may differ from those of its two stacks
+
+
+def set_vocabulary(config, rows: int, new_rows: int) -> None:
+    """Sets the number of pieces in a configuration, and in those inside of it that have the same."""
+    for part in config_parts(config):
+        if getattr(part, "vocab_size", None) == rows:
+            part.vocab_size = new_rows
 
 
 def grow_embeddings(model, num_pieces: int) -> int:

@@ -118,7 +118,7 @@ def make_trainer(
     if data.features:
         order, rates = example_order(data.features, names, args, mixing)
         features = TokenArrays.concatenate(data.features)
-    check_positions(model, data)
+    check_positions(model, data, args.generation_max_length)
     collator = make_collator(model, args.fp16 or args.bf16)
     if getattr(model.config, "problem_type", None) == "regression":
         loss = SquaredLoss()
@@ -173,8 +173,11 @@ def selection_metric(args, eval_sets: list[EvalSet], plug_ins: PlugIns) -> str |
     return None if has_metrics else "loss"
 
 
-def check_positions(model, data: Data) -> None:
+def check_positions(model, data: Data, generation_max_length: int | None = None) -> None:
     """Refuses examples that are longer than the model has positions for, or that it cannot be trained exactly on.
+
+    Args:
+      generation_max_length: tokens of written answers, instead of what the tasks need.
 
     Raises:
       ConfigError: with the flag to change.
@@ -182,16 +185,23 @@ def check_positions(model, data: Data) -> None:
     shortest = [int(features.input_ids.lengths.min()) for features in data.features if len(features)]
     if shortest:
         check_resumes(model.config, min(shortest))
-    shares_row = recognize_family(model).answers_in_prompt_row
+    family = recognize_family(model)
     sets = [(features, 0) for features in data.features]
-    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
+    eval_sets = [*data.scored, *data.selecting]
+    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in eval_sets]
     for features, max_target_tokens in sets:
         if not len(features):
             continue
         lengths = features.input_ids.lengths
-        if shares_row:
+        if family.answers_in_prompt_row:
             lengths = lengths + np.maximum(features.labels.lengths, max_target_tokens)
         check_length(model.config, int(lengths.max()), "--max_source_length")
+        if family.has_decoder_inputs:
+            longest_target = max(int(features.labels.lengths.max()), max_target_tokens)
+            check_length(model.config, longest_target, "--max_target_length", "decoder")
+    writes = any(eval_set.method == "generate" for eval_set in eval_sets)
+    if generation_max_length and writes and family.has_decoder_inputs:
+        check_length(model.config, generation_max_length, "--generation_max_length", "decoder")
 
 
 def example_namer(names: list[str], features: list[TokenArrays]) -> Callable[[int], str]:

@@ -16,6 +16,7 @@ import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 
+from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
@@ -292,7 +293,7 @@ def shapes_by_flags(arguments):
     flags = arguments.model
     name = flags.config_name or flags.model_name_or_path
     needs_tokenizer = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
-    has_tokenizer = name is None or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
+    has_tokenizer = name is None or is_adapter(name) or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
     tokenizer = None
     if not needs_tokenizer and not has_tokenizer:
         from_scratch = flags.from_scratch or flags.config_name is not None

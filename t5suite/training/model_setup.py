@@ -9,14 +9,18 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
+from t5suite.models.adapter_files import is_adapter
 from t5suite.models.added_tokens import add_words, parse_tokens, set_rows_to_mean
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone
 from t5suite.models.placement import place_model as place_model_on_devices
 from t5suite.models.quantization import quantization_kind
+from t5suite.models.tokenizer_checks import stored_description
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
+from t5suite.training.flags.adapters import FREEZE_FLAGS
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -55,13 +59,43 @@ def tokenizer_and_model(
     words = add_words(tokenizer, parse_tokens(model_args.add_tokens))
     if tasks:
         ensure_padding(tokenizer)
+    untrained_words = untrained_ids(model_args, words)
+    if is_adapter(model_args.model_name_or_path):
+        check_keeps_base(model_args, untrained_words)
     settings = {"sentence_pairs": sentence_pairs, "tasks": tasks, "num_new_tokens": num_added + len(words)}
     model = model_by_flags(model_args, tokenizer, without_weights, **settings)
-    has_trained_words = model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name)
-    if has_trained_words:
-        set_rows_to_mean(model, words)
+    set_rows_to_mean(model, untrained_words)
     freeze(model, model_args.freeze, model_args.freeze_regex)
     return tokenizer, model
+
+
+def untrained_ids(model_args, word_ids: list[int]) -> list[int]:
+    """Those of added words' ids that the trained weights have no rows for; none where no weights are trained."""
+    weights_place = model_args.init_checkpoint or model_args.model_name_or_path
+    is_random = model_args.from_scratch or model_args.config_name
+    if weights_place is None or (is_random and not model_args.init_checkpoint):
+        return []
+    description = stored_description(weights_place)
+    num_trained = 0 if description is None else description["pieces"]
+    return [word_id for word_id in word_ids if word_id >= num_trained]
+
+
+def check_keeps_base(model_args, untrained_words: list[int]) -> None:
+    """Refuses flags that change the model below a saved adapter, which stays as it is and is not saved with it.
+
+    Raises:
+      ConfigError: new words, parts to freeze.
+    """
+    name = model_args.model_name_or_path
+    if untrained_words:
+        raise ConfigError(
+            f"--add_tokens {model_args.add_tokens}: {name} is an adapter, whose base model stays as it is; merge it "
+            "first (t5suite export)"
+        )
+    for flag in FREEZE_FLAGS:
+        value = getattr(model_args, flag)
+        if value is not None:
+            raise ConfigError(f"--{flag} {value}: {name} is an adapter, and all of its base model is frozen; drop it")
 
 
 def model_by_flags(model_args, tokenizer, without_weights: bool = False, **settings):
@@ -130,10 +164,13 @@ def note_random_weights(model_args) -> None:
 
 
 def trained_as(model_args, folder):
-    """The model flags for the model in `folder`, whatever weights and configuration the run began with."""
+    """The model flags for the model in `folder`, whatever weights, configuration and tokenizer the run began with."""
     return replace(
         model_args,
         model_name_or_path=str(folder),
+        tokenizer_name=None,
+        add_tokens=None,
+        num_sentinels=None,
         allow_missing_keys=False,
         config_name=None,
         from_scratch=False,

@@ -104,7 +104,7 @@ def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: in
             pad_token_id=model.config.pad_token_id,
             **used,
         )
-        check_length(model.config, collator.targets_length, "--targets_length")
+        check_length(model.config, collator.targets_length, "--targets_length", "decoder")
         return collator
     return MaskedLMCollator(
         mask_vocabulary(tokenizer, need_words=used.get("mask_units") in UNITS_OF_WORDS),
