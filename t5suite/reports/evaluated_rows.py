@@ -17,7 +17,6 @@ from typing import NamedTuple
 from t5suite.base.errors import UserError
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.rows.formats import format_source
-from t5suite.data.rows.own_rows import places_without_folders
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.reports.finished_runs import data_facts, hub_commits
@@ -178,12 +177,13 @@ def data_revisions(manifest: dict) -> str | None:
 def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
     """A split as the settings say; of `--data_format` also each row's file and line."""
     if settings.get("data_format"):
-        rows = format_source({**settings, "data_revision": revisions}).read(scored.role)
-        places = places_without_folders(rows.places)
-        return LoadedSplit(rows.rows, rows.origin, rows.fingerprint, 0, rows.files), places
-    files = {name: settings.get(name) for name in FILES}
-    options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
-    return load_split(scored.task, scored.role, scored.split, options), []
+        source = format_source({**settings, "data_revision": revisions}, scored.task)
+        options = DataOptions(own_sources={scored.task.name: source})
+    else:
+        files = {name: settings.get(name) for name in FILES}
+        options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
+    loaded = load_split(scored.task, scored.role, scored.split, options)
+    return loaded, loaded.places
 
 
 def changed_source(loaded: LoadedSplit, facts: dict) -> str:
