@@ -15,7 +15,7 @@ An entry needs six fields, and a new task needs no others:
 Fields for tasks that need more:
 
     hub_path, hub_name         the hub's dataset and its configuration
-    splits                     {'train'|'validation'|'test': split name or list of them} of the source
+    splits                     {'train'|'validation'|'test': split name} of the source; a list of them for the last two
     num_examples               the official number of rows of each source split
     rows_of                    the task whose rows this one reads (default: its own)
     formatter                  a name in FORMATTERS, for rows that need more than prefixes and columns

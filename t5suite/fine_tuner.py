@@ -26,7 +26,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
-from t5suite.constants import DATASET_VALS
+from t5suite.constants import DATASET_VALS, OWN_BENCHMARK
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
@@ -46,6 +46,7 @@ from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
+from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
 from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
@@ -114,7 +115,7 @@ class FineTuner:
         with self._process.entered():
             self._read_arguments()
             self._plug_ins = combine_plug_ins(plug_ins_by_flags(self.arguments), plug_in_objects)
-            self._card = read_task_card(self.model_args.model_name_or_path or "")
+            self._card = read_task_card(self.model_args.model_name_or_path)
             steps.begin_reads(self.arguments)
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
@@ -136,7 +137,8 @@ class FineTuner:
             again: its first `train()` is the longer run, and a warning says so.
 
         Raises:
-          ConfigError: no data; another run in the directory; early stopping and similar settings without evaluation.
+          ConfigError: no data; another run in the directory, or this one with other rows; early stopping and similar
+            settings without evaluation.
           KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
         with self._at_work(), interruptible():
@@ -148,6 +150,7 @@ class FineTuner:
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
                 if run.finished:
+                    self._check_rows_of_finished(run)
                     self._take_finished(run)
                 else:
                     if self._is_trained and self._model_in_memory is None:
@@ -167,6 +170,8 @@ class FineTuner:
         if split not in SPLITS:
             raise ConfigError(f"evaluate: no split {split!r}; {suggestion(split, SPLITS)}")
         self._check_data()
+        if split == "validation":
+            self._check_validates()
         with self._at_work():
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
@@ -276,7 +281,13 @@ class FineTuner:
         """Parameters by module and the memory of a training step: printed (not if quiet), and as a table."""
         with self._at_work():
             if self._model_in_memory is None:
-                tokenizer, model = tokenizer_and_model(self.model_args, without_weights=True, tasks=self.plan.tasks)
+                # A copy of the tokenizer, to which words of the task may be added.
+                tokenizer, model = tokenizer_and_model(
+                    self.model_args,
+                    without_weights=True,
+                    tasks=self.plan.tasks,
+                    tokenizer=copy.deepcopy(self._tokenizer_in_memory),
+                )
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
                 # A copy, whose values go in `summary_by_flags`; `to("meta")` would untie what counts once.
@@ -405,6 +416,14 @@ class FineTuner:
                 f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{trained_on}"
             )
 
+    def _check_validates(self) -> None:
+        """Refuses rows of your own with a test split alone, which would stand in for the validation split."""
+        for task in self.plan.evaluate:
+            if task.benchmark == OWN_BENCHMARK and task.splits("test") and not task.splits("validation"):
+                raise ConfigError(
+                    f"evaluate: own/{task.name} has no validation rows; evaluate(split='test') scores the test rows"
+                )
+
     def _make_plan(self) -> Plan:
         """The plan of the flags; without any, of the tasks that the model knows."""
         if self._has_data or self._card is None:
@@ -495,6 +514,25 @@ class FineTuner:
         if self._is_trained and start.checkpoint is None:
             raise ConfigError("the model in memory was trained before, and no checkpoint is left: create it again")
         self._is_trained = True
+
+    def _check_rows_of_finished(self, run) -> None:
+        """Refuses other rows in memory than those of a finished run: rows are no part of its settings.
+
+        Raises:
+          ConfigError: they differ; names the split.
+        """
+        if self._rows is None or "data" in run.allowed:
+            return
+        facts = data_facts(run.manifest)
+        for name, source in self.plan.sources.items():
+            for role in source.roles:
+                fingerprint = facts.get(f"{name}.{role}", {}).get("fingerprint")
+                if fingerprint is not None and fingerprint != source.read(role).fingerprint:
+                    raise ConfigError(
+                        f"train: run {run.run_id} in {run.directory} has finished, and its {role} rows were others "
+                        "than those in memory now; for a run with these give another output_dir, or resume='none' "
+                        "where you gave none; for the results of that run give allow_changed='data'"
+                    )
 
     def _take_finished(self, run) -> None:
         """Loads the results and the weights of a finished run."""

@@ -24,6 +24,7 @@ from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
+from t5suite.launch.config_files import read_config
 from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
@@ -34,6 +35,8 @@ from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.targets import with_words_of_ids, words_of_ids
+from t5suite.training.flags.plug_ins import named_metrics
+from t5suite.training.plans import FLAGS_OF_OWN_TASKS, own_task_of
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 logger = logging.getLogger("t5suite.fine_tuner")
@@ -73,7 +76,7 @@ def read_inputs(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
     """
     _check_no_script_flags(flags)
     model_flags, model_in_memory = _model_flags(model)
-    data_flags, rows = _data_flags(data, flags)
+    data_flags, rows = _data_flags(data, {**model_flags, **flags})
     implied_flags = model_flags | data_flags
     for name in implied_flags.keys() & flags.keys() - set(YIELDING_FLAGS):
         raise ConfigError(f"{name} is given twice: {implied_flags[name]!r:.100} and {flags[name]!r:.100}")
@@ -175,17 +178,50 @@ def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, li
         files = {f"{role}_file": os.fspath(path) for role, path in splits.items()}
         data_format = flags.get("data_format") or _format_of_file(next(iter(files.values())))
         return {"data_format": data_format, **files}, None
-    column = flags.get("target_column") or "output"
+    task_flags = _task_flags(flags)
+    column = task_flags.get("target_column") or "output"
     first_names = _label_names(next(iter(splits.values())), column)
-    labels = _chosen_labels(flags) or first_names or None
+    labels = _chosen_labels(task_flags) or first_names or None
     rows = {}
     for role, split in splits.items():
         words = words_of_ids(class_names(_feature(split, column)), labels)
         rows[role] = [with_words_of_ids(row, column, words) for row in as_rows(split, f"data[{role!r}]")]
     flags_of_rows = {"data_format": "jsonl"}
-    if first_names:
+    if first_names and task_flags.get("labels") is None:
         flags_of_rows["labels"] = first_names
     return flags_of_rows, rows
+
+
+def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that say how rows become a task: those of files, or without any those of a model that is only scored.
+
+    >>> _task_flags({"config": '{"target_column": "label"}', "labels": ["neg", "pos"], "seed": 1})
+    {'target_column': 'label', 'labels': ['neg', 'pos']}
+    """
+    all_flags = _flags_with_those_of_files(flags)
+    task_flags = {name: all_flags[name] for name in FLAGS_OF_OWN_TASKS if all_flags.get(name) is not None}
+    metrics = task_flags.get("metrics") or ""
+    if isinstance(metrics, (list, tuple)):
+        metrics = ",".join(map(str, metrics))
+    names_task = named_metrics(str(metrics)) is not None or bool(task_flags.keys() - {"metrics"})
+    if names_task or str(all_flags.get("eval_only")) != "True":
+        return task_flags
+    task = own_task_of(all_flags.get("model_name_or_path"))
+    if task is None:
+        return {}
+    return {"target_column": task.entry["label_column_name"], "labels": task.label_words or "none"}
+
+
+def _flags_with_those_of_files(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags, and those of the files that `config` names, of which a later one wins."""
+    sources = flags.get("config") or []
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
+    all_flags: dict[str, Any] = {}
+    for source in sources:
+        values_of_file = read_config(os.fspath(source), flags_of(SCRIPT))
+        all_flags |= {name: value for name, (_, value) in values_of_file.items()}
+    return {**all_flags, **flags}
 
 
 def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,6 +242,8 @@ def _role_of_split(name: str) -> str:
 def _chosen_labels(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The label words that the flags name, as a text with commas or as a list."""
     labels = flags.get("labels")
+    if isinstance(labels, (bool, int, float)):  # a single word of a YAML file
+        labels = str(labels)
     return comma_separated(labels, "labels") if labels is None or isinstance(labels, str) else tuple(labels)
 
 

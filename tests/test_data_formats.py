@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -199,6 +200,16 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(task.examples(row)[0].targets, "a")
         self.assertEqual(task.score([row], ["b"])["exact_match"], 100)
 
+    def test_a_table_of_polars_is_rows(self):
+        """A stand-in with what is used of polars' class."""
+        schema = {"text": "String", "label": "Float32"}
+        rows = [{"text": "x", "label": float(np.float32(0.1))}]
+        table = SimpleNamespace(
+            columns=list(schema), dtypes=list(schema.values()), schema=schema, to_dict=dict, to_dicts=lambda: rows
+        )
+        read_rows = load_own_rows(table, no_eval=True, metrics="pearson", **COLUMNS).rows
+        self.assertEqual(read_rows, [{"text": "x", "label": 0.1}])
+
     @parameterized.parameters("PAR1–dependent signalling", "BZhou's café", "%PDF is no letter: ü")
     def test_a_text_may_begin_as_another_kind_of_file(self, text):
         path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
@@ -273,6 +284,16 @@ class FilesTest(parameterized.TestCase):
                 write(root / name, "text,label\nx,a\n")
             data = load_own_rows(train_dir=root, data_format="csv", no_eval=True, **COLUMNS)
             self.assertEqual(splits_of(data.task), roles)
+
+    def test_files_that_belong_to_none_of_a_folder_s_splits_are_named(self):
+        root = folder()
+        for name in ("train.csv", "train_2.csv", "test/a.csv", "notes.txt"):
+            write(root / name, "text,label\nx,a\n")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load(train_dir=root, data_format="csv", **COLUMNS)
+        self.assertLen(
+            [line for line in logs.output if "not read, because no split is named so: train_2.csv;" in line], 1
+        )
 
     def test_a_split_in_two_forms_is_refused(self):
         root = folder()
@@ -424,6 +445,17 @@ class TasksTest(parameterized.TestCase):
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
 
+    def test_of_two_names_of_a_split_a_hub_data_set_is_read_by_the_first(self):
+        place = folder()
+        names = ("dev", "train", "validation")
+        for name in names:
+            jsonl(place / f"{name}.jsonl", [{"text": name, "label": "a"}])
+        splits = [{"split": name, "path": f"{name}.jsonl"} for name in names]
+        settings = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": splits}]})
+        write(place / "README.md", f"---\n{settings}---\n")
+        (row,) = load(None, "validation", data_format="hub", hub_path=place, **COLUMNS)
+        self.assertEqual(row["text"], "validation")
+
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
         (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
@@ -482,9 +514,11 @@ class TasksTest(parameterized.TestCase):
 class OtherRowsTest(parameterized.TestCase):
     """A trained model's other rows are read as those of its training, unless flags say otherwise."""
 
-    def read_for(self, task, data, **flags):
-        """`(task, rows)` of validation rows for a model that was trained on the task."""
+    def read_for(self, task, data, card: dict | None = None, **flags):
+        """`(task, rows)` of validation rows for a model that was trained on the task, and whose card has these fields."""
         model = save_model(folder() / "model", tasks=[task])
+        fields = json.loads((model / "task.json").read_text()) | (card or {})
+        (model / "task.json").write_text(json.dumps(fields))
         flags = {"model_name_or_path": str(model), "eval_only": True, **flags}
         return load_own_rows({"validation": data}, "validation", **flags)
 
@@ -509,6 +543,23 @@ class OtherRowsTest(parameterized.TestCase):
             self.assertEqual(task.examples(row)[0], ("translate: Good.", "Gut."))
         task, (row,) = self.read_for(trained, path, data_format="translation", source_id="de", target_id="en")
         self.assertEqual(task.examples(row)[0], ("Gut.", "Good."))
+
+    def test_a_column_of_languages_is_read_as_it_was_in_training(self):
+        row = {"text": "Good.", "label": "Gut.", "lang": "deu_Latn"}
+        trained = load_own_rows([row], no_eval=True, **COLUMNS).task
+        languages = {"languages": {"target_lang_column": "lang"}}
+        for flags in ({}, COLUMNS):
+            self.assertEqual(self.read_for(trained, [row], languages, **flags).rows, [row])
+        without_column = {name: row[name] for name in ("text", "label")}
+        read_again = self.read_for(trained, [without_column], languages, target_lang="fra_Latn")
+        self.assertEqual(read_again.rows, [without_column])
+
+    def test_a_function_of_metrics_is_added_to_the_model_s_task(self):
+        row = {"text": "Good.", "label": "good"}
+        trained = load_own_rows([row], labels="bad,good", no_eval=True, **COLUMNS).task
+        for metrics in ("my_metrics:length_match", "evaluate:./my_metric"):
+            task, rows = self.read_for(trained, [row], metrics=metrics)
+            self.assertEqual((task.label_words, rows), (["bad", "good"], [row]))
 
 
 class HeldOutTest(parameterized.TestCase):
@@ -651,6 +702,8 @@ class ClassesTest(parameterized.TestCase):
             for column, length in lengths.items():
                 self.assertLen(tokenizer(row[column], max_length=length, truncation=True)["input_ids"], length)
         self.assertNotEqual(rows, load_own_rows(None, "validation", **flags).rows)
+        path = write(folder() / "debug.json", '{\n\t"num_examples": 9\n}')  # tabs, which YAML has not
+        self.assertEqual(load_own_rows(**flags | {"data_config": [str(path)]}).rows, rows)
 
     def test_a_class_of_the_users_own(self):
         root = folder()
@@ -666,6 +719,9 @@ class ClassesTest(parameterized.TestCase):
         self.assertEqual(splits_of(task), ["train", "validation"])
         self.assertEqual(task.entry["metric_names"], ["accuracy"])
         self.assertLen(rows, 3)
+        path = write(folder() / "mine.json", '{"count": 3e0, "count": 2}')
+        with exits_with(78, f"{path}:1: .*count"):
+            load(**of_class("my_own_rows:Mine") | {"data_config": [str(path)]})
         with exits_with(78, "my_own_rows has no 'Mien'; did you mean Mine"):
             load(**of_class("my_own_rows:Mien"))
         with exits_with(78, "no module 'no_such_rows'"):

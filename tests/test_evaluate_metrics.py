@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from absl.testing import parameterized
 from hub_server import HubServer
@@ -18,7 +19,7 @@ from support import folder, later_wins
 import fine_tune_t5
 from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.testing import check_task, exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
 
 SCRIPT = """
 import datasets
@@ -82,8 +83,10 @@ def run(*flags):
 
 class ValuesTest(parameterized.TestCase):
     def test_values_are_reported_as_compute_returns_them(self):
-        scores = scores_of(metric_folder(ACCURACY), [1, 0, -1, 1], [1, 0, 0, 0])
+        name = metric_folder(ACCURACY)
+        scores = scores_of(name, [1, 0, -1, 1], [1, 0, 0, 0])
         self.assertEqual(scores, {"share": 0.5, "invalid_rate": 25.0})
+        check_task(task_with(name, metric_to_optimize="share"), [{"text": "a", "label": 1}])
 
     def test_a_name_of_the_suite_is_told_apart(self):
         names = ["share", "accuracy", "mcc", "loss", "rouge", "a/b"]
@@ -210,7 +213,7 @@ def evaluated(data="mini/sentiment", model=None, **flags) -> dict[str, float]:
 
 
 def lengths_of_targets(predictions, targets):
-    return {"letters": max(map(len, targets)), "answers": len(predictions)}
+    return {"letters": torch.tensor(max(map(len, targets))), "answers": np.int64(len(predictions))}
 
 
 def share_of_questions(predictions, targets, rows):
@@ -231,6 +234,7 @@ class EvaluationTest(parameterized.TestCase):
         (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),
         (lambda predictions, targets: {"share": "half"}, "'share': 'half' is not a metric's name and number"),
         (lambda predictions, targets: {"a/b": 1.0}, "'a/b': 1.0 is not"),
+        (lambda predictions, targets: {1: 1.0}, "1: 1.0 is not"),
         *[
             (lambda predictions, targets, name=name: {name: 1.0}, f"an evaluation has its own '{name}'.*another name")
             for name in ("loss", "average", "invalid_rate", "truncated_rate")

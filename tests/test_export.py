@@ -1,5 +1,6 @@
 """Plain exports: the source's weights bit by bit, whatever the source is; nothing half written, nothing run."""
 
+import contextlib
 import functools
 import json
 import os
@@ -314,6 +315,10 @@ class FlagsTest(TestCase):
         with exits_with(78, "--output_dir .*exported' is not empty"):
             self.export(source_folder("untied T5"))
         self.assertEqual({path.name: path.read_bytes() for path in self.output.iterdir()}, before)
+        self.output = self.folder / "empty"
+        self.output.mkdir()
+        with contextlib.chdir(self.output), exits_with(78, "--output_dir .*empty' is the current directory"):
+            self.export(source_folder())
 
     @parameterized.parameters(
         ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_model, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, load_own_rows, read_rows, save_model, tiny_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
     "max_steps": 4, "per_device_train_batch_size": 8,
@@ -221,6 +221,10 @@ class DataTest(EqualFiles):
                 torch.testing.assert_close(made.model.state_dict()[name], value, rtol=0, atol=0)
             self.assertEqual(made.results, runs[0].results)
         self.assertEqual(runs[1].args.output_dir != runs[2].args.output_dir, True)
+        in_its_directory = {"output_dir": str(directory(runs[1]))}
+        self.assertEqual(tuner(data=ROWS, **in_its_directory).train(), runs[1].results)
+        with exits_with(78, "has finished, and its train rows were others than those in memory now"):
+            tuner(data=ROWS[:-2], **in_its_directory).train()
         self.assertEqual(runs[0].predict("It was bad 3."), runs[1].predict(pd.DataFrame(ROWS[6:7]))[0])
 
     def test_splits_are_named(self):
@@ -238,6 +242,8 @@ class DataTest(EqualFiles):
             made.evaluate("test")
         with exits_with(78, "own/reviews: no validation rows, .* with --no_eval .valid=False. none are held out"):
             made.evaluate()
+        with exits_with(78, "own/reviews has no validation rows; .*split='test'"):
+            tuner(data={"train": ROWS[:60], "test": ROWS[60:70]}, eval_strategy="no").evaluate()
 
     @parameterized.parameters(("super_glue/axb", "validation", "test"), ("squad/squad", "test", "validation"))
     def test_a_file_for_a_split_that_no_task_has_is_refused(self, data, role, other_role):
@@ -257,6 +263,20 @@ class DataTest(EqualFiles):
         in_another_order = {"labels": names[::-1], "no_eval": True, **columns}
         task, read_again = load_own_rows(rows.cast(features), **in_another_order)
         self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
+
+        config = Path(tempfile.mkdtemp()) / "reviews.yaml"
+        config.write_text(
+            json.dumps({"text_column": "text", "target_column": "label", "labels": ",".join(names[::-1])})
+        )
+        task, read_again = load_own_rows(rows.cast(features), config=str(config), no_eval=True)
+        self.assertEqual(task.label_words, names[::-1])
+        self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
+        of_model = {"model_name_or_path": str(save_model(folder(), tasks=[task])), "eval_only": True}
+        for more in ({}, {"metrics": ["my_metrics:length_match"]}):  # a function is added to the model's own metrics
+            splits = {"validation": rows.cast(features)}
+            task, read_again = load_own_rows(splits, "validation", **of_model, **more)
+            self.assertEqual(task.label_words, names[::-1])
+            self.assertEqual([task.examples(row)[0].targets for row in read_again], targets)
 
     def test_flags_that_own_rows_leave_without_effect_are_named(self):
         idle = {"data_dir": tempfile.mkdtemp(), "data_revision": "main"}
@@ -335,6 +355,17 @@ class PlugInTest(parameterized.TestCase):
         self.assertIn("train/target_tokens", {name for line in run.tuner.history for name in line})
         manifest = json.loads((directory(run.tuner) / "manifest.json").read_text())
         self.assertIn("never_short", json.dumps(manifest["settings"]))
+
+    @parameterized.parameters(
+        (["accuracy"], "'accuracy'"),
+        (["mine", "mine"], "'mine'"),
+    )
+    def test_two_metrics_of_one_name_are_refused_before_training(self, names, shown):
+        functions = [lambda predictions, targets, name=name: {name: 1.0} for name in names]
+        made = tuner(metrics=functions)
+        with exits_with(78, f"there are two metrics {shown}"):
+            made.evaluate()
+        self.assertIsNone(made.trainer)
 
     def test_what_is_no_plug_in_is_named(self):
         with exits_with(78, "metrics: int is not a function"):
@@ -449,6 +480,15 @@ class InputsTest(parameterized.TestCase):
         self.assertEqual(task.label_words, labels)
         self.assertEqual([example.targets for row in rows[:3] for example in task.examples(row)], labels)
 
+    def test_a_summary_is_of_the_tokenizer_that_is_given_and_leaves_it_as_it_is(self):
+        tokenizer = tiny_tokenizer()
+        tokenizer.add_tokens([f"<word_{number}>" for number in range(300)])
+        made = FineTuner(None, "mini/sentiment", quiet=True, tokenizer=tokenizer, add_tokens="<mine>", **MINI)
+        num_pieces = len(tokenizer)
+        summary = made.summary()
+        self.assertEqual(summary["parameters"], sum(weight.numel() for weight in made.model.parameters()))
+        self.assertLen(tokenizer, num_pieces)
+
     def test_values_may_be_of_other_libraries(self):
         flags = {"max_steps": np.int64(7), "learning_rate": torch.tensor(0.5)}
         flags |= {"output_dir": Path(tempfile.mkdtemp()) / "run"}
@@ -490,6 +530,25 @@ class ProcessTest(EqualFiles):
             longer = of_seed(2, max_steps=9)
             self.assertRaises(Ended, longer.train)
             self.assertEqual((directory(longer), settings_of(other)["max_steps"]), (directory(other), 9))
+
+    def test_a_finished_run_is_not_taken_for_one_on_other_rows(self):
+        def finish(made, run, settings, resume):
+            rows = made.plan.sources["reviews"]
+            run.use_data({f"reviews.{role}": {"fingerprint": rows.read(role).fingerprint} for role in rows.roles})
+            (run.directory / "results.json").write_text('{"tasks": {}}')
+            run.finish()
+
+        def of_rows(rows):
+            return tuner(data={"train": rows, "validation": ROWS[:4]}, output_dir=place)
+
+        place = str(folder())
+        made = of_rows(ROWS)
+        with mock.patch.object(FineTuner, "_train", finish):
+            made.train()
+        with mock.patch.object(FineTuner, "_take_finished", side_effect=Ended):
+            self.assertRaises(Ended, made.train)
+            with exits_with(78, f"{place} has finished, and its train rows were others than those in memory now"):
+                of_rows(ROWS[:-2]).train()
 
     def test_nothing_is_left_behind(self):
         def state():

@@ -226,7 +226,7 @@ class BoundsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("adam_beta2", "0", "1"),
-        ("validation_split", "0.5", "1"), ("max_grad_norm", "inf", "nan"), ("max_steps", "-1", "-2"),
+        ("validation_split", "0.5", "1"), ("max_grad_norm", "0", "inf"), ("max_steps", "-1", "-2"),
         ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("num_samples", "0", "-1"),
         ("save_total_limit", "1", "0"), ("generation_max_length", "2", "1"), ("mixing_limit", "0.5", "inf"),
         ("max_input_tokens", "5", "0"), ("num_train_epochs", "0.001", "0"), ("block_size", "8", "7"),

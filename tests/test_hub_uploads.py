@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 from absl.testing import parameterized
 from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
 from t5suite.testing import tiny_trainer
 
@@ -116,6 +117,21 @@ class ArgumentsTest(parameterized.TestCase):
         with mock.patch.object(HfApi, "upload_folder") as upload:
             trainer.push_to_hub("a message", **options)
         self.assertLessEqual({"commit_message": "a message", **expected}.items(), upload.call_args.kwargs.items())
+
+
+class FilesTest(parameterized.TestCase):
+    def test_a_checkpoint_s_model_is_uploaded_without_the_state_of_its_training(self):
+        trainer = tiny_trainer()
+        checkpoint = Path(trainer.args.output_dir) / "checkpoint-2"
+        checkpoint.mkdir(parents=True)
+        state = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rank-0.json", "stream-rank-0.json", "trainer_state.json")
+        for name in ("config.json", "model.safetensors", "checkpoint.json", "position.json", "progress.json", *state):
+            (checkpoint / name).touch()
+        with mock.patch.object(HfApi, "upload_folder") as upload:
+            trainer.uploads.push_checkpoint("ada/mini", checkpoint, 2, lambda: None)
+        patterns = upload.call_args.kwargs["ignore_patterns"]
+        uploaded = filter_repo_objects(sorted(os.listdir(checkpoint)), ignore_patterns=patterns)
+        self.assertEqual(list(uploaded), ["config.json", "model.safetensors"])
 
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}

@@ -407,6 +407,18 @@ class CompletenessTest(parameterized.TestCase):
                 self.assertGreater(text.count(attribute), 1, f"{name}: {attribute}")
 
 
+class LookupTest(parameterized.TestCase):
+    def test_a_module_that_lacks_another_one_is_not_said_to_be_missing(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "absent_scores.py").write_text("import absent")
+        with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            with self.assertRaisesRegex(ModuleNotFoundError, "No module named 'absent'"):
+                load_object("absent_scores:scores", "--metrics")
+            for spec in ("absent:scores", "absent.scores:scores"):
+                with exits_with(78, f"--metrics {spec}: no module"):
+                    load_object(spec, "--metrics")
+
+
 def names_made_by(node: ast.AST) -> list[str]:
     """Names of our own: functions, classes, attributes of `self`, assigned names."""
     if isinstance(node, fingerprints.DEFINITIONS):

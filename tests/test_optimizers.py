@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import io
+import logging
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -13,6 +14,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Seq2SeqTrainer
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
@@ -410,6 +412,21 @@ class SettingsTest(parameterized.TestCase):
             " ".join(logs.output), "--(adam_beta1|optim) has no effect.*--(adam_beta1|optim) has no effect"
         )
 
+    def test_flags_of_adam_that_hugging_face_s_optimizer_does_not_read_are_named(self):
+        of_adam = ["adam_beta1", "adam_beta2", "adam_epsilon"]
+        trainer = tiny_trainer(adam_beta1=0.5, adam_beta2=0.6, adam_epsilon=1e-3)
+        self.enter_context(mock.patch.object(Seq2SeqTrainer, "create_optimizer"))  # of libraries that need not be there
+        for name, idle_flags in (
+            ("sgd", of_adam), ("adagrad", of_adam), ("adafactor", of_adam), ("rmsprop_bnb_8bit", of_adam), ("galore_adamw", of_adam),
+            ("lion_8bit", ["adam_epsilon"]), ("adamw_torch", []), ("ademamix_8bit", []), ("apollo_adamw", []),
+        ):  # fmt: skip
+            with mock.patch.object(trainer.args, "optim", name), self.assertLogs("t5suite", "INFO") as logs:
+                logging.getLogger("t5suite").info("there is something")
+                trainer.create_optimizer()
+            warnings = [record.getMessage() for record in logs.records[1:]]
+            text = f"has no effect: --optim {name} does not use it; see --optim_args"
+            self.assertEqual(warnings, [f"--{flag} {text}" for flag in idle_flags])
+
     @parameterized.parameters(
         (["--optimizer", "adamw_rsm"], "--optimizer: unknown optimizer 'adamw_rsm'; did you mean adamw_rms"),
         (
@@ -450,17 +467,38 @@ class ClippingTest(parameterized.TestCase):
 # Those of transformers' optimizers that need no further library.
 TORCH_S = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
            "rmsprop"}  # fmt: skip
+# Those that a run cannot use.
+UNFIT = {"schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "lomo", "adalomo", "galore_adamw_layerwise",
+         "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "apollo_adamw_layerwise"}  # fmt: skip
 
 
 class LibrariesTest(parameterized.TestCase):
-    def test_every_optimizer_of_transformers_is_torch_s_or_names_the_library_that_it_needs(self):
+    def test_every_optimizer_of_transformers_is_torch_s_or_names_the_library_that_it_needs_or_another_one(self):
         for name in (member.value for member in OptimizerNames):
             with mock.patch("importlib.util.find_spec", return_value=None):
                 if name in TORCH_S:
                     flags_of("--optim", name)
                     continue
-                with exits_with(78, "pip install"):
+                with exits_with(78, "; choose " if name in UNFIT else "pip install"):
                     flags_of("--optim", name)
+
+    @parameterized.parameters(
+        (
+            "schedule_free_sgd",
+            "holds other weights while it trains than those that should be scored.*--optimizer adamw",
+        ),
+        (
+            "galore_adafactor_layerwise",
+            "changes weights within the backward pass.*choose the same name without _layerwise",
+        ),
+        ("adalomo", "changes weights within the backward pass.*choose --optimizer adafactor"),
+        ("galore_adamw", "needs the modules whose gradients it projects: --optim_target_modules"),
+        ("apollo_adamw", "needs the modules whose gradients it projects: --optim_target_modules"),
+    )
+    def test_one_that_a_run_cannot_use_is_refused_with_what_to_give_whatever_is_installed(self, name, message):
+        installed = mock.patch("importlib.util.find_spec", return_value=object())
+        with installed, exits_with(78, f"--optim {name} {message}"):
+            flags_of("--optim", name)
 
     @parameterized.parameters(
         (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),

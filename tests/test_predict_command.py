@@ -337,7 +337,11 @@ class FineTunerTest(parameterized.TestCase):
         ]
         self.assertEqual(written[0], written[1])
         self.assertNotEqual(written[0], written[2])
-        self.assertContainsSubset(tuner.predict(rows, labels=["good", "bad"]), ["good", "bad"])
+        chosen = tuner.predict(rows, labels=["good", "bad"])
+        self.assertContainsSubset(chosen, ["good", "bad"])
+        for labels in ("good, bad", np.array(["good", "bad"])):
+            self.assertEqual(tuner.predict(rows, labels=labels), chosen)
+        self.assertEqual(list(tuner.predict_labels(rows[0], labels=[1, 2])), ["1", "2"])
         with exits_with(78, "--num_beams has no effect"):
             tuner.predict(rows, labels=["good", "bad"], num_beams=4)
 

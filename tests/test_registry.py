@@ -23,17 +23,20 @@ from t5suite import DATASET_VALS, MIXTURES, Task, load_task
 from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.rows.formats import Wishes, own_entry
 from t5suite.data.rows.sources import merge_references
+from t5suite.export.trim_words import task_words
 from t5suite.reports.evaluated_rows import ScoredSplit, drawn_rows, read_rows_again
 from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
-from t5suite.tasks.tokenization import decode_ids
+from t5suite.tasks.task_card import make_task_card, read_task_card
+from t5suite.tasks.tokenization import Lengths, decode_ids
 from t5suite.testing import (
     encode_rows,
     exits_with,
     load_own_rows,
     load_rows,
+    make_task,
     read_rows,
     run_cli,
     save_model,
@@ -414,6 +417,8 @@ BAD_ENTRIES = [
     ({"splits": {}}, "splits must be a table"), ({"splits": {"dev": "validation"}}, "splits: unknown key 'dev'"),
     ({"splits": {"train": 1}}, "splits: train must be"), ({"splits": {"train": []}}, "splits: train must be"),
     ({"splits": {"validation": ["a", None]}}, "splits: validation must be"),
+    ({"splits": {"train": ["a", "b"]}}, "splits: train must be one split, not a, b"),
+    *[({"num_examples": {"train": count}}, "num_examples: train must be a whole number of rows") for count in ("5,000", 5e3, None, -1)],
     *[({"max_input_tokens": length}, "max_input_tokens must be a whole number of tokens above 0") for length in (0, True, "5", 2.0)],
     ({"max_output_tokens": -1}, "max_output_tokens must be a whole number of tokens above 0"),
     ({"labels": None, "metric_names": [], "metric_to_optimize": "pearson", "target": "nearest_fifth", "target_decimals": 2},
@@ -430,6 +435,7 @@ BAD_ENTRIES = [
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    {"splits": {"train": ["a"], "validation": ["b", "c"]}},
     {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
     *[{"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson", "target_decimals": n} for n in (0, 20)],
@@ -470,6 +476,17 @@ class BadEntriesTest(parameterized.TestCase):
                 exits_with(65, rf"rows.jsonl:2: not a row of mine/task \({type(error).__name__}"),
             ):
                 load_rows(Task("mine", "task", entry(formatter="fails")), "train", train_file=str(path))
+
+    @parameterized.parameters(
+        ({"report_by": ["kind"]}, "no column 'kind', which report_by names; did you mean kinds"),
+        ({"group_by": "kind"}, "a row has no 'kind', which groups the predictions"),
+    )
+    def test_a_column_that_only_scores_need_is_missed_before_training(self, fields, message):
+        path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"a": "x", "b": "y", "kinds": "z", "label": 1}])
+        task = Task("mine", "task", entry(**fields))
+        with exits_with(65, f"rows.jsonl:1: {message}"):
+            load_rows(task, "validation", validation_file=str(path))
+        self.assertLen(load_rows(task, "train", train_file=str(path)), 1)
 
 
 class LookupTest(parameterized.TestCase):
@@ -531,6 +548,7 @@ class RowsReadAgainTest(parameterized.TestCase):
         ([{"text": "x", "mark": 1}, {"text": "y", "mark": 0}], {"labels": "bad,good"}),
         ([{"text": "x", "mark": {"by": 1}}, {"text": "y", "mark": {"by": 2, "at": 3}}], {"target_column": "mark.by"}),
         ([{"text": "x", "mark": -1}, {"text": "y", "mark": -1}], {"metrics": "pearson"}),
+        ([{"text": "x", "lang": "de"}, {"text": "y", "lang": "fr"}], {"target_lang_column": "lang"}),
     )
     def test_own_rows_are_those_of_the_run_also_where_its_model_knew_their_columns(self, rows, flags):
         path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", rows)
@@ -539,7 +557,7 @@ class RowsReadAgainTest(parameterized.TestCase):
         scored = ScoredSplit("a", task, "test", "test")
         files = {"data_format": "jsonl", "test_file": str(path), "seed": 1}
         for settings in ({**files, **flags}, files):
-            again = read_rows_again(scored, {"settings": settings}, [settings])
+            again = read_rows_again(scored, {"settings": settings, "encoding": {"form": "text", **flags}}, [settings])
             self.assertEqual((again.error, again.rows.rows), ("", rows_of_run))
             self.assertEqual(again.rows.places, ["a.jsonl:1", "a.jsonl:2"])
 
@@ -720,6 +738,16 @@ class TaskCardTest(parameterized.TestCase):
         (folder / "task.json").write_text(content)
         with exits_with(78, f"{folder}/task.json is not a task card"):
             self.predict(folder)
+
+    def test_where_no_folder_is_named_there_is_no_card(self):
+        """A `task.json` of another program may stand in the working directory."""
+        with contextlib.chdir(tempfile.mkdtemp()):
+            Path("task.json").write_text('{"version": "2.0.0"}')
+            self.assertIsNone(read_task_card(""))
+
+    def test_labels_are_kept_as_their_template_spells_them(self):
+        task = make_task(labels=["no", "yes"], output_format="<__output__>")
+        self.assertContainsSubset(["no", "yes", "<no>", "<yes>"], task_words(make_task_card([task], Lengths(8, 8))))
 
     def check_that_it_warns_and_holds(self, folder, words: str, message: str, same_folder, **settings):
         """The flag's answers are those of a model whose card says the same."""

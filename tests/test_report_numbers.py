@@ -311,13 +311,16 @@ class HintsTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.path = Path(tempfile.mkdtemp()) / "reviews.parquet"
+        place = Path(tempfile.mkdtemp())
         rows = [{"input": f"It was {word} {i}.", "output": word} for i in range(12) for word in ("bad", "good")]
-        cls.rows = pandas.DataFrame(rows)
-        cls.rows["idx"] = [{"day": datetime.date(2026, 1, 2), "hour": float("nan")}] * len(rows)
-        cls.rows.to_parquet(cls.path)
+        idx = {"day": datetime.date(2026, 1, 2), "hour": float("nan")}
+        table = pandas.DataFrame([{**row, "idx": idx} for row in rows])
+        tables = {"train-1": table[:12], "train-2": table[12:], "dev": table}
+        cls.paths = [place / f"{name}.parquet" for name in tables]
+        for path, part in zip(cls.paths, tables.values(), strict=True):
+            part.to_parquet(path)
         cls.flags = {
-            "data_format": "parquet", "train_file": cls.path, "labels": "bad,good", "max_steps": 2, "use_cpu": True,
+            "data_format": "parquet", "train_dir": place, "dataset_name": "reviews", "labels": "bad,good", "max_steps": 2, "use_cpu": True,
             "config_overrides": TINY_T5, "from_scratch": True, "per_device_train_batch_size": 8,
             "output_dir": folder() / "run", "share_rows": True,
         }  # fmt: skip
@@ -343,7 +346,11 @@ class HintsTest(parameterized.TestCase):
         self.assertNotIn("changed", cli_output("verify", run, "--scores_only"))
 
     def test_a_file_that_has_changed_since_the_run_is_named(self):
+        """One of several files of a split, and the only one of another split."""
         self.assertEmpty([line for line in warnings_of_a_run(self.flags) if "changed since" in line])
-        self.rows[1:].to_parquet(self.path)
+        first, *others = self.paths
+        for path in others:
+            pandas.read_parquet(path)[1:].to_parquet(path)
         (warning,) = [line for line in warnings_of_a_run(self.flags) if "changed since" in line]
-        self.assertIn(str(self.path), warning)
+        self.assertContainsSubset([str(path) for path in others], warning.split())
+        self.assertNotIn(str(first), warning)

@@ -88,11 +88,11 @@ def results_of(run) -> dict:
     return scores
 
 
-def scored_run(task: str, data: dict, seed=1, marks=(), scores=None, averages=None) -> Path:
+def scored_run(task: str, data: dict, seed=1, marks=(), scores=None, averages=None, scored=None) -> Path:
     """A finished run of GLUE or of your own rows that left scores alone; all of these are seeds of one setting."""
     settings = {"benchmark": "glue", "dataset_name": task, "seed": seed, "model_name_or_path": "google-t5/t5-small"}
     marks = {task: list(marks)}
-    manifest = {"run_id": str(seed), "settings": settings, "data": data, "marks": marks}
+    manifest = {"run_id": str(seed), "settings": settings, "data": data, "marks": marks, "scored": scored}
     scores = scores or {task: {"accuracy": 50.0}}
     return written(folder() / f"s{seed}", manifest, "", None, scores, averages=averages)
 
@@ -180,6 +180,14 @@ class NumbersTest(parameterized.TestCase):
                 for seed, part in ((1, "a"), (2, fingerprint))
             ]
             self.assertEqual("different rows" in marks_of_the_mean(runs), differ)
+
+    def test_a_split_that_is_not_named_after_its_role_is_known_by_its_file(self):
+        scores = {"notesdev": {"accuracy": 50.0}}
+        scored = {"notesdev": {"file": "notes.dev.jsonl"}}
+        data = [{"notes.dev": {"fingerprint": fingerprint, "used": 7}} for fingerprint in "ab"]
+        runs = [scored_run("notesdev", each, seed, scores=scores, scored=scored) for seed, each in enumerate(data)]
+        (score,) = reported(*runs).data["scores"]
+        self.assertEqual((score["marks"], score["rows"]), (["different rows"], 7))
 
     def test_rows_of_a_task_whose_name_another_begins_with_are_not_its_rows(self):
         of_another = (

@@ -455,6 +455,38 @@ class DirectoryTest(InFolderTest):
         longer = opening.open_run("runs/steps", of_epochs, extend=True)
         self.assertEqual(longer.changed, {"max_steps": (10, -1), "num_train_epochs": (3.0, 5.0)})
 
+    def test_a_run_of_epochs_is_not_made_longer_by_fewer_updates_than_it_had(self):
+        of_epochs, of_steps = {"max_steps": -1, "num_train_epochs": 3.0}, {**CHOSEN_BY, "num_train_epochs": 3.0}
+        begun_run("runs/epochs", **of_epochs)
+        path = Path("runs/epochs/manifest.json")
+        before = json.dumps({**json.loads(path.read_text()), "status": "finished", "total_steps": 600})
+        path.write_text(before)
+        with exits_with(78, "--extend: --max_steps 500 is less than the 600 updates that the run had"):
+            opening.open_run("runs/epochs", {**of_steps, "max_steps": 500}, extend=True)
+        self.assertEqual(path.read_text(), before)
+        longer = opening.open_run("runs/epochs", {**of_steps, "max_steps": 700}, extend=True)
+        self.assertEqual(longer.changed, {"max_steps": (-1, 700)})
+
+    def test_a_run_with_other_settings_has_the_command_that_gave_them(self):
+        begun_run("runs/rte")
+        same = opening.open_run("runs/rte", CHOSEN_BY, argv=["--seed", "1"])
+        self.assertNotIn("command", same.manifest)
+        words = ["--max_steps", "20", "--extend", "--hub_token", "hf_x"]
+        longer = opening.open_run("runs/rte", {**CHOSEN_BY, "max_steps": 20}, argv=words, extend=True)
+        self.assertEqual(longer.manifest["command"], [sys.argv[0], *words[:-1], "***"])
+        self.assertEqual(longer.manifest["working_directory"], os.getcwd())
+
+    def test_a_run_around_the_current_directory_is_not_moved_aside(self):
+        begun_run("runs/rte")
+        Path("runs/rte/notes").mkdir()
+        other = {**CHOSEN_BY, "seed": 2}
+        for start, output_dir in (("runs/rte", "."), ("runs/rte/notes", "..")):
+            with contextlib.chdir(start), exits_with(78, "the current directory is in the run's directory"):
+                opening.open_run(output_dir, other, overwrite=True)
+        self.assertEqual(os.listdir("runs"), ["rte"])
+        opening.open_run("runs/rte", other, overwrite=True)
+        self.assertEqual(os.listdir("runs"), ["rte.old-1"])
+
     def test_a_run_that_failed_before_its_first_step_starts_again_with_another_model_and_data(self):
         begun_run("runs/rte", seed=2)
         path = Path("runs/rte/manifest.json")

@@ -27,6 +27,7 @@ END_VALUES = {
     "inverse_sqrt": math.sqrt(WARMUP / STEPS), "inverse_sqrt_t5": 0.01, "linear": 0.0, "plateau": 1.0,
     "polynomial": 0.0, "relative_step": 0.01, "warmup_stable_decay": 0.0,
 }  # fmt: skip
+BY_EVALUATIONS = ("--eval_strategy", "steps", "--eval_steps", "5")
 # Those without a warm-up, and those that end at a floor.
 WITHOUT_WARMUP = ("constant", "inverse_sqrt_t5", "relative_step")
 WITH_FLOOR = ("cosine", "cosine_with_restarts", "linear", "polynomial", "warmup_stable_decay")
@@ -274,6 +275,7 @@ class SettingsTest(parameterized.TestCase):
         (["--schedule", "warmup_stable_decay", "--lr_scheduler_kwargs", "decay_type=lin"], "did you mean linear"),
         (["--schedule", "constant", "--lr_scheduler_kwargs", "a=1"], "has no setting 'a'; it has none"),
         (["--schedule", "plateau"], "follows the evaluations, and --eval_strategy no makes none"),
+        (["--schedule", "cosine_with_min_lr"], "cosine_with_min_lr without --lr_scheduler_kwargs: One of min_lr or min_lr_rate"),
     )  # fmt: skip
     def test_bad_settings_are_named(self, argv, message):
         with exits_with(78, message):
@@ -283,10 +285,21 @@ class SettingsTest(parameterized.TestCase):
         ("linear", "min_lrr=1e-5", "linear .* has no setting 'min_lrr'; it has none"),
         ("cosine_with_min_lr", "min_lrr=1e-5", "has no setting 'min_lrr'; did you mean min_lr"),
         ("cosine_with_min_lr", "min_lr=low", "min_lr=low: expected float"),
-    )
-    def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
+        ("warmup_stable_decay", "num_stable_steps=3", "warmup_stable_decay with .*'num_stable_steps': 3.*: .*num_decay_steps"),
+        ("reduce_lr_on_plateau", "factor=2", "reduce_lr_on_plateau with .*: Factor should be < 1.0"),
+        ("greedy", "patienec=3", "greedy with .*unexpected keyword argument 'patienec'"),
+    )  # fmt: skip
+    def test_settings_that_hugging_face_s_schedule_does_not_take_or_lacks_are_named(self, kind, settings, message):
         with exits_with(78, message):
-            flags_of("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
+            flags_of("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings, *BY_EVALUATIONS)
+
+    @parameterized.parameters(
+        ("warmup_stable_decay", "num_decay_steps=3", {"num_decay_steps": 3}),
+        ("reduce_lr_on_plateau", "min_lr=[1e-5,1e-6]", {"mode": "max", "threshold_mode": "abs", "min_lr": [1e-5, 1e-6]}),
+    )  # fmt: skip
+    def test_those_of_which_it_is_made_are_taken(self, kind, settings, expected):
+        flags = flags_of("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings, *BY_EVALUATIONS)
+        self.assertEqual(flags["lr_scheduler_kwargs"], expected)
 
     def test_a_setting_may_be_at_the_ends_of_its_range_and_not_beyond_them(self):
         """A share lies between 0 and 1, a count is a whole number of at least 1 (of patience: 0), a power no less than 0."""
@@ -340,9 +353,19 @@ class SettingsTest(parameterized.TestCase):
             trainer.create_scheduler(8, optimizer())
         self.assertEqual("of 8 updates: the run ends before" in "".join(logs.output), warns)
 
+    @parameterized.parameters("constant", "reduce_lr_on_plateau", "greedy")
+    def test_a_warm_up_that_hugging_face_s_schedule_does_not_have_is_named(self, kind):
+        trainer = trainer_of("constant", ())
+        trainer.lr_scheduler = None
+        flags = {"schedule": None, "lr_scheduler_type": kind, "warmup_steps": 100}
+        with mock.patch.multiple(trainer.args, **flags), self.assertLogs("t5suite", "WARNING") as logs:
+            trainer.create_scheduler(8, optimizer())
+        warnings = [record.getMessage() for record in logs.records]
+        self.assertEqual(warnings, [f"--warmup_steps has no effect: --lr_scheduler_type {kind} does not use it"])
+
     @parameterized.parameters("reduce_lr_on_plateau", "greedy")
     def test_hugging_face_s_watchers_take_more_for_better(self, name):
-        flags = flags_of("--lr_scheduler_type", name, "--eval_strategy", "steps", "--eval_steps", "5")
+        flags = flags_of("--lr_scheduler_type", name, *BY_EVALUATIONS)
         scheduler = get_scheduler(name, optimizer(), scheduler_specific_kwargs=flags["lr_scheduler_kwargs"])
         self.assertEqual((scheduler.mode, scheduler.threshold_mode), ("max", "abs"))
 

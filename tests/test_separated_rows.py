@@ -238,7 +238,7 @@ class UntidyFilesTest(parameterized.TestCase):
         ("a.csv", "", "a.csv: the file has no rows"), ("a.csv", "\ufeff", "a.csv: the file has no rows"),
         ("a.csv", "text,label\n", "a.csv: the file has no rows"), ("a.csv", "text,label\na\0,x\n", "a.csv:2: NUL bytes"),
         ("a.csv", "text,label,,\na,x,,\n", "a.csv:1: 2 columns have no name"),
-        ("a.csv", " text ,label\na,x\n", "did you mean ' text '\\? .*invisible"),
+        ("a.csv", " text ,label\na,x\n", "did you mean '\" text \"'\\? .*invisible"),
         ("a.csv.gz", "text,label\na,x\n", "a.csv.gz: not a sound gzip file"),
         ("a.jsonl", '[{"text": "a"},\n{"text": }]', "a.jsonl: not JSON .*line 2, column"),
         ("a.jsonl", '[["a", "x"]]', "entry 0 of the array is"), ("a.jsonl", '{"text": NaN}', "a.jsonl:1: .*NaN is not a JSON value"),
@@ -271,6 +271,18 @@ class ColumnsTest(parameterized.TestCase):
         self.assertEqual(list(task.text_columns), ["id", "Text, long"])
         with exits_with(65, """did you mean '"Text, long"'.*a name with a comma is quoted"""):
             load_own_rows(path, text_column="Text,long", target_column="label", no_eval=True)
+
+    def test_spaces_at_the_ends_of_a_name_are_given_in_quotes_as_the_message_shows_them(self):
+        path = folder() / "train.csv"
+        path.write_bytes(b"id, text, label\n1,x,a\n")
+        for columns in ('id , " text"', ["id", " text"]):
+            task, rows = load_own_rows(path, text_column=columns, target_column=" label", no_eval=True)
+            self.assertEqual(list(task.text_columns), ["id", " text"])
+            self.assertEqual(rows, [{"id": "1", " text": "x", " label": "a"}])
+        with exits_with(65, """did you mean '" text"'"""):
+            load_own_rows(path, text_column="text", target_column=" label", no_eval=True)
+        with exits_with(65, "did you mean ' label'"):
+            load_own_rows(path, text_column='" text"', target_column="label", no_eval=True)
 
     @pytest.mark.slow
     def test_columns_that_are_not_read_are_logged_once_for_both_parts(self):

@@ -266,6 +266,14 @@ class SweepFilesTest(FilesTest):
             recipe.write_text(content)
             self.assertEqual(script_of(sweep).flags, {"seed": 4})
 
+    def test_of_several_files_of_the_script_s_own_a_later_one_wins(self):
+        files = [self.write(f"{name}: {i}\nseed: {i}\n", f"{i}.yaml") for i, name in enumerate(("max_steps", "top_k"))]
+        command = ["fine_tune_t5.py", *map(str, files), "${args}"]
+        script = script_of(self.sweep(f"method: grid\ncommand: {json.dumps(command)}\n"))
+        self.assertEqual(script.flags, {"max_steps": 0, "top_k": 1, "seed": 1})
+        places = {"max_steps": ("command", 1), "top_k": ("command", 2), "seed": ("command", 2)}
+        self.assertEqual(script.places, places)
+
 
 class SchemaTest(FilesTest):
     @parameterized.parameters(

@@ -567,6 +567,24 @@ class DirectoriesTest(SweepTest):
                 run_cli(*words, *more)
         self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
 
+    def test_secrets_after_the_flags_stay_out_of_the_directory(self):
+        ends = ["/bin/sh", "-c", "exit 78", "${args}"]
+        path = self.write(command=ends, method="grid", parameters={"x": {"values": [1]}})
+        words = ("sweep", path, "--sweep_dir", self.directory)
+        secret = "nobody-may-read-this"
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial 0 was refused"):
+            run_cli(*words, "--", f"--hub_token={secret}")
+        files = [file for file in self.directory.rglob("*") if file.is_file()]
+        self.assertContainsSubset(["journal.log", "sweep.json"], [file.name for file in files])
+        self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
+        self.assertEndsWith(self.summary()["trials"][0]["command"], "'--hub_token=***'")
+        with exits_with(78, "holds no secrets; give the same words after -- again"):
+            run_cli(*words, "--resume")
+        with exits_with(78, r"adds '--hub_token=\*\*\*' to its trials' command, not --steps=3"):
+            run_cli(*words, "--resume", "--", "--steps=3")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 1 trials finished"):
+            run_cli(*words, "--resume", "--", f"--hub_token={secret}")
+
     def test_a_folder_of_something_else_is_refused(self):
         self.directory.mkdir()
         for name in ("b.txt", "a.txt", "c.txt", "d.txt"):

@@ -80,7 +80,9 @@ class RowsAndTasksTest(parameterized.TestCase):
     def test_an_inconsistent_task_is_named(self):
         rows = [{"text": "Fine.", "label": 0.1}, {"text": "Bad.", "label": 0.0}, {"text": "So so.", "label": 1.3}]
         numbers = {"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        error = "neg_mean_absolute_error"
         testing.check_task(testing.make_task(**numbers), rows)
+        testing.check_task(testing.make_task(labels=None, metric_names=[error], metric_to_optimize=error), rows)
         rounded = testing.make_task(**numbers, target_decimals=0)
         self.assertIn("as predictions: {'pearson': ", failure_of(testing.check_task, rounded, rows))
         empty = [{"text": "Fine.", "label": 0}, {"text": " ", "label": 1}]

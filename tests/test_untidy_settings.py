@@ -167,6 +167,8 @@ class RowsTest(parameterized.TestCase):
     def test_labels_that_differ_in_case_say_so(self):
         with exits_with(65, "label 'Negative'.*differs from 'negative' in case or spaces only"):
             own_split([{"text": "a", "label": "Negative"}], labels="negative,positive")
+        with exits_with(65, "label ' negative'.*outer spaces.* differs from 'negative': take them out of the rows"):
+            own_split([{"text": "a", "label": " negative"}], labels="negative,positive")
 
     def test_a_pipe_is_not_a_missing_file(self):
         path = folder() / "rows.csv"

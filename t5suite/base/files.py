@@ -204,7 +204,7 @@ def check_new_folder(path) -> None:
     """Rejects a path where something exists.
 
     Raises:
-      ConfigError: there is a file of that name, or a folder that is not empty.
+      ConfigError: there is a file of that name, a folder that is not empty, or it is the current directory.
     """
     path = Path(path)
     problem = _problem_of_new_folder(path)
@@ -217,6 +217,8 @@ def _problem_of_new_folder(path: Path) -> str | None:
     if path.is_dir():
         if any(path.iterdir()):
             return "is not empty"
+        if path.samefile(Path.cwd()):
+            return "is the current directory, which would be replaced"
         return None
     if path.exists() or path.is_symlink():
         return "is a file"

@@ -115,8 +115,8 @@ def load_object(spec: str, where: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
-            raise
+        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and lacks another one
         raise ConfigError(f"{where} {spec}: no module {module_name!r}; add its folder to PYTHONPATH") from None
     try:
         return getattr(module, name)

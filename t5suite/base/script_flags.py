@@ -105,7 +105,7 @@ def value_problem(flag: dict, value) -> str | None:
     """Why a script would reject the value, as in a YAML file or as command-line text; None if it accepts it.
 
     >>> value_problem(flags_of("fine_tune_t5.py")["eval_method"], "guess")
-    "'guess' is not one of generate, score"
+    "'guess' is not one of generate, score, loss"
 
     Args:
       flag: an entry of `flags_of`.

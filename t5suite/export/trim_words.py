@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.task_card import TaskCard
+from t5suite.tasks.templates import OUTPUT, fill
 
 # Fields of a task's entry whose words its model reads or writes.
 FIELDS_OF_TEXT = ("prefix", "labels", "input_format", "output_format")
@@ -49,7 +50,10 @@ def named_ids(path: str | None, ids_by_piece: Mapping[str, int]) -> list[int]:
 
 
 def task_words(card: TaskCard | None) -> list[str]:
-    """The prefixes, label words and templates of a run's tasks: its model reads and writes them, whatever the text."""
+    """The prefixes, label words and templates of a run's tasks: its model reads and writes them, whatever the text.
+
+    A label is there in its template, too: `<yes>` has other pieces than `yes` alone.
+    """
     if card is None:
         return []
     words = []
@@ -58,6 +62,7 @@ def task_words(card: TaskCard | None) -> list[str]:
             value = task.entry.get(field)
             parts = value if isinstance(value, list) else [value]
             words += [part for part in parts if isinstance(part, str) and part]
+        words += [fill(task.entry.get("output_format"), OUTPUT, label) for label in task.label_words or []]
     return words
 
 

@@ -155,7 +155,7 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
-    card = None if source.folder is None else read_task_card(source.folder)
+    card = read_task_card(source.folder)
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)

@@ -213,7 +213,7 @@ def source_by_flags(arguments, text: InputSettings) -> InputRows:
     Raises:
       ConfigError: another number of columns than the task reads, no such kind of input.
     """
-    row_columns = comma_separated(arguments.text_column, "--text_column") or ()
+    row_columns = comma_separated(arguments.text_column, "--text_column", keeps_quoted_spaces=True) or ()
     reads_task = text.task is not None and not arguments.raw
     task_columns = as_list(text.task.entry["text_column_name"]) if reads_task else ["input"]
     if row_columns and len(row_columns) != len(task_columns):
@@ -270,7 +270,7 @@ def check_no_writing(decoding: DecodingSettings, scores: bool, labels, text: Inp
         raise ConfigError(f"--scores has no effect: {reason}")
 
 
-def label_choice(labels, text: InputSettings) -> list[str] | str | None:
+def label_choice(labels, text: InputSettings):
     """The labels that are chosen from: those that `--labels` names, else the task's where the model was scored so.
 
     >>> label_choice(None, text), label_choice("none", text)  # a model that was scored with --eval_method score
@@ -278,11 +278,13 @@ def label_choice(labels, text: InputSettings) -> list[str] | str | None:
     """
     if labels is None and text.scored_by_labels:
         return "task"
-    return None if labels == WRITTEN else labels
+    if isinstance(labels, str) and labels == WRITTEN:
+        return None
+    return labels
 
 
 def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[str] | str | None:
-    """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`; None: none.
+    """`--labels a,b,c`, or labels as an array or list, as a list of words; `task`: the task's own; None: none.
 
     Raises:
       ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
@@ -294,12 +296,15 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
             WRITTEN,
         )
     choice = label_choice(labels, text)
-    if choice == "task":
+    if choice is None:
+        return None
+    if not isinstance(choice, str):
+        words = [str(label) for label in choice if str(label)]
+    elif choice == "task":
         _check_task_has_labels(text.task)
-    if choice in (None, "task"):
         return choice
-    words = choice.split(",") if isinstance(choice, str) else choice
-    words = [word for word in words if word]
+    else:
+        words = list(comma_separated(choice, "--labels"))
     _check_words(words, text)
     if warns:
         _warn_of_other_words(words, text)

@@ -50,7 +50,7 @@ def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) 
 
 
 def written_then(script: str, manifest: Mapping) -> dict[str, object] | None:
-    """`{flag: value}` of the command that began a run; None if it cannot be read from here."""
+    """`{flag: value}` of a run's command; None if it cannot be read from here."""
     command = manifest.get("command")
     if not isinstance(command, list) or manifest.get("working_directory") != redacted(os.getcwd()):
         return None

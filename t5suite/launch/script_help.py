@@ -145,7 +145,7 @@ def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
     """What a flag means, its choices and its default.
 
     >>> text_of(flags_of("fine_tune_t5")["max_train_samples"], "N")
-    'This many training rows of each class.'
+    'Largest number of training rows a task.'
 
     Args:
       values: what follows the flag; choices shown there, and long lists of choices, are omitted.

@@ -6,6 +6,7 @@
 A command that runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros alone.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -56,13 +57,16 @@ def script_of(sweep: SweepFile) -> Script | None:
     arguments = words[position + 1 :]
     flags = flags_in(word for word in arguments if not word.startswith("${args"))
     places = _places_of_flags(words)
-    config = flags.pop("config", _first_file(arguments))
-    if config is None:
-        return Script(script, flags, places)
-    flags_of_config = _flags_of_config(str(config))
-    place_of_config = places.get("config", ("command", position + 1))
-    places = {**dict.fromkeys(flags_of_config, place_of_config), **places}
-    return Script(script, {**flags_of_config, **flags}, places)
+    files = [(word, ("command", position + 1 + i)) for i, word in enumerate(_first_files(arguments))]
+    if "config" in flags:
+        files.append((str(flags.pop("config")), places["config"]))
+    flags_of_files: dict[str, object] = {}
+    places_in_files: dict[str, tuple] = {}
+    for file, place in files:  # a later file wins
+        flags_of_file = _flags_of_config(file)
+        flags_of_files |= flags_of_file
+        places_in_files |= dict.fromkeys(flags_of_file, place)
+    return Script(script, {**flags_of_files, **flags}, {**places_in_files, **places})
 
 
 def _places_of_flags(words: list[str]) -> dict[str, tuple]:
@@ -74,11 +78,9 @@ def _places_of_flags(words: list[str]) -> dict[str, tuple]:
     return places
 
 
-def _first_file(arguments: list[str]) -> str | None:
-    """The file of flags that a script's arguments may begin with."""
-    if not arguments or arguments[0].startswith(("-", "$")):
-        return None
-    return arguments[0]
+def _first_files(arguments: list[str]) -> list[str]:
+    """The files of flags that a script's arguments may begin with."""
+    return list(itertools.takewhile(lambda word: not word.startswith(("-", "$")), arguments))
 
 
 def _flags_of_config(source: str) -> dict:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from t5suite.base import errors
 from t5suite.base.files import write_json
+from t5suite.base.redaction import SHOWN, redacted_value
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in, installed_script
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
@@ -34,6 +35,7 @@ from t5suite.launch.sweep_tables import cell_text, parameters_text, say, shell_l
 from t5suite.launch.trial_environments import trial_environment
 from t5suite.launch.trial_metrics import TrialCurve, best_of, has_done_all_steps, read_curve, result_of_run
 from t5suite.launch.trials import GRACE, TrialProcess, describe_exit
+from t5suite.runs.settings import without_secrets
 
 # This many failures before any success mean that the parameters are not the cause.
 FIRST_FAILURES = 5
@@ -70,26 +72,38 @@ class Sweep:
         open_directory(self.directory, plan, resume)
         self.store = TrialStore(self.directory, plan.search)
         with locked(self.directory):
-            entries = self.store.describe(sweep_id=secrets.token_hex(4), words=plan.words, name=plan.name)
+            words = without_secrets(plan.words)  # the journal is a file like others
+            entries = self.store.describe(sweep_id=secrets.token_hex(4), words=words, name=plan.name)
             states = [status.get("state") for _, _, status in self.store.statuses()]
-        self._check_words(plan.words, entries["words"])
         self.sweep_id = entries["sweep_id"]
-        self.plan = replace(plan, words=entries["words"], name=entries["name"])
+        self.plan = replace(plan, words=self._words_after_flags(plan.words, entries["words"]), name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
         self.slots: list[RunningTrial | None] = [None] * workers
         self.failure_count = 0
         self.has_succeeded = "complete" in states or "pruned" in states
         self.error: errors.ConfigError | None = None
 
-    def _check_words(self, words: list[str], words_of_directory: list[str]) -> None:
-        """Refuses other words after `--` than the directory's sweep began with."""
-        if not words or words == words_of_directory:
-            return
+    def _words_after_flags(self, words: list[str], words_of_directory: list[str]) -> list[str]:
+        """The words after `--`; without any, those that the directory's sweep began with.
+
+        Raises:
+          ConfigError: others than those, or none where those had a secret, which the directory does not hold.
+        """
+        words_there = shlex.join(without_secrets(words_of_directory))
+        words_here = shlex.join(without_secrets(words))
+        if words_here == words_there:
+            return words
+        if not words and SHOWN not in words_there:
+            return words_of_directory
         self.store.close()
-        words_there = shlex.join(words_of_directory) or "nothing"
+        if not words:
+            raise errors.ConfigError(
+                f"--sweep_dir {self.directory}: this sweep adds {words_there} to its trials' command, and the "
+                "directory holds no secrets; give the same words after -- again"
+            )
         raise errors.ConfigError(
-            f"--sweep_dir {self.directory}: this sweep adds {words_there} to its trials' command, not "
-            f"{shlex.join(words)}; give the same words after --, or another --sweep_dir"
+            f"--sweep_dir {self.directory}: this sweep adds {words_there or 'nothing'} to its trials' command, not "
+            f"{words_here}; give the same words after --, or another --sweep_dir"
         )
 
     def run(self) -> list[dict]:
@@ -368,10 +382,11 @@ class Sweep:
         exit_code = None
         if not is_running:
             exit_code = status.get("exit_code")
+        parameters_used = {name: self.replaced_flags.get(name, setting) for name, setting in parameters.items()}
         record = {
             "number": number,
             "state": state,
-            "parameters": {name: self.replaced_flags.get(name, setting) for name, setting in parameters.items()},
+            "parameters": redacted_value(parameters_used),
             "value": value,
             "scores": curve.scores_at_best(self.plan.search.goal),
             "last_step": curve.last_step,
@@ -379,7 +394,7 @@ class Sweep:
             "seconds": seconds,
             "exit_code": exit_code,
             "run_dir": str(files.run_dir),
-            "command": shell_line(self.words(number, parameters)),
+            "command": shell_line(without_secrets(self.words(number, parameters))),
         }
         if status.get("why"):
             record["why"] = status["why"]

@@ -27,7 +27,6 @@ PACKAGES = {
     "bitsandbytes": "'t5suite[quantization]'",
     "galore_torch": "galore-torch",
     "apollo_torch": "apollo-torch",
-    "lomo_optim": "lomo-optim",
     "optimi": "torch-optimi",
 }
 
@@ -36,16 +35,28 @@ LIBRARIES = {
     "adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit paged_lion_32bit "
     "paged_lion_8bit ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit "
     "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": "bitsandbytes",
-    "galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise "
-    "galore_adafactor_layerwise": "galore_torch",
-    "apollo_adamw apollo_adamw_layerwise": "apollo_torch",
-    "lomo adalomo": "lomo_optim",
+    "galore_adamw galore_adamw_8bit galore_adafactor": "galore_torch",
+    "apollo_adamw": "apollo_torch",
     "grokadamw": "grokadamw",
     "adamw_torch_4bit adamw_torch_8bit": "torchao",
-    "schedule_free_radam schedule_free_adamw schedule_free_sgd": "schedulefree",
     "stable_adamw": "optimi",
     "adamw_anyprecision": "torchdistx",
 }
+
+IN_THE_BACKWARD_PASS = (
+    "changes weights within the backward pass: such an update is not checked, its state is in no checkpoint, and it "
+    "follows no schedule"
+)
+# {names of --optim that are refused: why, and what to choose}
+UNFIT = {
+    "schedule_free_radam schedule_free_adamw schedule_free_sgd": "holds other weights while it trains than those that "
+    "should be scored and saved, and a run does not switch between the two; choose --optimizer adamw",
+    "galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
+    "apollo_adamw_layerwise": f"{IN_THE_BACKWARD_PASS}; choose the same name without _layerwise",
+    "lomo adalomo": f"{IN_THE_BACKWARD_PASS}; choose --optimizer adafactor, which takes little memory, too",
+}
+# Beginnings of the names of --optim that project the gradients of chosen modules.
+PROJECTING = ("galore", "apollo")
 
 WORDS = (
     "nesterov centered proj_type proj scale_type bf16_stochastic_round decouple_lr kahan_sum use_kahan_summation "
@@ -60,12 +71,10 @@ SETTINGS = {
     "rmsprop": "momentum alpha eps weight_decay centered",
     "ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit": "beta1 beta2 beta3 alpha eps t_alpha t_beta3",
     "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": None,
-    "galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise "
-    "galore_adafactor_layerwise": LOW_RANK,
-    "apollo_adamw apollo_adamw_layerwise": f"{LOW_RANK} proj scale_type",
+    "galore_adamw galore_adamw_8bit galore_adafactor": LOW_RANK,
+    "apollo_adamw": f"{LOW_RANK} proj scale_type",
     "grokadamw": "alpha_init lamb gamma grokking_signal_decay_rate gradient_clipping",
     "adamw_torch_4bit adamw_torch_8bit": "block_size bf16_stochastic_round",
-    "schedule_free_radam schedule_free_adamw schedule_free_sgd": "weight_lr_power r",
     "stable_adamw": "decouple_lr max_lr kahan_sum",
     "adamw_anyprecision": "use_kahan_summation momentum_dtype variance_dtype compensation_buffer_dtype",
 }
@@ -188,6 +197,30 @@ def _is_tuple_of_length(value, kind) -> bool:
     if typing.get_origin(kind) is not tuple or not isinstance(value, (tuple, list)):
         return False
     return len(value) == len(typing.get_args(kind))
+
+
+def check_fits(name: str, flag: str = "--optim") -> None:
+    """Refuses an optimizer of Hugging Face's that the suite cannot train with.
+
+    Raises:
+      ConfigError: with the reason, and another optimizer.
+    """
+    reason = _entry_of(name, UNFIT)
+    if reason is not None:
+        raise ConfigError(f"{flag} {name} {reason}")
+
+
+def check_target_modules(name: str, target_modules, flag: str = "--optim") -> None:
+    """Refuses an optimizer that projects gradients, where no modules are named.
+
+    Raises:
+      ConfigError: with the flag that names them.
+    """
+    if name.startswith(PROJECTING) and not target_modules:
+        raise ConfigError(
+            f"{flag} {name} needs the modules whose gradients it projects: --optim_target_modules all-linear, or a "
+            "regular expression"
+        )
 
 
 def check_library(name: str, flag: str = "--optim") -> None:

@@ -23,6 +23,7 @@ from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
+LANG_COLUMNS = ("source_lang_column", "target_lang_column")
 # What `HeldOutRows` appends to an origin.
 HELD_OUT = "(held-out rows)"
 LONGEST_ERROR = 200
@@ -105,7 +106,8 @@ def read_rows_again(
     changed = []
     for settings in places:
         try:
-            loaded, places_of_rows = load_evaluated_rows(scored, settings, data_revisions(manifest))
+            settings_of_rows = {**settings, **lang_columns_of(manifest), "data_revision": data_revisions(manifest)}
+            loaded, places_of_rows = load_evaluated_rows(scored, settings_of_rows)
             rows = drawn_rows(scored, loaded, places_of_rows, settings)
         except (UserError, OSError, ImportError) as error:
             errors.append(str(error)[:LONGEST_ERROR])
@@ -174,14 +176,19 @@ def data_revisions(manifest: dict) -> str | None:
     return hub_commits(hub, "datasets") or manifest["settings"].get("data_revision")
 
 
-def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
+def lang_columns_of(manifest: dict) -> dict[str, str]:
+    """The columns of rows' languages that a run has read; a model's own are no settings of the run."""
+    encoding = manifest.get("encoding") or {}
+    return {name: encoding[name] for name in LANG_COLUMNS if encoding.get(name)}
+
+
+def load_evaluated_rows(scored: ScoredSplit, settings: dict) -> tuple[LoadedSplit, list[str]]:
     """A split as the settings say; of `--data_format` also each row's file and line."""
     if settings.get("data_format"):
-        source = format_source({**settings, "data_revision": revisions}, scored.task)
-        options = DataOptions(own_sources={scored.task.name: source})
+        options = DataOptions(own_sources={scored.task.name: format_source(settings, scored.task)})
     else:
         files = {name: settings.get(name) for name in FILES}
-        options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
+        options = DataOptions(settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
     loaded = load_split(scored.task, scored.role, scored.split, options)
     return loaded, loaded.places
 

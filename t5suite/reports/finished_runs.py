@@ -8,6 +8,7 @@ Only `results.json` and `manifest.json` are read, so neither the models nor torc
 
 import logging
 import math
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 # Metrics that have their own column.
 RATES = ("invalid_rate",)
-# Flags that name a file of rows.
-FILE_FLAGS = ("train_file", "validation_file", "test_file")
+# What is added to the origin of rows of which a part is held out (`data.rows.subsets`).
+HELD_OUT_MARK = re.compile(r" \((not )?held-out rows\)$")
 
 
 def rows_of_runs(directories) -> list[dict]:
@@ -108,17 +109,32 @@ def hub_commits(hub: dict, section: str) -> str:
 
 def rows_scored(manifest: dict, result: str) -> int | None:
     """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
-    counts = {}
-    for split, facts in data_facts(manifest).items():
-        for role in ("validation", "test"):
-            if is_scored_in_role(result, split, role):
-                counts[role] = facts.get("used")
+    splits = splits_of_result(manifest, result)
+    if not splits:
+        return None
+    return data_facts(manifest).get(splits[0], {}).get("used")
+
+
+def splits_of_result(manifest: dict, result: str) -> list[str]:
+    """The splits (`mnli.validation_matched`) that a result (`mnli_matched`) is of, as the manifest names them.
+
+    A manifest that does not say which was scored is read by the splits' names: the validation split, or a test split
+    alone.
+    """
+    facts = (manifest.get("scored") or {}).get(result) or {}
+    if facts.get("file"):
+        return [str(facts["file"]).removesuffix(".jsonl")]
+    splits_of_role = {}
+    for role in ("validation", "test"):
+        splits_of_role[role] = [
+            split for split in sorted(data_facts(manifest)) if _is_scored_in_role(result, split, role)
+        ]
     if result.endswith(".test"):
-        return counts.get("test")
-    return counts.get("validation", counts.get("test"))
+        return splits_of_role["test"]
+    return splits_of_role["validation"] or splits_of_role["test"]
 
 
-def is_scored_in_role(result: str, split: str, role: str) -> bool:
+def _is_scored_in_role(result: str, split: str, role: str) -> bool:
     """Whether a split (`mnli.validation_matched`) is what a result (`mnli_matched`) is of in a role (`validation`)."""
     task, _, name = split.rpartition(".")
     if not name.startswith(role):
@@ -207,16 +223,23 @@ def warn_of_lost_model(directory, manifest: dict) -> None:
 
 
 def changed_files(manifest: dict) -> list[str]:
-    """Files of rows whose content differs from what a finished run read.
+    """Files of rows whose content differs from what a finished run read; those of a folder or pattern one by one.
 
     >>> changed_files(manifest)                              # a row was added to it since
     ['reviews.csv']
     """
-    fingerprints = {facts.get("fingerprint") for facts in data_facts(manifest).values()}
-    are_files = any(str(fingerprint).startswith("sha256:") for fingerprint in fingerprints)
-    if not are_files:
-        return []
-    files = dict.fromkeys(manifest["settings"].get(flag) for flag in FILE_FLAGS)
-    # Several files (a pattern) have one fingerprint together, and are not checked.
-    single_files = [file for file in files if isinstance(file, str) and Path(file).is_file()]
-    return [file for file in single_files if f"sha256:{file_sha256(file)}" not in fingerprints]
+    hashes: dict[str, str] = {}
+    for facts in data_facts(manifest).values():
+        hashes |= _hashes_of_files(facts)
+    return [file for file, digest in hashes.items() if Path(file).is_file() and f"sha256:{file_sha256(file)}" != digest]
+
+
+def _hashes_of_files(facts: dict) -> dict[str, str]:
+    """The files of a split and their hashes, as the manifest has them: several apart, a single one as the origin."""
+    files = facts.get("files")
+    if isinstance(files, dict):
+        return files
+    fingerprint = str(facts.get("fingerprint"))
+    if not fingerprint.startswith("sha256:"):
+        return {}
+    return {HELD_OUT_MARK.sub("", str(facts.get("origin"))): fingerprint}

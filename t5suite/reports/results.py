@@ -29,7 +29,7 @@ from t5suite.constants import MIXTURES
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
-from t5suite.reports.finished_runs import is_scored_in_role, suite_averages, without_rates
+from t5suite.reports.finished_runs import suite_averages, without_rates
 from t5suite.reports.formatting import short_names
 from t5suite.reports.published import has_published_scores, published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
@@ -296,23 +296,13 @@ def score_marks(runs: list[dict], task: str) -> list[str]:
 
 def rows_identity(run: dict, task: str) -> tuple:
     """What tells the rows of a task's score from others: their fingerprints, and the seed where it has drawn them."""
-    splits = splits_of_score(run, task)
+    splits = [split for split in run["splits"].get(task, []) if split in run["fingerprints"]]
     fingerprints = [run["fingerprints"][split] for split in splits]
     is_subset = "subset" in run["marks"].get(task, [])
     is_held_out = any(split in run["held_out"] for split in splits)
     if is_subset or is_held_out:
         return *fingerprints, run["seed"]
     return *fingerprints, None
-
-
-def splits_of_score(run: dict, task: str) -> list[str]:
-    """The splits with fingerprints that a task's score is of: its validation splits, or its test split alone."""
-    splits_of_role = {}
-    for role in ("validation", "test"):
-        splits_of_role[role] = [split for split in sorted(run["fingerprints"]) if is_scored_in_role(task, split, role)]
-    if task.endswith(".test"):
-        return splits_of_role["test"]
-    return splits_of_role["validation"] or splits_of_role["test"]
 
 
 def spread_over_seeds(values: list) -> dict:

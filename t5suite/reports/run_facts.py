@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.reports.evaluated_rows import HELD_OUT
-from t5suite.reports.finished_runs import data_facts, method_remarks, rows_scored
+from t5suite.reports.finished_runs import data_facts, method_remarks, rows_scored, splits_of_result
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
@@ -79,6 +79,7 @@ def read_run(directory, name: str | None = None) -> dict:
         "averages": results.get("averages", {}),
         "groups": results.get("groups", {}),
         "rows": {task: rows_scored(manifest, task) for task in scores},
+        "splits": {task: splits_of_result(manifest, task) for task in scores},
         "fingerprints": {split: facts["fingerprint"] for split, facts in splits.items() if "fingerprint" in facts},
         "held_out": [split for split, facts in splits.items() if is_part_of_training(facts)],
         "marks": marks_of_run(manifest),

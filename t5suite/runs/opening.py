@@ -82,9 +82,7 @@ def open_run(
     except ConfigError:
         if not overwrite or not (directory / MANIFEST).is_file():
             raise
-    with RunLock(directory).acquire():  # no process is using it
-        old_directory = directory.rename(_unused_name(directory))
-    logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, old_directory)
+    _move_aside(directory)
     return new_or_resumed()
 
 
@@ -93,6 +91,22 @@ def _settings_of_old_run(directory: Path) -> dict:
     with contextlib.suppress(OSError, ConfigError, DataError):
         return read_manifest(directory)["settings"]
     return {}
+
+
+def _move_aside(directory: Path) -> None:
+    """Renames a run's directory to `DIR.old-1` (2, 3, ...).
+
+    Raises:
+      ConfigError: another process uses it, or the current directory is in it.
+    """
+    if Path.cwd().is_relative_to(directory.resolve()):
+        raise ConfigError(
+            f"--output_dir {directory} --overwrite_output_dir: the current directory is in the run's directory, which "
+            "would be moved aside; start from another one, or give a new --output_dir"
+        )
+    with RunLock(directory).acquire():  # no process is using it
+        old_directory = directory.rename(_unused_name(directory))
+    logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, old_directory)
 
 
 def _unused_name(directory: Path) -> Path:
@@ -124,7 +138,7 @@ def _new_or_resumed_run(
         )
     changes = changed_between(manifest["settings"], public_settings(settings))
     run = Run(directory, manifest, resumed=True, changed=changes, allowed=allowed)
-    _resume(run, settings, extend, is_default)
+    _resume(run, settings, argv, extend, is_default)
     return run
 
 
@@ -138,7 +152,7 @@ def _check_is_empty(directory: Path) -> None:
         )
 
 
-def _resume(run: Run, settings: dict, extend: bool, is_default: bool) -> None:
+def _resume(run: Run, settings: dict, argv, extend: bool, is_default: bool) -> None:
     """Checks what has changed since the run began, and brings its manifest up to date.
 
     Raises:
@@ -153,6 +167,7 @@ def _resume(run: Run, settings: dict, extend: bool, is_default: bool) -> None:
     if run.changed or not run.finished:
         run.manifest.update({"status": "running", **COMMAND})
     if run.changed:
+        run.manifest.update(_described_command(argv))
         run.manifest["settings"] = public_settings(settings)
         run.manifest["fingerprint"] = settings_fingerprint(settings)
         run.note_changes(run.changed)
@@ -197,6 +212,8 @@ def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:
       ConfigError: `--extend` with a length below the run's.
     """
     permitted = set()
+    if extend and "max_steps" in run.changed:
+        _check_steps_grow(run.changed["max_steps"][1], run.manifest.get("total_steps"))
     for name, (before, now) in run.changed.items():
         if name not in EXTENDABLE_SETTINGS:
             continue
@@ -205,6 +222,16 @@ def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:
         if extend or (is_default and _is_raised(before, now)):
             permitted.add(name)
     return permitted
+
+
+def _check_steps_grow(max_steps: object, total_steps: object) -> None:
+    """Refuses fewer updates than those of the run, whose length may have been given in epochs.
+
+    Args:
+      total_steps: updates of the run, as its manifest says; None: not known.
+    """
+    if _is_raised(max_steps, total_steps):
+        raise ConfigError(f"--extend: --max_steps {max_steps} is less than the {total_steps} updates that the run had")
 
 
 def _is_raised(shorter: object, longer: object) -> bool:
@@ -244,14 +271,18 @@ def _way_to_continue(run: Run, refused: list[str]) -> str:
     return f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
 
 
+def _described_command(argv) -> dict:
+    """The command and the directory in which it was given, as a manifest has them."""
+    return {"command": [sys.argv[0], *without_secrets(argv)], "working_directory": redacted(os.getcwd())}
+
+
 def _new_manifest(run_id: str, settings: dict, argv) -> dict:
     return {
         "run_id": run_id,
         "status": "running",
         "fingerprint": settings_fingerprint(settings),
         "started": current_time(),
-        "command": [sys.argv[0], *without_secrets(argv)],
-        "working_directory": redacted(os.getcwd()),
+        **_described_command(argv),
         "settings": public_settings(settings),
         "follows_data_seed": True,  # in earlier versions --data_seed had no effect
         **loaded_software(),

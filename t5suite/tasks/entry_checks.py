@@ -6,6 +6,7 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
+from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metrics_by_reported_name
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS
@@ -65,6 +66,7 @@ def check_entry(name: str, entry) -> None:
     _check_metrics(name, entry)
     _check_table_names(name, entry)
     _check_splits(name, entry)
+    _check_row_counts(name, entry)
     _check_templates(name, entry)
     _check_decimals(name, entry)
     _check_lengths(name, entry)
@@ -229,6 +231,20 @@ def _check_splits(name: str, entry: dict) -> None:
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
         if not _is_text_or_texts(names):
             raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
+    training_splits = as_list(splits.get("train") or [])
+    if len(training_splits) > 1:
+        raise ConfigError(
+            f"{name}: splits: train must be one split, not {', '.join(training_splits)}: a run is trained on one; make "
+            "a task of each, and train on several tasks, or join the rows in one file"
+        )
+
+
+def _check_row_counts(name: str, entry: dict) -> None:
+    for split, count in (entry.get("num_examples") or {}).items():
+        if type(count) is not int or count < 0:
+            raise ConfigError(
+                f"{name}: num_examples: {split} must be a whole number of rows, such as 5000, not {count!r:.60}"
+            )
 
 
 def _check_templates(name: str, entry: dict) -> None:

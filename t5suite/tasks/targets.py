@@ -199,6 +199,10 @@ def class_number(label, entry) -> int:
 def _hint_about_label(label, words: list[str]) -> str:
     """What a label may be that is not among the words: one of them in another case, or several."""
     similar = same_but_for_case(label, words)
+    if similar and similar == label.strip():
+        return (
+            f"; its outer spaces, which no label has, are all that differs from {similar!r}: take them out of the rows"
+        )
     if similar:
         return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"
     texts = label if isinstance(label, (list, tuple)) else [label]

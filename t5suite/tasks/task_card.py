@@ -106,11 +106,13 @@ def write_task_card(folder, card: TaskCard) -> None:
 
 
 def read_task_card(folder) -> TaskCard | None:
-    """The card in `folder`; None if there is none (a model from elsewhere, a hub name).
+    """The card in `folder`; None if there is none (a model from elsewhere, a hub name), or if no folder is named.
 
     Raises:
       ConfigError: it cannot be read, or is not a card; gives the file and the reason.
     """
+    if not folder:  # an empty path would be the working directory
+        return None
     path = Path(folder) / TASK_CARD
     if not path.is_file():
         return None

@@ -40,7 +40,7 @@ from t5suite.training.eval_sets import (
     widen_for_training_targets,
 )
 from t5suite.training.flags.fields import warn_of_flags_without_effect
-from t5suite.training.plans import Plan
+from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
@@ -85,13 +85,11 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     Args:
       folder: where the model is from; an adapter's separator is in its `task.json`, not in its base model.
     """
-    card = None if folder is None else read_task_card(folder)
+    card = read_task_card(folder)
     separator = unescaped(data_args.answer_separator)
     if separator is None and is_adapter(folder):
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
-    languages = Languages(*(getattr(data_args, name) for name in Languages._fields))
-    if card is not None:
-        languages = languages.with_defaults(card.settings.get("languages") or {})
+    languages = languages_by_flags(data_args, card)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
     changed = changed or {}
     warn_of_flags_without_effect("fine_tune_t5", changed, missing_needs_of_encoding(encoding, changed))
@@ -153,7 +151,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
-        card = read_task_card(arguments.model.model_name_or_path or "")
+        card = read_task_card(arguments.model.model_name_or_path)
         widen_for_trained_answers(scored, card)
         warn_of_other_method(scored, card)
     data = Data(

@@ -12,7 +12,9 @@ import logging
 import math
 import typing
 
+import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers import get_scheduler
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
@@ -24,8 +26,10 @@ from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
 from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
+    check_fits,
     check_library,
     check_optim_args,
+    check_target_modules,
     parse_settings,
     read_value,
     setting_types,
@@ -42,10 +46,16 @@ WATCHING = {"mode": "max", "threshold_mode": "abs"}
 GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
 # Hugging Face's schedules that follow the scores of evaluations.
 FOLLOWING_EVALUATIONS = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+# Those without a warm-up.
+THEIRS_WITHOUT_WARMUP = (SchedulerType.CONSTANT, *FOLLOWING_EVALUATIONS)
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 # Prefixes of Hugging Face's names for optimizers that need whole tensors.
-THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "lomo", "adalomo", "grokadamw")
+THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "grokadamw")
+# Prefixes of Hugging Face's names for optimizers that read no --adam_* flag (transformers 5.23, trainer_optimizer.py).
+THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "galore", "grokadamw", "rmsprop", "sgd")
+# Updates of the schedule that is made only to see whether its settings are complete.
+STEPS_OF_TRIAL = 1000
 
 
 def sort_out_names(args) -> None:
@@ -64,7 +74,9 @@ def sort_out_names(args) -> None:
         settings_for(OPTIMIZERS[args.optimizer], args.optim_args, "--optim_args")
     else:
         hugging_face_name = getattr(args.optim, "value", args.optim)
+        check_fits(hugging_face_name)
         check_library(hugging_face_name)
+        check_target_modules(hugging_face_name, args.optim_target_modules)
         check_optim_args(hugging_face_name, args.optim_args)
     settings = args.lr_scheduler_kwargs
     if isinstance(settings, str) and not settings.lstrip().startswith("{"):
@@ -73,13 +85,15 @@ def sort_out_names(args) -> None:
 
 
 def check_schedule(args) -> None:
-    """Refuses settings that the schedule does not have, and a schedule that waits for evaluations that never come."""
+    """Refuses settings that a schedule does not have or lacks, and one that follows evaluations where none are made."""
     if args.schedule is not None:
         schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
     else:
-        check_hugging_face_settings(SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs)
+        kind = SchedulerType(args.lr_scheduler_type)
+        check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
         if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
+        try_hugging_face_schedule(kind, args.lr_scheduler_kwargs, args.learning_rate)
     if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
 
@@ -103,6 +117,34 @@ def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
     typed_settings(types, owner, settings, "--lr_scheduler_kwargs")
 
 
+def try_hugging_face_schedule(kind: SchedulerType, settings: dict | None, learning_rate: float) -> None:
+    """Refuses `--lr_scheduler_kwargs` of which transformers makes no schedule: a run would only see it once it trains.
+
+    Raises:
+      ConfigError: with what transformers says.
+    """
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]  # with weight decay, and without
+    optimizer = torch.optim.SGD(groups, lr=learning_rate)
+    try:
+        get_scheduler(kind, optimizer, 0, STEPS_OF_TRIAL, settings)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        settings_text = f"with --lr_scheduler_kwargs {settings}" if settings else "without --lr_scheduler_kwargs"
+        raise ConfigError(f"--lr_scheduler_type {kind.value} {settings_text}: {error}") from None
+
+
+def warn_of_idle_adam_flags(args) -> None:
+    """Warns of `--adam_*` flags that Hugging Face's `--optim` does not read."""
+    name = getattr(args.optim, "value", args.optim)
+    idle_flags = ()
+    if name.startswith(THEIRS_WITHOUT_ADAM):
+        idle_flags = flags_needing("Adam")
+    elif "lion" in name:
+        idle_flags = ("adam_epsilon",)
+    for flag in idle_flags:
+        if is_given(args, flag):
+            logger.warning("--%s has no effect: --optim %s does not use it; see --optim_args", flag, name)
+
+
 def optimizer_defaults(args) -> dict:
     """The settings that `--weight_decay` and `--adam_*` give to `--optimizer`; warns of flags that it does not use."""
     name = args.optimizer
@@ -121,8 +163,11 @@ def optimizer_defaults(args) -> dict:
 
 def warn_of_endless_warmup(args, num_training_steps: int) -> None:
     """Logs that a run ends before its learning rate is reached."""
-    name = args.schedule or str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
-    if name in SCHEDULES and not has_warmup(name):
+    if args.schedule is None:
+        warms_up = args.lr_scheduler_type not in THEIRS_WITHOUT_WARMUP
+    else:
+        warms_up = has_warmup(args.schedule)
+    if not warms_up:
         return
     warmup_steps = args.get_warmup_steps(num_training_steps)
     if is_given(args, "warmup_steps") and warmup_steps >= num_training_steps > 0:
@@ -131,6 +176,13 @@ def warn_of_endless_warmup(args, num_training_steps: int) -> None:
             warmup_steps,
             num_training_steps,
         )
+
+
+def warn_of_idle_warmup(args) -> None:
+    """Warns of `--warmup_steps` where Hugging Face's schedule has no warm-up."""
+    if is_given(args, "warmup_steps") and args.lr_scheduler_type in THEIRS_WITHOUT_WARMUP:
+        kind = SchedulerType(args.lr_scheduler_type).value
+        logger.warning("--warmup_steps has no effect: --lr_scheduler_type %s does not use it", kind)
 
 
 def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:

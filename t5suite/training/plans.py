@@ -10,7 +10,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
@@ -37,9 +37,10 @@ from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entries import load_registry
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
-from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.task_card import TaskCard, read_task_card
 from t5suite.tasks.templates import unescaped
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
 from t5suite.training.optimization import follows_evaluations
@@ -268,6 +269,8 @@ def _format_set(arguments, rows=None) -> OwnData:
     data_args = arguments.data
     formats = arguments.formats
     options = format_options({**vars(data_args), **vars(formats)}, rows)
+    languages = languages_by_flags(data_args, read_task_card(arguments.model.model_name_or_path))
+    options = replace(options, lang_columns=(languages.source_lang_column, languages.target_lang_column))
     for name, spec in type(formats).__dataclass_fields__.items():
         read_by = spec.metadata.get("formats", formats.data_format).split()
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
@@ -286,13 +289,29 @@ def _format_set(arguments, rows=None) -> OwnData:
     return own_data(name, form, _wishes(arguments, 0, {}))
 
 
-def _own_task_of_model(arguments) -> Task | None:
-    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
-    card = read_task_card(arguments.model.model_name_or_path or "")
+def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
+    """The languages of texts: those of flags; a side without a flag has those that the model was trained with."""
+    languages = Languages(*(getattr(data_args, name) for name in Languages._fields))
+    if card is None:
+        return languages
+    return languages.with_defaults(card.settings.get("languages") or {})
+
+
+def own_task_of(model_name: str | None) -> Task | None:
+    """The task of a model that was trained on one data set of the user's own rows; None for another model."""
+    card = read_task_card(model_name)
     if card is None or len(card.tasks) != 1:
         return None
     task = next(iter(card.tasks.values()))
     if task.benchmark != OWN_BENCHMARK:
+        return None
+    return task
+
+
+def _own_task_of_model(arguments) -> Task | None:
+    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
+    task = own_task_of(arguments.model.model_name_or_path)
+    if task is None:
         return None
     flags = _flags_of_another_task(arguments.formats, task)
     if not flags:
@@ -316,6 +335,8 @@ def _flags_of_another_task(formats, task: Task) -> list[str]:
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
         value = getattr(formats, name)
+        if name == "metrics":
+            value = named_metrics(value)  # functions are added to the task's own metrics
         if value not in (getattr(defaults, name), languages.get(name)):
             flags.append(f"--{name}")
     return flags
@@ -395,10 +416,13 @@ def _config(text: str | None) -> dict:
     """The settings of one data set: JSON, or a YAML or JSON file."""
     if text is None:
         return {}
+    path = Path(text)
     if text.lstrip().startswith("{"):
         settings = read_json_text(text, "--data_config")
-    elif Path(text).is_file():
-        settings = read_yaml(Path(text)).content  # JSON is YAML
+    elif path.is_file() and path.suffix == ".json":  # YAML would read 1e-05 as text
+        settings = read_json_text(path.read_bytes(), path)
+    elif path.is_file():
+        settings = read_yaml(path).content
     else:
         raise ConfigError(f"--data_config {text!r:.200}: neither a JSON table nor a file")
     if not isinstance(settings, dict):

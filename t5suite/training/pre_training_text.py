@@ -99,14 +99,12 @@ def tokenized_text(
     directory = Path(directory)
     stores: dict[str, TokenStore] = {}
     if corpora:
-        for name, folder in zip(names_of_corpora(len(corpora)), corpora, strict=True):
-            stores[name] = TokenStore.open(folder).check_once()
-            stores[name].check_tokenizer(tokenizer)
+        stores = _opened_corpora(corpora)
     elif train_files and (trains or not settings.validation_files):
         groups = [[file] for file in train_files] if are_separate else [list(train_files)]
-        for name, files in zip(names_of_corpora(len(groups)), groups, strict=True):
-            stores[name] = settings.build(files, directory / name, tokenizer, settings.held_out_fraction)
-            stores[name].check_tokenizer(tokenizer)
+        stores = _built_corpora(groups, directory, settings, tokenizer)
+    for store in stores.values():
+        store.check_tokenizer(tokenizer)
     train = [store.split("train") for store in stores.values()] if trains else []
     held_out = list(stores.values())
     if settings.validation_files:
@@ -116,6 +114,22 @@ def tokenized_text(
         check_held_out(store)
     described = {name: describe_store(store) for name, store in stores.items()}
     return Text(train, [store.split("validation") for store in held_out], described)
+
+
+def _opened_corpora(folders: Sequence[str]) -> dict[str, TokenStore]:
+    """Corpora that were built before, by their names in the manifest."""
+    names = names_of_corpora(len(folders))
+    return {name: TokenStore.open(folder).check_once() for name, folder in zip(names, folders, strict=True)}
+
+
+def _built_corpora(
+    groups: list[list[str]], directory: Path, settings: TextSettings, tokenizer
+) -> dict[str, TokenStore]:
+    """Corpora of groups of files, tokenized into folders of a directory, by their names in the manifest."""
+    stores = {}
+    for name, files in zip(names_of_corpora(len(groups)), groups, strict=True):
+        stores[name] = settings.build(files, directory / name, tokenizer, settings.held_out_fraction)
+    return stores
 
 
 def names_of_corpora(count: int) -> list[str]:

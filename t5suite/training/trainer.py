@@ -71,6 +71,8 @@ from t5suite.training.optimization import (
     optimizer_defaults,
     sets_its_own_rates,
     warn_of_endless_warmup,
+    warn_of_idle_adam_flags,
+    warn_of_idle_warmup,
 )
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -374,6 +376,8 @@ class SuiteTrainer(Seq2SeqTrainer):
                     self.args.optim_args,
                     optimizer_defaults(self.args),
                 )
+            else:
+                warn_of_idle_adam_flags(self.args)
         optimizer = super().create_optimizer(model)
         if self.is_deepspeed_enabled:
             # If the optimizer is offloaded, accelerate replaces any optimizer with DeepSpeed's Adam.
@@ -390,6 +394,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         num_training_steps -= self.start.schedule_start
         warn_of_endless_warmup(self.args, num_training_steps)
         is_of_our_table = self.args.schedule is not None or sets_its_own_rates(optimizer)
+        if not is_of_our_table:
+            warn_of_idle_warmup(self.args)
         if self.lr_scheduler is not None or not is_of_our_table:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)

@@ -39,8 +39,8 @@ FOLDERS_OF_THE_RUN = [".eval_results/*.yaml"]
 FOLDERS_OF_ANSWERS = ("predictions", "rows")
 HINT_AT_SHARING = " (answers to rows of your own, and these rows: --share_rows)"
 NOT_OF_THE_MODEL = [
-    *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
-    *("progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
+    *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "stream-rank-*.json", "rng_state*", "*state.json"),
+    *("position.json", "progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
 ]
 
 

@@ -8,12 +8,12 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.tasks.entry_metrics import RATES, optimised_metrics
-from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
+from t5suite.tasks.entry_metrics import RATES, metric_functions, optimised_metrics
+from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
 
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
@@ -30,23 +30,33 @@ def add_metrics(data, functions, selecting_metric: str | None = None) -> None:
         leave it to the tasks.
 
     Raises:
-      ConfigError: a function returns no points, or no metric is named so.
+      ConfigError: a function returns no points, or those of another metric's name, or no metric is named so.
     """
     if selecting_metric is not None:
         selecting_metric = selecting_metric.removeprefix("eval_").removeprefix("eval/")
     for eval_set in scored_sets(data):
         scores = [bound_metrics(function, eval_set) for function in functions]
-        names = []
+        task_names = list(metric_functions(eval_set.task.entry))
+        names: list[str] = []
         for function, score in zip(functions, scores, strict=True):
             if isinstance(function, EvaluateMetric):
-                names += try_on_targets(score, eval_set)
+                tried_scores = try_on_targets(score, eval_set)
             else:
-                names += score([example.targets for example in eval_set.examples])
+                tried_scores = score([example.targets for example in eval_set.examples])
+            check_new_names(tried_scores, [*task_names, *names])
+            names += tried_scores
         eval_set.compute_metrics = joined_metrics(eval_set.compute_metrics, scores)
         if selecting_metric in names:
             eval_set.selected_by = selecting_metric
         elif selecting_metric not in NOT_BY_NAME:
             check_metric_name(selecting_metric, eval_set.task, names)
+
+
+def check_new_names(names: Iterable[str], earlier_names: Collection[str]) -> None:
+    """Refuses a metric of a name that another one has."""
+    for name in sorted(names):
+        if name in earlier_names:
+            raise ConfigError(f"--metrics: there are two metrics {name!r}; give one of them another name")
 
 
 def check_metric_name(name: str, task, user_names: list[str]) -> None:
@@ -109,9 +119,7 @@ def joined_metrics(task_metrics: Callable, functions: list[Callable]) -> Callabl
         metrics = task_metrics(prediction)
         for function in functions:
             user_metrics = function(prediction.predictions)
-            twice = sorted(set(user_metrics) & set(metrics))
-            if twice:
-                raise ConfigError(f"--metrics: there are two metrics {twice[0]!r}; give one of them another name")
+            check_new_names(user_metrics, metrics)
             metrics = {**metrics, **user_metrics}
         return metrics
 
@@ -147,7 +155,8 @@ def check_points(metrics, name: str) -> None:
                 f"--metrics {name}: an evaluation has its own {metric!r} ({', '.join(REPORTED_BESIDE)}); "
                 "give yours another name"
             )
-        if "/" in metric or not isinstance(value, (int, float)):
+        is_name = isinstance(metric, str) and "/" not in metric
+        if not (is_name and is_single_number(value)):
             raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
 
 

@@ -13,11 +13,13 @@ lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.
 import functools
 import glob
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import listed
 from t5suite.data.corpora.byte_files import (
     NO_PLAIN_FILE,
     NO_TARGET,
@@ -31,6 +33,8 @@ from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.separated import repeated_name, separated_rows
+
+logger = logging.getLogger(__name__)
 
 # The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
@@ -56,13 +60,28 @@ def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") ->
     if not root.is_dir():
         raise ConfigError(f"{flag} {str(folder)!r}: no such folder")
     splits = files_of_splits(root, suffixes)
-    if splits:
-        return splits
     everything = with_suffix(root, suffixes)
+    if splits:
+        _warn_of_unread_files(root, splits, everything, flag)
+        return splits
     if not everything:
         names = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
         raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {names})")
     return {"train": everything}
+
+
+def _warn_of_unread_files(root: Path, splits: dict[str, tuple[Path, ...]], everything: tuple[Path, ...], flag: str):
+    """Warns of the files of a folder that belong to none of its splits: `train_2.csv` beside `train.csv`."""
+    files_read = {path for files in splits.values() for path in files}
+    unread_names = [path.name for path in everything if path not in files_read]
+    if unread_names:
+        logger.warning(
+            "%s %s: not read, because no split is named so: %s; several files of a split are train-1.csv, train-2.csv, "
+            "or stand in a folder train/",
+            flag,
+            root,
+            listed(unread_names),
+        )
 
 
 def files_of_splits(root: Path, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:

@@ -14,6 +14,7 @@ rows can be read again without the training libraries.
 
 import csv
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -364,7 +365,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     plain_settings = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
         **plain_settings,
-        text_columns=comma_separated(settings.get("text_column"), "--text_column"),
+        text_columns=comma_separated(settings.get("text_column"), "--text_column", keeps_quoted_spaces=True),
         source_id=settings.get("source_id") or "s",
         target_id=settings.get("target_id") or "t",
         labels=comma_separated(settings.get("labels"), "--labels"),
@@ -449,26 +450,42 @@ def rows_stay(settings: Mapping) -> bool:
     return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
-def comma_separated(text: str | None, flag: str) -> tuple[str, ...] | None:
+def comma_separated(text: str | None, flag: str, keeps_quoted_spaces: bool = False) -> tuple[str, ...] | None:
     """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
     >>> comma_separated("bad, good", "--labels"), comma_separated("none", "--labels"), comma_separated(None, "--labels")
     (('bad', 'good'), (), None)
-    >>> comma_separated('id,"Text, long"', "--text_column")
-    ('id', 'Text, long')
+    >>> comma_separated('id,"Text, long", " text"', "--text_column", keeps_quoted_spaces=True)
+    ('id', 'Text, long', ' text')
+
+    Args:
+      keeps_quoted_spaces: spaces at the ends of a quoted word belong to it, as in the name of a column.
     """
     if text is None:
         return None
     if text in NOTHING:
         return ()
     if '"' in text:
-        cells = next(csv.reader([text], skipinitialspace=True), [""])
+        words = next(csv.reader([_without_spaces_around_words(text)], skipinitialspace=True), [""])
     else:
-        cells = text.split(",")
-    words = tuple(word.strip() for word in cells)
-    if not all(words):
+        words = [word.strip() for word in text.split(",")]
+    if not all(word.strip() for word in words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
-    return words
+    if not keeps_quoted_spaces:
+        words = [word.strip() for word in words]
+    return tuple(words)
+
+
+def _without_spaces_around_words(text: str) -> str:
+    """Comma-separated words without the spaces around them; those within quotes stay.
+
+    >>> _without_spaces_around_words('id , " text"')
+    'id," text"'
+    """
+    parts = text.strip().split('"')
+    # Every second part stands within quotes.
+    parts[::2] = [re.sub(r"\s*,\s*", ",", part) for part in parts[::2]]
+    return '"'.join(parts)
 
 
 def at_place(values: Sequence | None, i: int):

@@ -41,8 +41,14 @@ class HubRows:
         return tuple(self._names())
 
     def _names(self) -> dict[str, str]:
+        """The data set's name of each split; of several for one split, the first in `SPLIT_NAMES`."""
         splits, _ = load_hub_splits(self.path, self.name, self.revision)
-        return {role: name for role, names in SPLIT_NAMES.items() for name in names if name in splits}
+        names_there = {}
+        for role, names in SPLIT_NAMES.items():
+            for name in names:
+                if name in splits:
+                    names_there.setdefault(role, name)
+        return names_there
 
     def read(self, role: str, tokenizer=None) -> Rows:
         """All rows of a split."""

@@ -229,8 +229,10 @@ class FileRows:
             if _outermost(column, row) not in row:
                 # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
                 problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
-                flag = "--target_column" if column == self.columns.target else "--text_column"
-                raise DataError(f"{place}: {problem} {column!r} ({flag}); {column_suggestion(column, list(row))}")
+                is_target = column == self.columns.target
+                flag = "--target_column" if is_target else "--text_column"
+                likely = column_suggestion(column, list(row), is_in_list=not is_target)
+                raise DataError(f"{place}: {problem} {column!r} ({flag}); {likely}")
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:
@@ -271,29 +273,39 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unr
     for column in needed:
         if _is_blank(column, rows):
             filled_columns = [name for name in rows[0] if not _is_blank(name, rows)]
-            raise DataError(
-                f"{place}: no row has anything in column {column!r}; "
-                f"{column_suggestion(column, [*unread, *filled_columns])}"
-            )
+            is_in_list = column != columns.target
+            likely = column_suggestion(column, [*unread, *filled_columns], is_in_list)
+            raise DataError(f"{place}: no row has anything in column {column!r}; {likely}")
 
 
 def _is_blank(column: str, rows: list[dict]) -> bool:
     return all(value_at(row, column) is None for row in rows)
 
 
-def column_suggestion(column: str, names: list[str]) -> str:
-    """`suggestion`, and how a name with a comma is written in a list of columns.
+def column_suggestion(column: str, names: list[str], is_in_list: bool = True) -> str:
+    """`suggestion`, and how a name with a comma, or with spaces at its ends, is written in a list of columns.
 
     >>> column_suggestion("Text", ["Text, long"])
     'did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)'
+
+    Args:
+      is_in_list: the flag takes a list of columns, in which such a name is quoted.
     """
     near = closest(column, names)
+    quoted_names = [_quoted(name) if is_in_list else name for name in near]
     if any(name != name.strip() or not name.isprintable() for name in near):
-        return f"did you mean {', '.join(map(repr, near))}? (spaces and invisible characters belong to a name)"
-    if not any("," in name for name in near):
+        return f"did you mean {', '.join(map(repr, quoted_names))}? (spaces and invisible characters belong to a name)"
+    if quoted_names == near:
         return suggestion(column, names)
-    quoted_names = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)
-    return f"did you mean {quoted_names}? (a name with a comma is quoted, as in CSV)"
+    shown_names = [repr(name) if name.startswith('"') else name for name in quoted_names]
+    return f"did you mean {', '.join(shown_names)}? (a name with a comma is quoted, as in CSV)"
+
+
+def _quoted(name: str) -> str:
+    """A column's name in double quotes if a list of columns needs them."""
+    if "," in name or name != name.strip():
+        return f'"{name}"'
+    return name
 
 
 @dataclass(frozen=True)
@@ -326,12 +338,16 @@ class MemoryRows:
 
 
 def as_rows(data: Any, name: str = "data") -> list[dict]:
-    """A pandas DataFrame, a `datasets.Dataset` or a list of dicts as plain rows; a cell without a value is None.
+    """A DataFrame of pandas or polars, a `datasets.Dataset` or a list of dicts as plain rows.
+
+    A cell without a value is None.
 
     Raises:
       DataError: it has another type, has no rows, or a row is not a dict; the message says which.
     """
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+    if _is_of_polars(data):
+        rows = data.to_dicts()
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
         rows = data.to_dict("records")
     elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
         rows = list(_undecoded(data))
@@ -356,8 +372,18 @@ def _undecoded(data):
 
 def _column_types(data) -> dict:
     """The types of the columns of a DataFrame or a Dataset; a list of rows has none."""
-    types = getattr(data, "dtypes", None) if hasattr(data, "columns") else getattr(data, "features", None)
+    if _is_of_polars(data):
+        types = data.schema
+    elif hasattr(data, "columns"):
+        types = getattr(data, "dtypes", None)
+    else:
+        types = getattr(data, "features", None)
     return {} if types is None else dict(types)
+
+
+def _is_of_polars(data) -> bool:
+    """Whether it is a DataFrame of polars, whose rows, unlike those of pandas, come from `to_dicts`."""
+    return hasattr(data, "to_dicts") and hasattr(data, "schema")
 
 
 def _plain(value):

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from t5suite.base.errors import DataError
+from t5suite.base.lookup import suggestion
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.entry_metrics import function_name
 from t5suite.tasks.metrics import CLASS_METRICS, label_set
+from t5suite.tasks.postprocessors import cell_at
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import (
     MOST_DECIMALS,
@@ -64,6 +66,8 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             texts = _texts_of(task, row)
             are_labelled = _check_labelled(task, role, row, are_labelled)
             _check_metrics_of_lists(task, row)
+            if role != "train" and are_labelled:
+                _check_columns_of_scores(task, row)
             task.examples(row, role)
         except DataError as error:
             raise DataError(f"{place(i)}: {error}") from None
@@ -97,6 +101,15 @@ def _check_metrics_of_lists(task: Task, row) -> None:
             f"column {task.entry['label_column_name']!r} is a list of correct texts, which the metric "
             f"{', '.join(unfit_names)} of classes cannot score; for answers in text: squad_f1,squad_exact_match"
         )
+
+
+def _check_columns_of_scores(task: Task, row) -> None:
+    """Rejects a row without a column by which rows are scored apart or in groups."""
+    for column in task.entry.get("report_by") or []:
+        if value_at(row, column, _NOTHING) is _NOTHING:
+            raise DataError(f"no column {column!r}, which report_by names; {suggestion(column, row)}")
+    if task.entry.get("group_by"):
+        cell_at(row, task.entry["group_by"])
 
 
 def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> None:

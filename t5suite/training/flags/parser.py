@@ -188,7 +188,9 @@ def _plain_value(parser, name: str, value):
 
 def _comma_separated(name: str, items: list[str]) -> str:
     """A list as the comma-separated text of a flag, quoted where that is possible."""
-    if not any("," in item for item in items):
+    has_comma = any("," in item for item in items)
+    has_outer_spaces = name == "text_column" and any(item != item.strip() for item in items)
+    if not (has_comma or has_outer_spaces):
         return ",".join(items)
     if name not in QUOTED_LISTS:
         raise ConfigError(f"{name}: {items!r:.200} holds a comma, which separates the items of this setting")
