@@ -20,7 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.byte_files import unpacked_suffix
-from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
+from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
@@ -280,7 +280,7 @@ def _format_of_file(name: str) -> str:
 
 def _format_of_folder(folder: Path) -> str:
     """The one format of the files in a folder and in those of its splits, as rows are looked for."""
-    split_folders = [folder / name for names in SPLIT_NAMES.values() for name in names]
+    split_folders = [path for names in SPLIT_NAMES.values() for path in folders_of_split(folder, names)]
     paths = [path for parent in (folder, *split_folders) for path in parent.glob("*") if path.is_file()]
     formats = {FORMATS_BY_SUFFIX.get(unpacked_suffix(path.name)) for path in paths}
     formats.discard(None)

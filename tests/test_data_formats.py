@@ -278,6 +278,8 @@ class FilesTest(parameterized.TestCase):
             (["train-00000-of-00002.csv", "train-00001-of-00002.csv", "validation.csv"], ["train", "validation"]),
             (["some.csv", "others.csv"], ["train"]),
             (["training.csv", "notes.txt", ".hidden.csv"], ["train"]),
+            (["Train.csv", "Valid.csv", "TEST-1.CSV"], ["train", "validation", "test"]),
+            (["Train/a.csv", "Dev/a.csv"], ["train", "validation"]),
         ):
             root = folder()
             for name in names:
@@ -294,13 +296,57 @@ class FilesTest(parameterized.TestCase):
         self.assertLen(
             [line for line in logs.output if "not read, because no split is named so: train_2.csv;" in line], 1
         )
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / "train_2.csv", train_dir=root, data_format="csv", **COLUMNS)
 
     def test_a_split_in_two_forms_is_refused(self):
+        for names, message in (
+            (("train/a.csv", "train.csv"), r"train/ and train\.\*; keep one"),
+            (("Train.csv", "train-1.csv"), r"Train\.\* and train\.\*; keep one"),
+        ):
+            root = folder()
+            for name in names:
+                write(root / name, "text,label\nx,a\n")
+            with exits_with(65, message):
+                load(train_dir=root, data_format="csv", **COLUMNS)
+
+    def test_the_format_of_a_folder_is_that_of_the_files_in_its_splits(self):
         root = folder()
-        for name in ("train/a.csv", "train.csv"):
+        write(root / "Train" / "a.csv", "text,label\nx,a\n")
+        self.assertEqual(load(str(root), **COLUMNS), [{"text": "x", "label": "a"}])
+
+    def test_a_file_of_the_folder_that_a_flag_names_for_one_split_is_in_no_other(self):
+        for names in (("a.csv", "b.csv", "last.csv"), ("train/a.csv", "train/b.csv", "train/last.csv")):
+            root = folder()
+            for name in names:
+                write(root / name, f"text,label\n{Path(name).stem},x\n")
+            flags = {"train_dir": root, "data_format": "csv", **COLUMNS}
+            for role, no_eval in (("validation", False), ("test", True)):
+                flags_of_role = {**flags, f"{role}_file": root / names[2], "no_eval": no_eval}
+                for split, texts in (("train", ["a", "b"]), (role, ["last"])):
+                    rows = load_own_rows(None, split, **flags_of_role).rows
+                    self.assertEqual([row["text"] for row in rows], texts)
+
+    @parameterized.parameters(
+        (["train_data.csv", "test_data.csv"], "also test_data.csv;"),
+        (["a.csv", "a-dev.csv", "reviews.Val2.csv"], "also a-dev.csv, reviews.Val2.csv;"),
+        (["a.csv", "testimonials.csv", "devices.csv", "values.csv"], None),
+        (["train.csv", "test.csv"], None),
+    )
+    def test_a_training_file_of_a_folder_that_is_named_as_if_it_were_held_out_is_said(self, names, message):
+        root = folder()
+        for name in names:
             write(root / name, "text,label\nx,a\n")
-        with exits_with(65, r"train/ and train\.\*; keep one"):
-            load(train_dir=root, data_format="csv", **COLUMNS)
+        flags = {"train_dir": root, "data_format": "csv", **COLUMNS}
+        if message is None:
+            with self.assertNoLogs("t5suite", "WARNING"):
+                load(**flags)
+            return
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load(**flags)
+        self.assertIn(f"--train_dir {root}: its files are trained on, {message}", logs.output[0])
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load(train_file=root / names[1], **flags)
 
     @parameterized.parameters({"benchmark": "mini"}, {"data_format": "jsonl"})
     def test_for_a_folder_the_flag_of_folders_is_named(self, **flags):
@@ -909,6 +955,7 @@ class FlagsTest(parameterized.TestCase):
                 "text_column 'a,,b': comma-separated words, none of them empty",
             ),
             ({"data_format": "text", "block_size": 7}, "block_size 7: must be at least 8"),
+            ({"data_format": "text", "text_column": "a,b"}, "--text_column a,b: running text .* is in one column"),
             ({"data_class": ["Debug"], "prefix": "x"}, "prefix x: it belongs to --data_format"),
             ({"metrics": "bleu"}, "metrics bleu: it belongs to --data_format or --data_class"),
             ({"data_format": "csv", "data_path": ["x"]}, "data_path x: it belongs to --data_class"),

@@ -509,6 +509,15 @@ class LabelSetsTest(parameterized.TestCase):
         with exits_with(65, r"label 'late, new' .* \(-1: unlabelled\)$"):
             load_own_rows([{"text": "a", "faults": "late, new"}], labels="late,broken", **flags)
 
+    @parameterized.parameters("", " ", " , ", ([""],), ([" ", None, ""],))
+    def test_a_cell_that_names_no_label_is_unlabelled(self, cell):
+        flags = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1", "no_eval": True}
+        rows = [{"text": "a", "faults": "late"}, {"text": "b", "faults": cell}]
+        with exits_with(65, "row 1: column 'faults' holds .*: a train row must be labelled .*, such as none"):
+            load_own_rows(rows, **flags)
+        task, (row,) = load_own_rows({"test": rows[1:]}, "test", **flags)
+        self.assertFalse(task.is_labelled(row))
+
     def test_a_label_with_a_comma_is_refused(self):
         with exits_with(65, "column 'faults' holds the label 'late, very': a comma stands between labels"):
             load_own_rows([{"text": "a", "faults": ["late, very"]}], text_column="text", target_column="faults",

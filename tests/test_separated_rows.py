@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -186,6 +187,19 @@ class TwiceTest(parameterized.TestCase):
         table = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 3, names=["text", "label", "text"])
         pyarrow.parquet.write_table(table, path)
         with exits_with(65, "rows.parquet: column 'text' is there for the second time"):
+            load_own_rows(path, **COLUMNS)
+
+    @parameterized.parameters(("date32[day]", 10**7), ("timestamp[us]", 10**18), ("duration[s]", 10**18))
+    def test_a_value_of_a_parquet_file_that_python_cannot_hold_is_named(self, kind, value):
+        import pyarrow
+        import pyarrow.parquet
+
+        path = folder() / "rows.parquet"
+        types = {"date32[day]": pyarrow.date32(), "timestamp[us]": pyarrow.timestamp("us")}
+        cells = pyarrow.array([1, None, value], types.get(kind, pyarrow.duration("s")))
+        table = pyarrow.Table.from_arrays([pyarrow.array(["x"] * 3)] * 2 + [cells], names=["text", "label", "seen"])
+        pyarrow.parquet.write_table(table, path)
+        with exits_with(65, f"rows.parquet row 3: column 'seen' holds a value of type {re.escape(kind)} that is too"):
             load_own_rows(path, **COLUMNS)
 
 

@@ -123,6 +123,7 @@ OF_SERVER = [
     ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler needs W&B's server"),
     ("method: bayes", "method: custom", 3, "method custom needs W&B's server"),
     ("min_iter: 3", "min_iter: 3\n  eta: 1.5", 25, "early_terminate.eta 1.5: without W&B's server it must be a whole"),
+    ("min_iter: 3", "min_iter: 3\n  strict: true", 25, "early_terminate.strict needs W&B's server"),
     ("goal: maximize", "goal: maximize\n  impute: best", 4, "metric.impute other than worst needs W&B's server"), (
         "log_uniform_values\n    min: 1.0e-5\n    max: 1.0e-2",
         "q_log_uniform_values\n    min: 1.0e-2\n    max: 9.0e-1\n    q: 0.1", 12,
@@ -349,6 +350,22 @@ class ScriptsTest(FilesTest):
             f"parameters: {{dataset_name: {{value: rte}}, model_name_or_path: {{value: x}}, {parameter}}}\n"
         )
         problems = [str(finding) for finding in check_sweep(sweep) if "metric" in finding.message]
+        self.assertLen(problems, int(message is not None), problems)
+        if message:
+            self.assertIn(message, problems[0])
+
+    @parameterized.parameters(
+        ("eval/wer", ", goal: minimize", None), ("eval/wer", ", goal: maximize", None),
+        ("eval/wer", "", "write goal: maximize, or goal: minimize if less of eval/wer is better"),
+        ("eval/rouge1", ", goal: minimize", "goal minimize; of eval/rouge1 more is better: write goal: maximize"),
+        ("eval/invalid_rate", ", goal: maximize", "of eval/invalid_rate less is better: write goal: minimize"),
+    )  # fmt: skip
+    def test_the_file_alone_says_whether_less_of_a_metric_of_one_s_own_is_better(self, name, goal, message):
+        sweep = self.sweep(
+            f"method: grid\nprogram: fine_tune_t5.py\nmetric: {{name: {name}{goal}}}\n"
+            "parameters: {task_file: {value: tasks.yaml}, model_name_or_path: {value: x}}\n"
+        )
+        problems = [finding.message for finding in check_sweep(sweep) if "goal" in finding.message]
         self.assertLen(problems, int(message is not None), problems)
         if message:
             self.assertIn(message, problems[0])

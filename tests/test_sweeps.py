@@ -680,6 +680,8 @@ class GridTest(SweepTest):
         (["--seeds", "1,a", "--", "x"], "seeds are whole numbers"),
         (["--seeds", "1,1", "--", "x"], "1 is given twice"),
         (["--grid", "seed=1", "--seeds", "2", "--", "x"], "seed is given twice"),
+        (["--grid", "seed= 1 ,1", "--", "x"], "seed: 1 is given twice"),
+        (["--grid", "prefix=sum up: , sum up: ", "--", "x"], "prefix: 'sum up: ' is given twice"),
         (["--seeds", "1,2"], "need the command"),
         (["--seeds", "1", "--", "python", "fine_tune_t5.py", "--sede=3"], "unknown flag --sede; did you mean --seed"),
         (["--grid", "learning_rate=fast", "--", "python", "fine_tune_t5.py"], "'fast' is not a float"),

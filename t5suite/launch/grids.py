@@ -19,7 +19,7 @@ def grid_content(
     """The content of the equivalent sweep file.
 
     Args:
-      settings: `flag=value,value,...` each; a value cannot contain a comma.
+      settings: `flag=value,value,...` each; a value cannot contain a comma, and a text keeps the spaces at its end.
       command: of a trial; its parameters come at the end unless it has a macro for them.
 
     Raises:
@@ -63,8 +63,20 @@ def _read_setting(flag: str, setting: str) -> tuple[str, list]:
         raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
     if flag == "--tasks":
         return name, words
-    values = [read_word(word) for word in words]
+    values = [_read_value(word) for word in text.split(",")]
     are_whole_numbers = all(type(value) is int for value in values)
     if flag == "--seeds" and not are_whole_numbers:
         raise ConfigError(f"--seeds {text}: seeds are whole numbers")
     return name, values
+
+
+def _read_value(word: str):
+    """A number or a truth value; a text keeps the spaces at its end, which a prefix needs.
+
+    >>> _read_value(" 3 "), _read_value(" summarize: ")
+    (3, 'summarize: ')
+    """
+    value = read_word(word.strip())
+    if isinstance(value, str):
+        return word.lstrip()
+    return value

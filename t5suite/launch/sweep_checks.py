@@ -139,6 +139,8 @@ def _check_needs_server(sweep: SweepFile) -> Iterator[Problem]:
             yield _needs_server((key,), f"{key} needs W&B's server")
     if sweep.content.get("method") == "custom":
         yield _needs_server(("method",), "method custom needs W&B's server")
+    if sweep.table("early_terminate").get("strict"):
+        yield _needs_server(("early_terminate", "strict"), "early_terminate.strict needs W&B's server")
     eta = sweep.table("early_terminate").get("eta", DEFAULT_ETA)
     if not float(eta).is_integer():
         message = f"early_terminate.eta {eta}: without W&B's server it must be a whole number"

@@ -135,8 +135,13 @@ def _similar_metrics(name: str, names: list[str]) -> str:
 
 
 def _check_goal(sweep: SweepFile, name: str) -> Iterator[Problem]:
-    """Whether the search goes where the metric is better."""
+    """Whether the search goes where the metric is better; of a metric of one's own, whether the file says where."""
     metric = sweep.table("metric")
+    if not _is_of_suite(name):
+        if "goal" not in metric:
+            choice = f"write goal: maximize, or goal: minimize if less of {name:.60} is better"
+            yield Problem(("metric", "goal"), f"metric: goal is missing, and W&B's default is minimize; {choice}")
+        return
     goal = metric.get("goal", "minimize")
     better_goal = goal_of(name)
     if goal == better_goal:
@@ -148,3 +153,15 @@ def _check_goal(sweep: SweepFile, name: str) -> Iterator[Problem]:
     if better_goal == "minimize":
         better = "less is better"
     yield Problem(("metric", "goal"), f"metric: {problem}; of {name:.60} {better}: write goal: {better_goal}")
+
+
+def _is_of_suite(metric: str) -> bool:
+    """Whether a logged name is a metric of the suite, so that its better direction is certain.
+
+    >>> _is_of_suite("eval/rte/accuracy"), _is_of_suite("eval/wer")
+    (True, False)
+    """
+    from t5suite.tasks.evaluate_metrics import RESERVED
+
+    ending = metric.rpartition("/")[2]
+    return ending in RESERVED or ending in LESS_IS_BETTER

@@ -125,7 +125,7 @@ def label_text(row, entry) -> str:
     text = _free_text(label, entry["label_column_name"])
     if text == UNKNOWN_TARGET or not has_label_sets(entry):
         return text
-    return label_set_text(label, entry["label_column_name"])
+    return label_set_text(label, entry["label_column_name"]) or UNKNOWN_TARGET
 
 
 def has_label_sets(entry) -> bool:
@@ -152,8 +152,14 @@ def label_set_text(labels, column: str) -> str:
             raise DataError(
                 f"column {column!r} holds the label {with_comma!r}: a comma stands between labels, not in one"
             )
-        return ", ".join(sorted(label_set([str(label) for label in labels])))
-    return ", ".join(sorted(label_set(str(labels))))
+    return ", ".join(sorted(_labels_of_cell(labels)))
+
+
+def _labels_of_cell(labels) -> frozenset[str]:
+    """The labels that a cell holds: a list, or a text with commas between them."""
+    if isinstance(labels, (list, tuple)):
+        return label_set([str(label) for label in labels])
+    return label_set(str(labels))
 
 
 def _free_text(label, column: str) -> str:
@@ -357,14 +363,22 @@ def decimal_comma(label) -> str:
 def is_labelled(row, entry) -> bool:
     """Whether the row has a label: hidden test labels are -1 (on STS-B's grid: -1.0), hidden answers an empty list.
 
-    Numbers that are on no grid may be -1; they are hidden where there is no value.
+    Numbers that are on no grid may be -1; they are hidden where there is no value. A set of labels is hidden where the
+    cell names none, as white space and commas alone do not.
     """
     if has_free_numbers(entry):
         return value_at(row, entry["label_column_name"]) is not None
     label = label_of(row, entry)
+    if _is_hidden(label):
+        return False
+    return not has_label_sets(entry) or bool(_labels_of_cell(label))
+
+
+def _is_hidden(label) -> bool:
+    """Whether a label stands for none: no value, -1, or a list without another part."""
     if isinstance(label, (list, tuple, np.ndarray)):
-        return len(label) > 0 and not all(part is None or part == INVALID_CLASS for part in label)
-    return label is not None and label != INVALID_CLASS
+        return all(part is None or part == INVALID_CLASS for part in label)
+    return label is None or label == INVALID_CLASS
 
 
 def parse_class(text: str, words: list[str]) -> int:

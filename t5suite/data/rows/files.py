@@ -5,9 +5,9 @@
     >>> list(table_rows(Path("reviews/train/a.csv"), "csv"))
     [('reviews/train/a.csv:2', {'text': 'It is good.', 'label': 'positive'})]
 
-A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`); its files
-are read in the order of their names. A folder without split names has only training rows. Files are JSON
-lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.gz`, `.zst`).
+A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`), in small
+letters or capitals; its files are read in the order of their names. A folder without split names has only training
+rows. Files are JSON lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.gz`, `.zst`).
 """
 
 import functools
@@ -15,7 +15,7 @@ import glob
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
@@ -43,14 +43,21 @@ FORMATS_BY_SUFFIX = {
 }  # fmt: skip
 # Names of a split's folders and files.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+# Words of a file's name that say that its rows are not for training.
+HELD_OUT_WORDS = {*SPLIT_NAMES["validation"], *SPLIT_NAMES["test"]}
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Formats without types: every cell is text.
 TYPELESS = ("csv", "tsv")
 
 
-def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
+def split_files(
+    folder, suffixes: tuple[str, ...], flag: str = "--train_dir", files_of_flags: tuple[Path, ...] = ()
+) -> dict[str, tuple[Path, ...]]:
     """`{role: files}` for the splits in a folder.
+
+    Args:
+      files_of_flags: files that other flags name; they belong to no split of the folder.
 
     Raises:
       ConfigError: no such folder.
@@ -62,18 +69,29 @@ def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") ->
     splits = files_of_splits(root, suffixes)
     everything = with_suffix(root, suffixes)
     if splits:
-        _warn_of_unread_files(root, splits, everything, flag)
-        return splits
+        _warn_of_unread_files(root, [*splits.values(), files_of_flags], everything, flag)
+        return _without_files(splits, files_of_flags)
     if not everything:
         names = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
         raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {names})")
-    return {"train": everything}
+    return _without_files({"train": everything}, files_of_flags)
 
 
-def _warn_of_unread_files(root: Path, splits: dict[str, tuple[Path, ...]], everything: tuple[Path, ...], flag: str):
-    """Warns of the files of a folder that belong to none of its splits: `train_2.csv` beside `train.csv`."""
-    files_read = {path for files in splits.values() for path in files}
-    unread_names = [path.name for path in everything if path not in files_read]
+def _without_files(splits: dict[str, tuple[Path, ...]], left_out: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
+    """The splits without some files, and without those splits of which no file remains."""
+    paths_left_out = {path.resolve() for path in left_out}
+    remaining_splits = {}
+    for role, files in splits.items():
+        remaining_files = tuple(path for path in files if path.resolve() not in paths_left_out)
+        if remaining_files:
+            remaining_splits[role] = remaining_files
+    return remaining_splits
+
+
+def _warn_of_unread_files(root: Path, splits: list[tuple[Path, ...]], everything: tuple[Path, ...], flag: str):
+    """Warns of the files of a folder that belong to none of the splits: `train_2.csv` beside `train.csv`."""
+    files_read = {path.resolve() for files in splits for path in files}
+    unread_names = [path.name for path in everything if path.resolve() not in files_read]
     if unread_names:
         logger.warning(
             "%s %s: not read, because no split is named so: %s; several files of a split are train-1.csv, train-2.csv, "
@@ -152,20 +170,36 @@ def check_benchmark_file(name: str, flag: str) -> None:
 
 def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
     """The files of a split, which must exist under one name and in one form."""
-    forms = {}
-    for name in names:
-        if (root / name).is_dir():
-            forms[f"{name}/"] = with_suffix(root / name, suffixes)
-        files = with_suffix(root, suffixes)
-        forms[f"{name}.*"] = tuple(path for path in files if _split_name(path) == name)
-    forms = {form: files for form, files in forms.items() if files}
+    forms: dict[str, list[Path]] = {}
+    for folder in folders_of_split(root, names):
+        files = with_suffix(folder, suffixes)
+        if files:
+            forms[f"{folder.name}/"] = list(files)
+    for path in with_suffix(root, suffixes):
+        name = _split_name(path)
+        if name.lower() in names:
+            forms.setdefault(f"{name}.*", []).append(path)
     if len(forms) > 1:
         raise DataError(f"{root} has one split as {' and '.join(forms)}; keep one")
-    return next(iter(forms.values()), ())
+    return tuple(next(iter(forms.values()), ()))
+
+
+def folders_of_split(root: Path, names: tuple[str, ...]) -> list[Path]:
+    """The folders in a folder that are named after a split, in small letters or capitals."""
+    return sorted(path for path in root.iterdir() if path.name.lower() in names and path.is_dir())
+
+
+def held_out_names(files: Iterable[Path]) -> list[str]:
+    """The names of those files that say that their rows are not for training.
+
+    >>> held_out_names([Path("reviews_test.csv"), Path("val2.csv"), Path("testimonials.csv")])
+    ['reviews_test.csv', 'val2.csv']
+    """
+    return [path.name for path in files if HELD_OUT_WORDS & set(re.findall("[a-z]+", path.name.lower()))]
 
 
 def _split_name(path: Path) -> str:
-    """What a file is named after: `train` of `train-00000-of-00002.parquet.gz`."""
+    """What a file is named after: `train` of `train-00000-of-00002.parquet.gz`, `Train` of `Train.csv`."""
     return Path(without_compression(path.name)).stem.split("-")[0]
 
 
@@ -239,11 +273,38 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
             raise DataError(f"{path}: column {repeated!r} is there for the second time; each column has its name")
         for batch in file.iter_batches():
             columns = narrow_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)))
-            for row in batch.to_pylist():
+            for row in _rows_of_batch(batch, path, number):
                 number += 1
                 yield f"{path} row {number}", as_decimals(row, columns)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
+
+
+def _rows_of_batch(batch, path: Path, num_rows_before: int) -> list[dict]:
+    """The rows of a batch of a parquet file.
+
+    Raises:
+      DataError: a value is too large for Python, as a date after the year 9999 is; names its row and column.
+    """
+    try:
+        return batch.to_pylist()
+    except OverflowError:
+        row, column, error = _first_overflow(batch)
+        raise DataError(
+            f"{path} row {num_rows_before + row + 1}: column {column!r} holds a value of type "
+            f"{batch.schema.field(column).type} that is too large ({error}); correct it, or leave the column out"
+        ) from None
+
+
+def _first_overflow(batch) -> tuple[int, str, OverflowError]:
+    """The row (from 0) and column of the first value of a batch that is too large for Python, and what Python says."""
+    for row in range(batch.num_rows):
+        for column in batch.schema.names:
+            try:
+                batch.column(column)[row].as_py()
+            except OverflowError as error:
+                return row, column, error
+    raise ValueError("no value of the batch is too large")
 
 
 def _separated_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import check_name, find, load_object
+from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.rows.files import named_files, split_files
+from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
@@ -116,12 +116,30 @@ def form_name(options: FormatOptions) -> str:
 
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
-    """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split."""
-    files = split_files(options.train_dir, suffixes) if options.train_dir else {}
-    files |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split, and is in no other."""
+    files_of_flags = {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    files_of_folder = {}
+    if options.train_dir:
+        all_files_of_flags = sum(files_of_flags.values(), ())
+        files_of_folder = split_files(options.train_dir, suffixes, files_of_flags=all_files_of_flags)
+    files = files_of_folder | files_of_flags
     if not files:
         raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
+    if "train" not in files_of_flags:
+        _warn_of_held_out_names(options.train_dir, files_of_folder.get("train", ()))
     return {role: files[role] for role in ("train", "validation", "test") if role in files}
+
+
+def _warn_of_held_out_names(folder: str | None, training_files: tuple[Path, ...]) -> None:
+    """Warns of files of `--train_dir` that are trained on, and are named as if they held other rows."""
+    names = held_out_names(training_files)
+    if names:
+        logger.warning(
+            "--train_dir %s: its files are trained on, also %s; rows for evaluation are in test.csv or validation.csv, "
+            "or are named by --test_file or --validation_file",
+            folder,
+            listed(names),
+        )
 
 
 def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
@@ -197,7 +215,11 @@ def _translation_form(options: FormatOptions) -> Form:
 
 
 def _text_form(options: FormatOptions) -> Form:
-    column = (options.text_columns or ("text",))[0]
+    columns_of_flag = options.text_columns or ("text",)
+    if len(columns_of_flag) > 1:
+        names = ",".join(columns_of_flag)
+        raise ConfigError(f"--text_column {names}: running text (--data_format text) is in one column; name one")
+    column = columns_of_flag[0]
     columns = Columns((column,), column)
     entry = {"formatter": "document", "text_column_name": column, "label_column_name": column, "metric_names": []}
     entry["max_output_tokens"] = options.block_size
