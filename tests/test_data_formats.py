@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pandas
@@ -18,7 +19,7 @@ import yaml
 from absl.testing import parameterized
 from support import folder
 
-from t5suite import Task, load_task
+from t5suite import DATASET_VALS, Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, save_model, tiny_tokenizer, write_rows
 
@@ -189,9 +190,13 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, rf"a\.jsonl:1: .*{metric} of classes cannot score; for answers in text: squad_f1"):
             load(path, metrics=f"exact_match,{metric}", **COLUMNS)
 
-    def test_lists_in_a_table_of_pandas_are_lists_of_answers(self):
-        table = pandas.DataFrame({"text": ["x"], "label": [np.array(["a", "b"])]})
-        task, (row,) = load_own_rows(table, no_eval=True, **COLUMNS)
+    @parameterized.parameters(
+        ("label", np.array(["a", "b"])),
+        ("label.text", {"text": np.array(["a", "b"], dtype=object), "start": np.array([1, 2])}),
+    )
+    def test_lists_in_a_table_of_pandas_are_lists_of_answers_also_inside_objects(self, column, cell):
+        table = pandas.DataFrame({"text": ["x"], "label": [cell]})
+        task, (row,) = load_own_rows(table, text_column="text", target_column=column, no_eval=True)
         self.assertEqual(task.examples(row)[0].targets, "a")
         self.assertEqual(task.score([row], ["b"])["exact_match"], 100)
 
@@ -512,13 +517,15 @@ class TasksTest(parameterized.TestCase):
         with exits_with(65, message):
             load_own_rows(**flags)
 
-    def test_lists_of_class_ids_become_sets_of_labels(self):
+    def test_lists_of_class_ids_become_sets_of_labels_and_images_beside_them_are_not_decoded(self):
         """Of a hub data set, and of one in memory."""
         import datasets
 
         feature = datasets.List(datasets.ClassLabel(names=["broken", "late", "rude"]))
-        features = datasets.Features(text=datasets.Value("string"), label=feature)
-        rows = datasets.Dataset.from_dict({"text": ["x"], "label": [[2, 0]]}, features=features)
+        features = datasets.Features(text=datasets.Value("string"), label=feature, photo=datasets.Image())
+        no_image = {"bytes": b"none", "path": None}
+        cells = {"text": ["x"], "label": [[2, 0]], "photo": [no_image]}
+        rows = datasets.Dataset.from_dict(cells, features=features)
         place = folder()
         rows.to_parquet(place / "train.parquet")
         flags = {"metrics": "micro_f1", "no_eval": True, **COLUMNS}
@@ -527,6 +534,19 @@ class TasksTest(parameterized.TestCase):
             load_own_rows(rows, **flags),
         ):
             self.assertEqual(task.examples(row)[0].targets, "broken, rude")
+
+    @parameterized.parameters(
+        ("jsonl", {"input": "x", "output": 3}),
+        ("translation", {"translation": {"s": "x", "t": 3}}),
+        ("alpaca", {"instruction": "x", "output": 3}),
+    )
+    def test_labels_and_columns_of_languages_are_read_in_every_format(self, data_format, row):
+        row = {**row, "lang": "deu_Latn", "meta": {"lang": "fra_Latn"}}
+        languages = {"source_lang_column": "lang", "target_lang_column": "meta.lang"}
+        with self.assertNoLogs("t5suite", "WARNING"):
+            task, (read,) = load_own_rows([row], data_format=data_format, labels="3,1", no_eval=True, **languages)
+        self.assertEqual(task.examples(read)[0].targets, "3")
+        self.assertEqual((read["lang"], read["meta"]), ("deu_Latn", {"lang": "fra_Latn"}))
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},
@@ -790,13 +810,15 @@ class ClassesTest(parameterized.TestCase):
             [{"question": "train", "text": "here", "answer": "x"}],
         )
 
-    @parameterized.parameters("", "glue/sst2")
-    def test_sst2_reads_a_folder_or_a_mirror_without_the_space_at_the_end_of_its_sentences(self, place):
+    @parameterized.parameters("", "glue/sst2", "hub")
+    def test_sst2_reads_a_folder_a_mirror_or_the_hub_without_the_space_at_the_end_of_its_sentences(self, place):
         root = folder()
         jsonl(
             root / place / "train.jsonl", [{"sentence": " a fine film ", "label": 1}, {"sentence": "bad ", "label": 0}]
         )
-        task, rows = load_own_rows(**of_class("SST2", root), no_eval=True)
+        flags = of_class("SST2", None if place == "hub" else root)
+        with mock.patch.dict(DATASET_VALS["glue"]["sst2"], hub_path=str(root / "hub"), hub_name=None):
+            task, rows = load_own_rows(**flags, no_eval=True)
         self.assertEqual([row["sentence"] for row in rows], ["a fine film", "bad"])
         (example,) = task.examples(rows[0])
         self.assertEqual(tuple(example)[:2], ("a fine film", "positive"))
@@ -823,6 +845,11 @@ class ClassesTest(parameterized.TestCase):
         self.assertEqual([example.targets for example in examples], ["3", "hi"])
         self.assertIn("1 2", examples[0].inputs)
         self.assertIn("Greet.", examples[1].inputs)
+
+    def test_alpaca_reads_a_number_as_the_label_of_its_digits(self):
+        path = jsonl(folder() / "train.jsonl", [{"instruction": "Rate it.", "output": 3}])
+        task, (row,) = load_own_rows(**of_class("Alpaca", path.parent, {"labels": ["3", "1"]}), no_eval=True)
+        self.assertEqual(task.examples(row)[0].targets, "3")
 
     def test_a_folder_without_the_files_of_a_class_is_named_with_those_that_it_has(self):
         root = folder()

@@ -171,6 +171,8 @@ class LanguagesOfRowsTest(parameterized.TestCase):
             encode("NllbTokenizer", [row], source_lang="eng_Latn", target_lang=row["lang"])[0] for row in self.ROWS
         ]
         self.assertEqual(encode("NllbTokenizer", self.ROWS, **self.COLUMN), alone)
+        rows = [{**row, "meta": {"lang": row["lang"]}} for row in self.ROWS]
+        self.assertEqual(encode("NllbTokenizer", rows, **self.COLUMN | {"target_lang_column": "meta.lang"}), alone)
 
     def test_every_row_is_answered_as_it_is_alone(self):
         model = model_of("NllbTokenizer")

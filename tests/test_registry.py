@@ -24,7 +24,7 @@ from t5suite.commands.task_rows import read_task_rows
 from t5suite.data.rows.formats import Wishes, own_entry
 from t5suite.data.rows.sources import merge_references
 from t5suite.export.trim_words import task_words
-from t5suite.reports.evaluated_rows import ScoredSplit, drawn_rows
+from t5suite.reports.evaluated_rows import ScoredSplit, drawn_rows, read_rows_again
 from t5suite.reports.evaluations import scored_splits_of_role
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import METRICS
@@ -34,6 +34,7 @@ from t5suite.tasks.tokenization import Lengths, decode_ids
 from t5suite.testing import (
     encode_rows,
     exits_with,
+    load_own_rows,
     load_rows,
     make_task,
     read_rows,
@@ -539,6 +540,26 @@ class ScoredSplitsTest(parameterized.TestCase):
         loaded = SimpleNamespace(rows=list(range(9)))
         scored = ScoredSplit(name, load_task("glue", task), role, role)
         self.assertLen(drawn_rows(scored, loaded, [], settings).rows, num_rows)
+
+
+class RowsReadAgainTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ([{"text": 1, "mark": "a"}, {"text": 2.5, "mark": "b", "idx": 7}], {}),
+        ([{"text": "x", "mark": 1}, {"text": "y", "mark": 0}], {"labels": "bad,good"}),
+        ([{"text": "x", "mark": {"by": 1}}, {"text": "y", "mark": {"by": 2, "at": 3}}], {"target_column": "mark.by"}),
+        ([{"text": "x", "mark": -1}, {"text": "y", "mark": -1}], {"metrics": "pearson"}),
+        ([{"text": "x", "lang": "de"}, {"text": "y", "lang": "fr"}], {"target_lang_column": "lang"}),
+    )
+    def test_own_rows_are_those_of_the_run_also_where_its_model_knew_their_columns(self, rows, flags):
+        path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", rows)
+        flags = {"text_column": "text", "target_column": "mark", **flags}
+        task, rows_of_run = load_own_rows({"test": path}, "test", **flags)
+        scored = ScoredSplit("a", task, "test", "test")
+        files = {"data_format": "jsonl", "test_file": str(path), "seed": 1}
+        for settings in ({**files, **flags}, files):
+            again = read_rows_again(scored, {"settings": settings, "encoding": {"form": "text", **flags}}, [settings])
+            self.assertEqual((again.error, again.rows.rows), ("", rows_of_run))
+            self.assertEqual(again.rows.places, ["a.jsonl:1", "a.jsonl:2"])
 
 
 class LambdasTest(parameterized.TestCase):

@@ -1,12 +1,14 @@
 """What a report's numbers are made of: rows joined again, baselines, seeds, published scores; tables of runs; hints."""
 
 import contextlib
+import datetime
 import io
 import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from absl.testing import parameterized
 from report_runs import curve_lines, make_run, reported, written
@@ -311,12 +313,16 @@ class HintsTest(parameterized.TestCase):
         super().setUpClass()
         place = Path(tempfile.mkdtemp())
         rows = [{"input": f"It was {word} {i}.", "output": word} for i in range(12) for word in ("bad", "good")]
-        files = {"train-1": rows[:12], "train-2": rows[12:], "dev": rows}
-        cls.paths = [write_rows(place / f"{name}.jsonl", rows_of_file) for name, rows_of_file in files.items()]
+        idx = {"day": datetime.date(2026, 1, 2), "hour": float("nan")}
+        table = pandas.DataFrame([{**row, "idx": idx} for row in rows])
+        tables = {"train-1": table[:12], "train-2": table[12:], "dev": table}
+        cls.paths = [place / f"{name}.parquet" for name in tables]
+        for path, part in zip(cls.paths, tables.values(), strict=True):
+            part.to_parquet(path)
         cls.flags = {
-            "data_format": "jsonl", "train_dir": place, "dataset_name": "reviews", "labels": "bad,good", "max_steps": 2, "use_cpu": True,
+            "data_format": "parquet", "train_dir": place, "dataset_name": "reviews", "labels": "bad,good", "max_steps": 2, "use_cpu": True,
             "config_overrides": TINY_T5, "from_scratch": True, "per_device_train_batch_size": 8,
-            "output_dir": folder() / "run",
+            "output_dir": folder() / "run", "share_rows": True,
         }  # fmt: skip
         cls.warnings = warnings_of_a_run(cls.flags)
 
@@ -332,13 +338,19 @@ class HintsTest(parameterized.TestCase):
         warnings = warnings_of_a_run({**self.flags, "eval_method": "score", "output_dir": folder() / "run"})
         self.assertEmpty([line for line in warnings if "of the answers" in line])
 
+    def test_an_idx_that_json_does_not_have_is_text_or_null_in_predictions_and_shared_rows(self):
+        run = self.flags["output_dir"]
+        for folder_of_lines in ("predictions", "rows"):
+            (path,) = run.glob(f"{folder_of_lines}/*.jsonl")
+            self.assertEqual(read_rows(path)[0]["idx"], {"day": "2026-01-02", "hour": None})
+        self.assertNotIn("changed", cli_output("verify", run, "--scores_only"))
+
     def test_a_file_that_has_changed_since_the_run_is_named(self):
         """One of several files of a split, and the only one of another split."""
         self.assertEmpty([line for line in warnings_of_a_run(self.flags) if "changed since" in line])
         first, *others = self.paths
         for path in others:
-            with path.open("a") as file:
-                file.write('{"input": "It was odd.", "output": "bad"}\n')
+            pandas.read_parquet(path)[1:].to_parquet(path)
         (warning,) = [line for line in warnings_of_a_run(self.flags) if "changed since" in line]
         self.assertContainsSubset([str(path) for path in others], warning.split())
         self.assertNotIn(str(first), warning)

@@ -1,6 +1,8 @@
 """Instructions as Alpaca's files have them: `--data_format alpaca`, and `--data_class Alpaca`."""
 
-from t5suite.data.rows.formats import Form, FormatOptions, row_source
+from dataclasses import replace
+
+from t5suite.data.rows.formats import Form, FormatOptions, row_source, with_lang_columns
 from t5suite.data.rows.own_rows import Columns
 
 ALPACA_ENTRY = {
@@ -14,5 +16,6 @@ ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
 
 def alpaca_form(options: FormatOptions) -> Form:
     """Rows of `instruction`, `output` and an optional `input`."""
-    source = row_source(options, "jsonl", (".json", ".jsonl"), ALPACA_COLUMNS)
-    return Form(source, ALPACA_COLUMNS, ALPACA_ENTRY)
+    texts = with_lang_columns(ALPACA_COLUMNS.texts, options)
+    columns = replace(ALPACA_COLUMNS, texts=texts, labels=options.labels)
+    return Form(row_source(options, "jsonl", (".json", ".jsonl"), columns), columns, ALPACA_ENTRY)

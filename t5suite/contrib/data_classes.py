@@ -9,7 +9,7 @@ user's own class is `module:Class` (`UserRows`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +95,8 @@ def _sst2(flags: DataSetFlags) -> Form:
     columns = Columns(("sentence",), "label", labels=tuple(shipped["labels"]))
     entry = {key: shipped[key] for key in SST2_FIELDS}
     if flags.path is None:
-        return Form(HubRows(shipped["hub_path"], shipped["hub_name"], None, columns), columns, entry)
+        source = HubRows(shipped["hub_path"], shipped["hub_name"], None, columns, _without_last_space)
+        return Form(source, columns, entry)
     mirror = Path(flags.path, "glue", "sst2")
     files = split_files(mirror if mirror.is_dir() else flags.path, (".jsonl",), "--data_path")
     return Form(FileRows(files, "jsonl", columns, _without_last_space), columns, entry)
@@ -109,7 +110,8 @@ def _without_last_space(row: dict) -> dict:
 
 def _alpaca(flags: DataSetFlags) -> Form:
     files = split_files(flags.path, (".json", ".jsonl"), "--data_path")
-    return Form(FileRows(files, "jsonl", ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
+    columns = replace(ALPACA_COLUMNS, labels=flags.labels)
+    return Form(FileRows(files, "jsonl", columns), columns, ALPACA_ENTRY)
 
 
 def _debug(flags: DataSetFlags) -> Form:

@@ -17,13 +17,13 @@ from typing import NamedTuple
 from t5suite.base.errors import UserError
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.rows.formats import format_source
-from t5suite.data.rows.own_rows import places_without_folders
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
+LANG_COLUMNS = ("source_lang_column", "target_lang_column")
 # What `HeldOutRows` appends to an origin.
 HELD_OUT = "(held-out rows)"
 LONGEST_ERROR = 200
@@ -106,7 +106,8 @@ def read_rows_again(
     changed = []
     for settings in places:
         try:
-            loaded, places_of_rows = load_evaluated_rows(scored, settings, data_revisions(manifest))
+            settings_of_rows = {**settings, **lang_columns_of(manifest), "data_revision": data_revisions(manifest)}
+            loaded, places_of_rows = load_evaluated_rows(scored, settings_of_rows)
             rows = drawn_rows(scored, loaded, places_of_rows, settings)
         except (UserError, OSError, ImportError) as error:
             errors.append(str(error)[:LONGEST_ERROR])
@@ -175,15 +176,21 @@ def data_revisions(manifest: dict) -> str | None:
     return hub_commits(hub, "datasets") or manifest["settings"].get("data_revision")
 
 
-def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
+def lang_columns_of(manifest: dict) -> dict[str, str]:
+    """The columns of rows' languages that a run has read; a model's own are no settings of the run."""
+    encoding = manifest.get("encoding") or {}
+    return {name: encoding[name] for name in LANG_COLUMNS if encoding.get(name)}
+
+
+def load_evaluated_rows(scored: ScoredSplit, settings: dict) -> tuple[LoadedSplit, list[str]]:
     """A split as the settings say; of `--data_format` also each row's file and line."""
     if settings.get("data_format"):
-        rows = format_source({**settings, "data_revision": revisions}).read(scored.role)
-        places = places_without_folders(rows.places)
-        return LoadedSplit(rows.rows, rows.origin, rows.fingerprint, 0, rows.files), places
-    files = {name: settings.get(name) for name in FILES}
-    options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
-    return load_split(scored.task, scored.role, scored.split, options), []
+        options = DataOptions(own_sources={scored.task.name: format_source(settings, scored.task)})
+    else:
+        files = {name: settings.get(name) for name in FILES}
+        options = DataOptions(settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
+    loaded = load_split(scored.task, scored.role, scored.split, options)
+    return loaded, loaded.places
 
 
 def changed_source(loaded: LoadedSplit, facts: dict) -> str:

@@ -112,7 +112,7 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
         line = {"row": row, "example": examples_of_row[row], "prediction": prediction}
         examples_of_row[row] += 1
         if "idx" in eval_set.rows[row]:
-            line["idx"] = eval_set.rows[row]["idx"]
+            line["idx"] = without_nan(eval_set.rows[row]["idx"])
         if eval_set.places:
             line["place"] = eval_set.places[row]
         if has_candidates:
@@ -141,7 +141,7 @@ def finish_run(
         write_jsonl(path, prediction_lines(eval_set, result.predictions, keeps_texts))
         scored[eval_set.name] = _facts_of_split(eval_set, result, settings)
         if settings.get("share_rows") and scored[eval_set.name]["own_rows"]:
-            write_jsonl(Path(run.directory) / ROWS / path.name, eval_set.rows)
+            write_jsonl(Path(run.directory) / ROWS / path.name, map(without_nan, eval_set.rows))
     run.update(
         title=title,
         best_per_task=without_nan(best),

@@ -210,6 +210,7 @@ MANIFEST_SHAPE = TableShape(
         "trained_on": OrNull(Kind("a list of a benchmark and its tasks", is_pair_of_names)),
         "tasks": OrNull(TableShape(other_keys=TableShape())),
         "best_per_task": OrNull(TableShape()),
+        "encoding": OrNull(TableShape({"source_lang_column": OrNull(TEXT), "target_lang_column": OrNull(TEXT)})),
         "answering": OrNull(TableShape({"dtype": TEXT, "autocast": TEXT, "device": TEXT})),
         "tokenizer": OrNull(TOKENIZER),
         "scored": OrNull(TableShape(other_keys=SPLIT)),

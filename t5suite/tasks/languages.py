@@ -7,6 +7,7 @@
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
+from t5suite.tasks.cells import value_at
 
 
 class Languages(NamedTuple):
@@ -45,9 +46,10 @@ class Languages(NamedTuple):
 def _code_of_row(row, code: str | None, flag: str, column: str | None) -> str | None:
     if column is None:
         return code
-    if row.get(column) is None:
+    code_of_row = value_at(row, column)
+    if code_of_row is None:
         raise DataError(f"--{flag} {column}: a row has no such column; it has {', '.join(map(str, row))}")
-    return row[column]
+    return code_of_row
 
 
 def _side_of(field: str) -> str:

@@ -19,21 +19,20 @@ from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
-    TRANSLATION_FIELD,
-    Form,
-    FormatOptions,
     OwnData,
     Wishes,
     at_place,
     check_columns_of_files,
     comma_separated,
     distinct_names,
+    form_like,
     form_name,
     format_form,
     format_options,
+    languages_of,
     own_data,
 )
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, RowSource
+from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list
@@ -280,7 +279,9 @@ def _format_set(arguments, rows=None) -> OwnData:
     name = data_args.dataset_name if is_named else form_name(options)
     task_of_model = None if _trains(arguments) else _own_task_of_model(arguments)
     if task_of_model is not None:
-        form = _form_like(task_of_model, formats.data_format, options)
+        columns = ", ".join(as_list(task_of_model.entry["text_column_name"]))
+        logger.info("rows are read and scored as those that the model was trained on: %s", columns)
+        form = form_like(task_of_model, formats.data_format, options)
         return own_data(name, form, _wishes(arguments, 0, {}))
     form = format_form(formats.data_format, options)
     if _trains(arguments):
@@ -339,34 +340,6 @@ def _flags_of_another_task(formats, task: Task) -> list[str]:
         if value not in (getattr(defaults, name), languages.get(name)):
             flags.append(f"--{name}")
     return flags
-
-
-def languages_of(task: Task) -> dict[str, str]:
-    """The languages of a task of translation files, as their flags name them.
-
-    >>> languages_of(task)["source_id"]
-    'en'
-    """
-    columns = {"source_id": as_list(task.entry["text_column_name"])[0], "target_id": task.entry["label_column_name"]}
-    is_translation = all(column.startswith(TRANSLATION_FIELD) for column in columns.values())
-    return {name: column.removeprefix(TRANSLATION_FIELD) for name, column in columns.items() if is_translation}
-
-
-def _form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
-    """Other rows of the form that a task has: its columns, labels, texts and metrics."""
-    entry = dict(task.entry)
-    text_columns = as_list(entry["text_column_name"])
-    labels = tuple(entry["labels"]) if entry.get("labels") else None
-    options = replace(
-        options,
-        text_columns=tuple(text_columns),
-        target_column=entry["label_column_name"],
-        labels=labels,
-        optional_columns=OPTIONAL_COLUMNS.get(entry.get("formatter"), ()),
-        **languages_of(task),
-    )
-    logger.info("rows are read and scored as those that the model was trained on: %s", ", ".join(text_columns))
-    return format_form(data_format, options)._replace(entry=entry)
 
 
 def _class_sets(arguments) -> list[OwnData]:

@@ -28,10 +28,11 @@ from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
-from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import TextRows
+from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
 from t5suite.tasks.registry import Task
@@ -172,8 +173,17 @@ def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
         entry["text_column_name"] = list(texts)
     if options.labels:
         entry["labels"] = list(options.labels)
-    columns_read = dict.fromkeys((*texts, *filter(None, options.lang_columns)))
-    return Columns(tuple(columns_read), target, options.optional_columns, options.labels), entry
+    columns = with_lang_columns(texts, options)
+    return Columns(columns, target, options.optional_columns, options.labels), entry
+
+
+def with_lang_columns(texts: tuple[str, ...], options: FormatOptions) -> tuple[str, ...]:
+    """Columns of texts, and those of each row's languages, each once.
+
+    >>> with_lang_columns(("text",), FormatOptions(lang_columns=(None, "language")))
+    ('text', 'language')
+    """
+    return tuple(dict.fromkeys((*texts, *filter(None, options.lang_columns))))
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -200,7 +210,7 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
     }
-    columns = Columns((source,), target)
+    columns = Columns(with_lang_columns((source,), options), target, labels=options.labels)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
 
@@ -390,14 +400,42 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     )
 
 
-def format_source(settings: Mapping) -> RowSource:
+def languages_of(task: Task) -> dict[str, str]:
+    """The languages of a task of translation files, as their flags name them.
+
+    >>> languages_of(task)["source_id"]
+    'en'
+    """
+    columns = {"source_id": as_list(task.entry["text_column_name"])[0], "target_id": task.entry["label_column_name"]}
+    is_translation = all(column.startswith(TRANSLATION_FIELD) for column in columns.values())
+    return {name: column.removeprefix(TRANSLATION_FIELD) for name, column in columns.items() if is_translation}
+
+
+def form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
+    """Other rows of the form that a task has: its columns, labels, texts and metrics."""
+    entry = dict(task.entry)
+    options = replace(
+        options,
+        text_columns=tuple(as_list(entry["text_column_name"])),
+        target_column=entry["label_column_name"],
+        labels=tuple(entry["labels"]) if entry.get("labels") else None,
+        optional_columns=OPTIONAL_COLUMNS.get(entry.get("formatter"), ()),
+        **languages_of(task),
+    )
+    return format_form(data_format, options)._replace(entry=entry)
+
+
+def format_source(settings: Mapping, task: Task) -> RowSource:
     """The rows of a run that evaluated, with the same validation rows, held out from training rows if they were.
+
+    Args:
+      task: what the run evaluated. Its columns and labels may be those of the model, which are no settings of the run.
 
     Raises:
       ConfigError: a file or folder that does not exist.
       DataError: a folder without such files.
     """
-    form = format_form(settings["data_format"], format_options(settings))
+    form = form_like(task, settings["data_format"], format_options(settings))
     wishes = Wishes(validation_share=settings.get("validation_split") or None, seed=settings["seed"])
     return _with_validation("the data set", form, wishes)
 

@@ -5,6 +5,7 @@
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +23,17 @@ from t5suite.tasks.targets import with_words_of_ids, words_of_ids
 
 @dataclass(frozen=True)
 class HubRows:
-    """Rows of a hub data set, or of a local folder that `datasets` can read as one."""
+    """Rows of a hub data set, or of a local folder that `datasets` can read as one.
+
+    Attributes:
+      unwrap: a row of the data set -> the row whose columns are used.
+    """
 
     path: str
     name: str | None
     revision: str | None
     columns: Columns
+    unwrap: Callable[[dict], dict] | None = None
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -54,7 +60,11 @@ class HubRows:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
-        plain_rows = (as_decimals(row, narrow) for row in dataset)
+        # Other columns may hold images or sounds, which cannot be decoded without another library.
+        read_part = dataset.select_columns(self.columns.names_read(dataset.column_names))
+        plain_rows = (as_decimals(row, narrow) for row in read_part)
+        if self.unwrap is not None:
+            plain_rows = map(self.unwrap, plain_rows)
         names = class_names(dataset.features.get(self.columns.target))
         if names:
             words = words_of_ids(names, self.columns.labels)

@@ -99,14 +99,15 @@ def _syntax_problem(line: bytes, error: json.JSONDecodeError) -> str:
 def write_jsonl(path, values: Iterable) -> int:
     """Writes one JSON value a line (gzipped if the name ends in `.gz`) and returns their number; rejects NaN.
 
-    The file appears with all lines or not at all (`whole_file`).
+    What JSON does not have (a date) becomes text. The file appears with all lines or not at all (`whole_file`).
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with whole_file(path) as temporary, temporary.open("wb") as plain, _packed(plain, path) as file:
         for value in values:
-            file.write(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
+            line = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+            file.write(line.encode("utf-8") + b"\n")
             count += 1
     return count
 

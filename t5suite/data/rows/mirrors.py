@@ -14,7 +14,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import check_revisions
 from t5suite.base.lookup import path_inside
-from t5suite.data.rows.jsonl import write_jsonl
+from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_hub
 from t5suite.tasks.registry import Task
 
@@ -74,6 +74,6 @@ def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzippe
     if present and not force:
         return MirroredSplit(task, split, present[0], "kept", None, official)
     rows = load_hub(task, role, split, DataOptions(data_revision=revision)).rows
-    count = write_jsonl(path, rows)
+    count = write_jsonl(path, map(without_nan, rows))
     path_of_other_form.unlink(missing_ok=True)  # reading rejects a split that exists in both forms
     return MirroredSplit(task, split, path, "written", count, official)

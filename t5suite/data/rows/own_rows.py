@@ -11,8 +11,8 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from t5suite.base.files import file_sha256
 from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
 from t5suite.tasks.targets import is_id_in_digits, label_of_value
@@ -104,14 +105,24 @@ class Columns:
             return _typed(answer, self.labels)
         return label_of_value(answer, self.labels) if self.labels else answer
 
+    def names_read(self, names: Sequence[str]) -> list[str]:
+        """Those of a table's columns that are read.
+
+        >>> Columns(("pair.first",), "label").names_read(["idx", "image", "pair", "label"])
+        ['idx', 'pair', 'label']
+        """
+        columns = (*self.texts, self.target, *self.optional, "idx", CUT_TOKENS)
+        outermost_names = {_outermost(column, names) for column in columns}
+        return [name for name in names if name in outermost_names]
+
     def missing_text(self, row: dict) -> str | None:
         """The first text column that a row of a file lacks."""
         return next((column for column in self.texts if _outermost(column, row) not in row), None)
 
 
-def _outermost(column: str, row: dict) -> str:
-    """The row's own column that a dotted name begins with: `translation` of `translation.de`."""
-    return column if column in row else column.partition(".")[0]
+def _outermost(column: str, names: Collection[str]) -> str:
+    """The one of a row's own columns that a dotted name begins with: `translation` of `translation.de`."""
+    return column if column in names else column.partition(".")[0]
 
 
 def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
@@ -147,10 +158,11 @@ def places_without_folders(places: Sequence[str]) -> list[str]:
 
 
 def rows_fingerprint(rows: list[dict]) -> str:
-    """A hash of rows that do not come from a file."""
+    """A hash of rows that do not come from a file, the same for rows that were written as JSON lines and read again."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+        text = json.dumps(without_nan(row), sort_keys=True, ensure_ascii=False, default=str)
+        digest.update(text.encode("utf-8", "replace"))
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -338,7 +350,7 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):
         rows = data.to_dict("records")
     elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
-        rows = list(data)
+        rows = list(_undecoded(data))
     else:
         raise DataError(f"{name}: {type(data).__name__} holds no rows; give a DataFrame, a Dataset or a list of dicts")
     for i, row in enumerate(rows):
@@ -348,6 +360,14 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
         raise DataError(f"{name}: no rows")
     narrow = narrow_columns(_column_types(data))
     return [{str(column): _plain(value) for column, value in as_decimals(row, narrow).items()} for row in rows]
+
+
+def _undecoded(data):
+    """The rows; images and sounds of a Dataset stay as they are stored: decoding them may need another library."""
+    for column, feature in (getattr(data, "features", None) or {}).items():
+        if getattr(feature, "decode", False):
+            data = data.cast_column(column, replace(feature, decode=False))
+    return data
 
 
 def _column_types(data) -> dict:
@@ -367,11 +387,17 @@ def _is_of_polars(data) -> bool:
 
 
 def _plain(value):
-    """A value as JSON has it: NumPy scalars as Python numbers; pandas' missing values as None."""
+    """A value as JSON has it, also inside lists and objects: NumPy's scalars as Python's; pandas' missing ones as None.
+
+    >>> _plain({"spans": np.array([1, 2]), "score": np.float32(0.1)})
+    {'spans': [1, 2], 'score': 0.1}
+    """
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = scalar(value)
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return [_plain(item) for item in value]
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     return value

@@ -150,7 +150,9 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
 
     shared_facts = facts(theme="rows", needs=OWN_ROWS)
 
-    labels: str | None = flag(None, "Words of the labels, with commas, by their ids.", "common", formats=TABLES)
+    labels: str | None = flag(
+        None, "Words of the labels, with commas, by their ids.", "common", formats=f"{TABLES} translation alpaca"
+    )
     validation_split: float | None = flag(
         None, "Share held out where there is no validation split. Default: 0.05.", "common", bounds="(0, 1) a share"
     )
