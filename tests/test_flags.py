@@ -17,7 +17,6 @@ import transformers
 import yaml
 from absl.testing import parameterized
 from support import answered_without_torch
-from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from t5suite.testing import cli_output, exits_with, parse_flags, process_as_before, run_cli, tiny_tuner
 
@@ -170,6 +169,7 @@ class SweepWordsTest(parameterized.TestCase):
     """What W&B's own functions make of a sweep's parameters means the same behind every macro."""
 
     def words(self, macro):
+        from wandb.sdk.launch.sweeps.utils import create_sweep_command_args  # slow to import
 
         words = create_sweep_command_args({"args": {name: {"value": value} for name, value in DRAWN.items()}})
         if macro == "args_no_boolean_flags":  # False is lost there

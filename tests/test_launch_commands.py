@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
-from wandb.sdk.launch.sweeps import utils
 
 from t5suite.launch.commands import (
     ARGUMENT_MACROS,
@@ -43,6 +42,7 @@ VARIABLES = {"A_B1": "one two", "OWN_MACRO": "${args_no_hyphens}"}
 
 def agents_words(command, parameters, program, json_file) -> list[str]:
     """What `wandb_agent.Agent._command_run` (0.31.0) does between the two functions of its own that it calls."""
+    from wandb.sdk.launch.sweeps import utils  # slow to import
 
     command = utils.create_sweep_command(list(command) if command is not None else None)
     found = utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in parameters.items()}})

@@ -267,7 +267,7 @@ class EstimateTest(parameterized.TestCase):
             self.assertLess(many["gradients"], one["gradients"])
 
     @parameterized.parameters(*OPTIMIZERS, "lion_32bit", "adagrad")
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_a_rehearsal_that_has_cast_the_model_changes_no_estimate(self, optimizer):
         step = lambda model: model(input_ids=IDS, labels=IDS).loss
         settings = {"optimizer": optimizer, "dtype": torch.bfloat16, "sharding": Sharding("zero3", num_gpus=8)}
@@ -379,6 +379,7 @@ class SummaryTest(parameterized.TestCase):
         self.assertIn("\nmemory of one CPU in a step of 3 x (5 -> 7 tokens), bf16 autocast, adamw\n", shown)
         self.assertRegex(shown, r"(?m)^weights +0\.002 GiB$")
 
+    @pytest.mark.slow
     def test_virtual_tokens_of_a_text_are_counted_without_a_tokenizer(self):
         text = "num_virtual_tokens=3,prompt_tuning_init=text,prompt_tuning_init_text=good"
         table = memory_table(adapter="prompt_tuning", adapter_args=text)

@@ -7,7 +7,6 @@ import warnings
 
 import numpy as np
 import pytest
-import rouge_score.rouge_scorer
 import sacrebleu
 import scipy.stats
 import sklearn.metrics
@@ -252,7 +251,9 @@ class TextMetricsTest(parameterized.TestCase):
 
     @parameterized.parameters("rouge1", "rouge2", "rougeLsum")
     def test_rouge_is_the_mean_of_rouge_scores_f1_with_sentences_on_lines(self, name):
-        scorer = rouge_score.rouge_scorer.RougeScorer([name], use_stemmer=False)
+        from rouge_score import rouge_scorer  # slow to import
+
+        scorer = rouge_scorer.RougeScorer([name], use_stemmer=False)
 
         def one(prediction, reference):
             lines = [text.replace(" . ", " .\n") for text in (reference, prediction)]

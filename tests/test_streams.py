@@ -457,7 +457,7 @@ class SameDataTest(parameterized.TestCase):
         self.assertEqual(rest, self.whole[kind][cut:])
 
     @parameterized.parameters((1, 2, 1, 0), (2, 1, 1, 2), (2, 2, 8, 0))
-    @pytest.mark.quick_cases(1)
+    @pytest.mark.slow
     def test_going_on_with_other_workers_and_ranks(self, ranks_before, workers_before, ranks_after, workers_after):
         source, cut = self.sources["plain"], 23
         _, state = updates(source, cut, ranks_before, workers_before)

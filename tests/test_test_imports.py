@@ -4,7 +4,6 @@ The contract: `t5suite`'s own names, `t5suite.testing`, the modules below, the t
 inner module stands beside that module (CONTRIBUTING.md).
 """
 
-import ast
 import re
 from pathlib import Path
 
@@ -26,6 +25,7 @@ MODULES = {
     for path in (ROOT / "t5suite").rglob("*.py")
 }
 DOTTED_NAME = re.compile(r"\bt5suite(?:\.\w+)+")
+FROM_IMPORT = re.compile(r"^\s*from (t5suite[\w.]*) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 MOST_FILES = 45
 
 
@@ -41,24 +41,10 @@ def module_of(dotted_name: str) -> str | None:
 
 def dotted_names(source: str):
     """Every dotted name of the package in imports, attributes and strings (patches, code of child processes)."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Attribute):
-            yield attribute_name(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from DOTTED_NAME.findall(node.value)
-
-
-def attribute_name(node: ast.expr) -> str:
-    """`a.b.c` of a chain of attributes; empty where it does not begin with a name."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{attribute_name(node.value)}.{node.attr}"
-    return ""
+    yield from DOTTED_NAME.findall(source)
+    for package, names_in_parentheses, names_of_line in FROM_IMPORT.findall(source):
+        for name in re.findall(r"\w+", names_in_parentheses or names_of_line):
+            yield f"{package}.{name}"
 
 
 def inner_modules(source: str) -> set[str]:
