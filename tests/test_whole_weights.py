@@ -342,7 +342,7 @@ class EveryTypeTest(parameterized.TestCase):
                 whole.append((model_type, bool(get_model_conversion_mapping(model, add_legacy=False))))
         print(f"{len(whole)} types load whole, {sum(c for _, c in whole)} of them converted")
         print(f"refused: {refused}\nfail in stock transformers: {stock_fails}")
-        self.assertGreater(len(whole), 38)
+        self.assertGreater(len(whole), 30)
         self.assertLess(len(stock_fails), 8)
         self.assertFalse(
             {name for name, _ in [*refused, *stock_fails]} & {row.model_type for row in MODEL_TYPES.values()}
