@@ -55,9 +55,10 @@ class HubRows:
         split = self._names()[role]
         splits, commit = load_hub_splits(self.path, self.name, self.revision)
         dataset = splits[split]
-        for column in self.columns.texts:
-            if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
-                raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
+        missing_column = self.columns.missing_text(dataset.column_names)
+        if missing_column is not None:
+            likely = suggestion(missing_column, dataset.column_names)
+            raise DataError(f"{self.path}: no column {missing_column!r}; {likely}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
         # Other columns may hold images or sounds, which cannot be decoded without another library.
@@ -94,7 +95,7 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
         if online:
             raise ConfigError(message) from None
         raise absent(f"{message}; there is no network, and no copy in the local cache: give a local folder") from None
-    if not any(name in splits for names in SPLIT_NAMES.values() for name in names):
+    if set().union(*SPLIT_NAMES.values()).isdisjoint(splits):
         raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(splits)}")
     return splits, commit
 

@@ -87,7 +87,7 @@ class Columns:
         names = [_outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         if CUT_TOKENS in row:  # `t5suite predict --include_inputs` wrote it: a mark stands where the text was cut
-            shaped = {name: without_cut(cell) if isinstance(cell, str) else cell for name, cell in shaped.items()}
+            shaped |= {name: without_cut(cell) for name, cell in shaped.items() if isinstance(cell, str)}
         shaped |= {name: row.get(name) for name in self.optional}
         target_column = _outermost(self.target, row)
         shaped.setdefault(target_column, row.get(target_column))
@@ -115,9 +115,9 @@ class Columns:
         outermost_names = {_outermost(column, names) for column in columns}
         return [name for name in names if name in outermost_names]
 
-    def missing_text(self, row: dict) -> str | None:
-        """The first text column that a row of a file lacks."""
-        return next((column for column in self.texts if _outermost(column, row) not in row), None)
+    def missing_text(self, names: Collection[str]) -> str | None:
+        """The first text column that a row, or the columns of a table, lack."""
+        return next((column for column in self.texts if _outermost(column, names) not in names), None)
 
 
 def _outermost(column: str, names: Collection[str]) -> str:
