@@ -254,7 +254,8 @@ def _label_names(split, column: str) -> list[str]:
 
 def _feature(split, column: str):
     """What a `datasets.Dataset` says of a column; None for other rows and columns."""
-    return (getattr(split, "features", None) or {}).get(column)
+    features = getattr(split, "features", None)
+    return features.get(column) if isinstance(features, Mapping) else None  # a table may have a column `features`
 
 
 def _flags_of_named_data(name: str, flags: Mapping[str, Any]) -> dict[str, str]:

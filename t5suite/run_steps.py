@@ -13,6 +13,7 @@ by `trackers_of` and `train`, too.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from t5suite.base.libraries import Libraries, require_proved
@@ -161,11 +162,17 @@ def trackers_of(run: Run, args, settings: dict) -> Trackers:
 
 
 class StartRecord(Callback):
-    """Writes to the manifest where the run begins, and after how many steps it ends; sweeps read that."""
+    """Writes to the manifest where the run begins, and after how many steps it ends; sweeps read that.
 
-    def __init__(self, run: Run, start: Start):
+    Args:
+      resume: `--resume`.
+    """
+
+    def __init__(self, run: Run, start: Start, resume: str):
         self.run = run
         self.start = start
+        # Whether the run goes on from a checkpoint of its own that the command names.
+        self.is_named = start.of_this_run and Path(resume).name == start.checkpoint.name
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Writes the number of steps, which the trainer knows by now, and a restart; sets later checkpoints aside."""
@@ -173,9 +180,11 @@ class StartRecord(Callback):
         left = []
         if start.of_this_run and self.run.is_main:
             left = leave_later_ones(self.run.directory, start.step)
-        if start.restart or left:
+        if start.restart or left or self.is_named:
             step = checkpoint_step(start.checkpoint)
             restart = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": step}
+            if self.is_named:
+                restart["named"] = True
             self.run.update(restarts=[*self.run.manifest.get("restarts", []), restart])
         self.run.update(total_steps=state.max_steps)
 
@@ -201,7 +210,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         trainer.ranks.together(check_best_is_there, start.checkpoint)
     if check_start is not None:
         check_start(start)
-    trainer.add_callback(StartRecord(run, start))
+    trainer.add_callback(StartRecord(run, start, resume))
     if start.checkpoint is not None:
         logger.info("resuming from %s", start.checkpoint)
     output = trainer.train(start=start)

@@ -130,6 +130,11 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         self.assertEqual(config["zero_optimization"]["offload_optimizer"], {"device": "cpu"})
         self.assertIs(deepspeed_of("zero2")["zero_optimization"]["overlap_comm"], True)
 
+    def test_a_key_s_former_name_in_published_files_is_named(self):
+        with self.assertLogs("t5suite", "WARNING") as logged:
+            deepspeed_of("zero2", "--deepspeed_overrides", "aio.thread_count=1")
+        self.assertIn("it is intra_op_parallelism there", logged.output[0])
+
     @parameterized.parameters(
         ("zero4", None, ["--deepspeed zero4", "zero2"]),
         ("zero2", "zero_optimization.overlap_com=true", ["--deepspeed_overrides", "overlap_com", "overlap_comm"]),

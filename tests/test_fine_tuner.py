@@ -285,6 +285,11 @@ class DataTest(EqualFiles):
         for name, reason in (("data_dir", "rows come from the files"), ("data_revision", "do not come from the hub")):
             self.assertRegex("\n".join(logs.output), f"--{name} has no effect: .*{reason}")
 
+    def test_a_column_of_a_table_may_be_called_features(self):
+        frame = pd.DataFrame({"features": ["a", "b"], "mark": ["x", "y"]})
+        rows = load_own_rows(frame, text_column="features", target_column="mark", no_eval=True).rows
+        self.assertEqual([row["features"] for row in rows], ["a", "b"])
+
     def test_cells_without_a_value_are_none_and_what_holds_no_rows_is_named(self):
         columns = {"text_column": "text", "target_column": "n", "no_eval": True}
         frame = pd.DataFrame({"text": ["a", "b"], "n": [1.5, float("nan")]})

@@ -66,10 +66,13 @@ class AddedTokensTest(parameterized.TestCase):
         trained_row = torch.arange(32.0)
         with torch.no_grad():
             tuner.model.shared.weight[pieces] = trained_row
-        _, model = loaded(tuner.save(folder()), tokenizer=saved(None), add_tokens="<turn>,<speaker>")
-        rows = model.shared.weight
-        self.assertTrue(torch.equal(rows[pieces], trained_row))
-        torch.testing.assert_close(rows[pieces + 1], rows[: pieces + 1].mean(0), rtol=0, atol=1e-6)
+        place = tuner.save(folder())
+        words = {"tokenizer": saved(None), "add_tokens": "<turn>,<speaker>"}
+        weights = {"config_overrides": SMALL, "init_checkpoint": f"{place}/model.safetensors"}
+        for _, model in (loaded(place, **words), loaded("mini", **words, **weights)):
+            rows = model.shared.weight
+            self.assertTrue(torch.equal(rows[pieces], trained_row))
+            torch.testing.assert_close(rows[pieces + 1], rows[: pieces + 1].mean(0), rtol=0, atol=1e-6)
 
     def test_a_tokenizer_in_memory_stays_as_it_was(self):
         tokenizer = tiny_tokenizer()

@@ -729,7 +729,7 @@ class StartTest(parameterized.TestCase):
         for left in (["left-checkpoint-400"], ["left-checkpoint-400", "left-checkpoint-400-2"]):
             start = chosen(settings)
             self.assertEqual(start.checkpoint, older)
-            StartRecord(record, start).on_train_begin(None, SimpleNamespace(max_steps=500), None)
+            StartRecord(record, start, str(older)).on_train_begin(None, SimpleNamespace(max_steps=500), None)
             names = sorted(path.name for path in run.iterdir())
             self.assertEqual(names, ["checkpoint-300", *left, "manifest.json"])
             later = self.files_of(run, 400, settings=settings)
@@ -741,6 +741,19 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(chosen(settings, reset="data").checkpoint, older)
         shutil.rmtree(older)
         self.assertEqual(chosen(settings).checkpoint, later, "rotation has deleted the one that the command names")
+
+    def test_a_checkpoint_that_is_named_is_begun_from_once_also_where_it_is_the_newest(self):
+        run = folder() / "run"
+        newest = self.files_of(run, 300)
+        for resume, goes_on_from in (("auto", newest), (str(newest), run / "checkpoint-400")):
+            record = Run(run, {"run_id": "a"})
+            start = choose_start(run, resume, None, run_id="a", fingerprint="changed")
+            StartRecord(record, start, resume).on_train_begin(None, SimpleNamespace(max_steps=500), None)
+            self.files_of(run, 400, settings="changed")
+            restarts = record.manifest["restarts"]
+            start = choose_start(run, str(newest), None, run_id="a", fingerprint="changed", restarts=restarts)
+            self.assertEqual(start.checkpoint, goes_on_from)
+            shutil.rmtree(run / "checkpoint-400")
 
     def test_a_reset_is_done_again_by_a_command_with_other_settings_and_where_nothing_of_the_kind_was_saved(self):
         run, elsewhere = folder() / "run", folder() / "checkpoint-9"

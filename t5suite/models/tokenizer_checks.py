@@ -46,8 +46,10 @@ def describe_tokenizer(tokenizer) -> dict:
 
 
 def stored_description(folder) -> dict | None:
-    """What a folder says of the tokenizer of its model; None if nothing does."""
+    """What a folder, or that of a file of weights, says of the tokenizer of its model; None if nothing does."""
     folder = Path(folder)
+    if folder.is_file():
+        folder = folder.parent
     paths = [folder / name for name in RECORDS]
     if folder.name.startswith("checkpoint-"):
         paths.append(folder.parent / RECORDS[-1])

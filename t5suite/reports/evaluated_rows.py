@@ -9,6 +9,8 @@ A relative path is tried in `--data_dir`, from the working directory, and from w
 of the run if their fingerprint is; the hub's is not compared, because it also depends on how a data set was loaded.
 """
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +109,8 @@ def read_rows_again(
     for settings in places:
         try:
             settings_of_rows = {**settings, **lang_columns_of(manifest), "data_revision": data_revisions(manifest)}
-            loaded, places_of_rows = load_evaluated_rows(scored, settings_of_rows)
+            with without_advice():
+                loaded, places_of_rows = load_evaluated_rows(scored, settings_of_rows)
             rows = drawn_rows(scored, loaded, places_of_rows, settings)
         except (UserError, OSError, ImportError) as error:
             errors.append(str(error)[:LONGEST_ERROR])
@@ -119,6 +122,18 @@ def read_rows_again(
     if changed:
         return changed[0]
     return RowsAgain(None, error=errors[0])
+
+
+@contextlib.contextmanager
+def without_advice() -> Iterator[None]:
+    """Keeps warnings about rows and folders back: they are for a training, and the run has said them."""
+    rows_logger = logging.getLogger("t5suite.data.rows")
+    level = rows_logger.level
+    rows_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        rows_logger.setLevel(level)
 
 
 def settings_by_place(manifest: dict, data_dir: str | None = None) -> Iterator[dict]:

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from t5suite.base.terminal import Terminal
-from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, format_by_name
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.task_card import read_task_card
@@ -63,7 +63,7 @@ def flags_of_file(file: str, settings: dict) -> list[str]:
     """
     flags = []
     data_format = settings.get("data_format") or format_by_name(file)
-    format_of_name = FORMATS_BY_SUFFIX.get(Path(without_compression(file)).suffix)
+    format_of_name = FORMATS_BY_SUFFIX.get(unpacked_suffix(file))
     if data_format != format_of_name:
         flags += ["--input_type", data_format]
     if settings.get("delimiter") is not None:

@@ -16,7 +16,7 @@ from t5suite.base.lookup import check_name
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
 from t5suite.tasks.cells import as_list
-from t5suite.tasks.entry_checks import Refused, check_entry
+from t5suite.tasks.entry_checks import Refused, check_entry, check_training_split
 
 
 def load_registry(task_file: str | None = None) -> dict:
@@ -56,6 +56,7 @@ def _checked_or_refused(benchmark: str, name: str, entry, place: str):
         if name in DATASET_VALS.get(benchmark, {}):
             raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
         check_entry(f"{place}: {benchmark}/{name}", entry)
+        check_training_split(f"{place}: {benchmark}/{name}", entry)
         if entry.get("rows_of") is not None:
             check_name(entry["rows_of"], "task", f"{place}: {benchmark}/{name}: rows_of")
         for role, names in (entry.get("splits") or {}).items():

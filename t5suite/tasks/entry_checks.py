@@ -231,16 +231,26 @@ def _check_splits(name: str, entry: dict) -> None:
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
         if not _is_text_or_texts(names):
             raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
-    training_splits = as_list(splits.get("train") or [])
-    if len(training_splits) > 1:
+
+
+def check_training_split(name: str, entry: dict) -> None:
+    """Refuses several training splits in a task file; a model's own task may have them, for it is not trained again.
+
+    Raises:
+      ConfigError: names the splits.
+    """
+    splits = as_list((entry.get("splits") or {}).get("train") or [])
+    if len(splits) > 1:
         raise ConfigError(
-            f"{name}: splits: train must be one split, not {', '.join(training_splits)}: a run is trained on one; make "
-            "a task of each, and train on several tasks, or join the rows in one file"
+            f"{name}: splits: train must be one split, not {', '.join(splits)}: a run is trained on one; make a task "
+            "of each, and train on several tasks, or join the rows in one file"
         )
 
 
 def _check_row_counts(name: str, entry: dict) -> None:
     for split, count in (entry.get("num_examples") or {}).items():
+        if count is None:
+            continue
         if type(count) is not int or count < 0:
             raise ConfigError(
                 f"{name}: num_examples: {split} must be a whole number of rows, such as 5000, not {count!r:.60}"

@@ -186,10 +186,12 @@ def check_positions(model, data: Data, generation_max_length: int | None = None)
     if shortest:
         check_resumes(model.config, min(shortest))
     family = recognize_family(model)
-    sets = [(features, 0) for features in data.features]
+    sets = [(features, 0, 0) for features in data.features]
     eval_sets = [*data.scored, *data.selecting]
-    sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in eval_sets]
-    for features, max_target_tokens in sets:
+    for eval_set in eval_sets:
+        writes = eval_set.method == "generate" and not generation_max_length
+        sets.append((eval_set.features, eval_set.max_target_tokens, eval_set.max_target_tokens if writes else 0))
+    for features, max_target_tokens, max_written_tokens in sets:
         if not len(features):
             continue
         lengths = features.input_ids.lengths
@@ -197,7 +199,7 @@ def check_positions(model, data: Data, generation_max_length: int | None = None)
             lengths = lengths + np.maximum(features.labels.lengths, max_target_tokens)
         check_length(model.config, int(lengths.max()), "--max_source_length")
         if family.has_decoder_inputs:
-            longest_target = max(int(features.labels.lengths.max()), max_target_tokens)
+            longest_target = max(int(features.labels.lengths.max()), max_written_tokens)
             check_length(model.config, longest_target, "--max_target_length", "decoder")
     writes = any(eval_set.method == "generate" for eval_set in eval_sets)
     if generation_max_length and writes and family.has_decoder_inputs:

@@ -164,13 +164,15 @@ def note_random_weights(model_args) -> None:
 
 
 def trained_as(model_args, folder):
-    """The model flags for the model in `folder`, whatever weights, configuration and tokenizer the run began with."""
+    """The model flags for the model in `folder`, whatever weights, configuration and tokenizer the run began with.
+
+    Where a folder has no tokenizer's files, as Hugging Face's trainer may leave it, the one that the flags name stays.
+    """
+    if any(Path(folder).glob("*tokenizer*")) or any(Path(folder).glob("*.model")):
+        model_args = replace(model_args, tokenizer_name=None, add_tokens=None, num_sentinels=None)
     return replace(
         model_args,
         model_name_or_path=str(folder),
-        tokenizer_name=None,
-        add_tokens=None,
-        num_sentinels=None,
         allow_missing_keys=False,
         config_name=None,
         from_scratch=False,

@@ -146,9 +146,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 
 def _packed(file, path: Path):
-    if not path.name.endswith(".gz"):
+    if path.suffix.lower() != ".gz":
         return contextlib.nullcontext(file)
-    return gzip.GzipFile(path.name.removesuffix(".gz"), "wb", fileobj=file, mtime=0)
+    return gzip.GzipFile(path.stem, "wb", fileobj=file, mtime=0)
 
 
 def _name(types) -> str:

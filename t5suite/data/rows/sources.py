@@ -147,7 +147,10 @@ def load_file(task: Task, role: str, split: str, options: DataOptions) -> Loaded
 
 def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of the user's own rows (`t5suite.data.rows.own_rows`)."""
-    rows = options.own_sources[task.name].read(role, options.tokenizer)
+    source = options.own_sources[task.name]
+    if role not in source.roles:
+        raise MissingSplit(f"{task.benchmark}/{task.name} has no {role} rows; it has {', '.join(source.roles)}")
+    rows = source.read(role, options.tokenizer)
     return _loaded(task, role, rows)._replace(places=places_without_folders(rows.places))
 
 

@@ -230,13 +230,13 @@ def choose_start(
 
 def _has_begun_from(resume: str, output_dir, parts_to_reset: frozenset[str], restarts: Iterable[dict]) -> bool:
     """Whether the run has begun before from the checkpoint of its own that `--resume` names, with the same reset."""
-    path = Path(resume).resolve()
-    if resume in ("auto", "none") or not _is_in(path, output_dir):
+    if resume in ("auto", "none") or not _is_in(Path(resume), output_dir):
         return False
-    return any(
-        Path(restart.get("from", "")).resolve() == path and parts_to_reset == frozenset(restart.get("reset", ()))
-        for restart in restarts
-    )
+    for restart in restarts:
+        is_of_this_name = restart.get("named") and Path(restart["from"]).name == Path(resume).name
+        if is_of_this_name and parts_to_reset == frozenset(restart["reset"]):
+            return True
+    return False
 
 
 def _newest_with_settings(output_dir, resume: str, run_id: str | None, fingerprint: str | None) -> Path | None:

@@ -43,7 +43,8 @@ TOP_KEYS = frozenset(
     hybrid_engine zenflow nebula graph_harvesting""".split()
 )
 
-
+# What `intra_op_parallelism` was called in older versions, and is still in published files.
+OLD_AIO_KEY = "thread_count"
 # Keys of a file -> the flags that set the same thing.
 FLAG_BY_KEY = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
@@ -182,7 +183,9 @@ def check_keys(config: Mapping, source: str) -> None:
     for section, model in sections.items():
         _check_section(config, section, model, source)
     for key in _section_of(config, "aio", source):
-        if key not in AIO_DEFAULT_DICT:
+        if key == OLD_AIO_KEY:
+            logger.warning("%s: aio.%s has no effect in this DeepSpeed: it is intra_op_parallelism there", source, key)
+        elif key not in AIO_DEFAULT_DICT:
             raise _unknown_key("aio", key, AIO_DEFAULT_DICT, source)
 
 
