@@ -49,6 +49,7 @@ from t5suite.reports import finishing as reports
 from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
+from t5suite.reports.units import metric_text
 from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
@@ -602,13 +603,13 @@ def _rows_or_texts(inputs) -> list:
 
 
 def _shown_scores(metrics: dict) -> str:
-    """Points with two digits; a score that is not defined is NaN in memory, and None as `results.json` has it.
+    """Scores as in tables; one that is not defined is NaN in memory, and None as `results.json` has it.
 
     >>> _shown_scores({"pearson": None, "spearman": 81.5, "notes": ["all answers are equal"]})
     'pearson undefined, spearman 81.50'
     """
     texts = []
-    for name, points in metrics.items():
+    for name, value in metrics.items():
         if name != "notes":
-            texts.append(f"{name} undefined" if points is None else f"{name} {points:.2f}")
+            texts.append(f"{name} {metric_text(value, name, 'undefined')}")
     return ", ".join(texts)

@@ -17,11 +17,12 @@ from t5suite.base.terminal import Terminal
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.answers import example_verdict
 from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
-from t5suite.reports.formatting import NOTHING, points, short_names, shortened
+from t5suite.reports.formatting import NOTHING, short_names, shortened
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_console, new_table
+from t5suite.reports.units import metric_text
 from t5suite.runs.settings import changed_between
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
@@ -375,18 +376,28 @@ def in_one_line(text: str) -> str:
 
 def score_cells(entry: dict) -> list[str]:
     """A score's row of the table."""
+    metric = entry["metric"]
     difference, interval, bootstrap_p = [NOTHING] * 3
     bootstrap = entry["bootstrap"]
     if bootstrap:
-        difference = f"{bootstrap['difference']:+.2f}"
-        interval = f"{bootstrap['low']:+.2f} to {bootstrap['high']:+.2f}"
+        low, high, difference = (
+            metric_text(bootstrap[name], metric, sign="+") for name in ("low", "high", "difference")
+        )
+        interval = f"{low} to {high}"
         bootstrap_p = bootstrap_p_text(bootstrap["p"], bootstrap["smallest_p"])
     mcnemar_p = NOTHING
     test = entry["mcnemar"]
     if test:
         mcnemar_p = f"{p_text(test['p'])} ({test['only_a']}/{test['only_b']})"
-    numbers = [points(entry["a"]), points(entry["b"]), difference, interval, bootstrap_p, mcnemar_p]
-    return [entry["task"], entry["metric"], *numbers, str(entry["rows"])]
+    numbers = [
+        metric_text(entry["a"], metric),
+        metric_text(entry["b"], metric),
+        difference,
+        interval,
+        bootstrap_p,
+        mcnemar_p,
+    ]
+    return [entry["task"], metric, *numbers, str(entry["rows"])]
 
 
 def p_text(p: float) -> str:

@@ -21,6 +21,7 @@ from t5suite.reports.finished_runs import (
 )
 from t5suite.reports.formatting import average_title, choice_line, explained, points
 from t5suite.reports.next_commands import print_next_commands
+from t5suite.reports.units import metric_text
 from t5suite.runs.directory import read_results
 
 logger = logging.getLogger(__name__)
@@ -256,7 +257,7 @@ def print_finished(run, is_main: bool = True) -> dict:
 
 
 def _metrics_text(metrics: dict) -> str:
-    return "  ".join(f"{name} {points(value, 'nan')}" for name, value in metrics.items())
+    return "  ".join(f"{name} {metric_text(value, name, 'nan')}" for name, value in metrics.items())
 
 
 def _rate_text(rate: float | None) -> str:
@@ -293,6 +294,6 @@ def _print_groups(console: Terminal, name: str, tables: dict) -> None:
         metrics = [metric for metric in first_row if metric != "n"]
         table = new_table(f"{name} by {column}", (column, "n", *metrics), right=("n", *metrics))
         for group, row in scores.items():
-            cells = [points(row[metric], "nan") for metric in metrics]
+            cells = [metric_text(row[metric], metric, "nan") for metric in metrics]
             table.add_row(group, str(row["n"]), *cells)
         console.print(table)

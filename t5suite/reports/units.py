@@ -4,6 +4,7 @@
 ('points', 'nats a target token', 'as its metric returns it')
 """
 
+from t5suite.reports.formatting import NOTHING, points, significant
 from t5suite.tasks.entry_metrics import RATES
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
@@ -47,3 +48,20 @@ def other_units(metrics) -> str:
         if unit != POINTS:
             texts.append(f"{metric}: {unit}")
     return "; ".join(texts)
+
+
+def metric_text(value: float | None, metric: str, unknown: str = NOTHING, sign: str = "") -> str:
+    """A value in a table of text: two decimals, or four digits where values may be of any size.
+
+    >>> metric_text(71.476, "accuracy"), metric_text(-0.00345, "neg_mean_absolute_error")
+    ('71.48', '-0.00345')
+    >>> metric_text(0.5, "accuracy", sign="+"), metric_text(0.00012, "word_share", sign="+")
+    ('+0.50', '+0.00012')
+    """
+    if metric_unit(metric) in (TARGETS_UNIT, AS_RETURNED):
+        text = significant(value)
+    else:
+        text = points(value)
+    if text == NOTHING:
+        return unknown
+    return text if text.startswith("-") else sign + text
