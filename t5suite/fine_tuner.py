@@ -40,7 +40,7 @@ from t5suite.models.adapter_files import check_takes_model, save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.freezing import freeze
-from t5suite.models.generation_settings import save_model
+from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -312,7 +312,7 @@ class FineTuner:
             if is_adapted(self.model):
                 save_adapter(self.model, folder, run_folder=folder)
             else:
-                save_model(self.model, folder)
+                save_with_generation_settings(self.model, folder)
             self.tokenizer.save_pretrained(folder)
         card = self._known_card()
         if card is not None:

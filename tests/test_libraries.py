@@ -20,6 +20,7 @@ from unittest import mock
 import datasets
 import pytest
 import torch
+import transformers
 from absl.testing import parameterized
 from transformers.models.t5 import modeling_t5
 
@@ -337,6 +338,10 @@ class ProbeTest(parameterized.TestCase):
         state = {"last_epoch": 1, "last_lr": [0.5], "_step_count": 2}
         with mock.patch.object(torch.optim.lr_scheduler.LambdaLR, "state_dict", lambda scheduler: state):
             self.assertIn("torch", unproved(["training_loop"])["training_loop"])
+
+    def test_what_a_schedule_that_watches_evaluations_has_seen(self):
+        with mock.patch.object(transformers.optimization.GreedyLR, "state_dict", lambda scheduler: {"_last_lr": [1.0]}):
+            self.assertIn("transformers", unproved(["training_loop"])["training_loop"])
 
     def test_tensors_without_values(self):
         with mock.patch.object(rehearsal, "FakeTensorMode", lambda needed: None):

@@ -160,8 +160,8 @@ ENTRIES = {
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
         "t5suite.base.library_probes:probe_schedulers",
-        "_tr_loss _last_lr _initial_global_step _loss_shifts_labels _created_lr_scheduler _globalstep_last_logged "
-        "_total_loss_scalar",
+        "_tr_loss _last_lr _streaming_avg _initial_global_step _loss_shifts_labels _created_lr_scheduler "
+        "_globalstep_last_logged _total_loss_scalar",
     ),
     "row_fingerprints": Entry(
         "the fingerprints of rows (datasets)",

@@ -8,8 +8,9 @@ functions stands beside the code that calls them (`optim.adamw_rms`); `library_e
 
 
 def probe_schedulers() -> str | None:
-    """The counters of torch's schedulers, which a restart with another schedule sets."""
+    """The counters of torch's schedulers, which a restart with another schedule sets, and what watchers have seen."""
     import torch
+    import transformers
 
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -20,6 +21,15 @@ def probe_schedulers() -> str | None:
     expected = {"last_epoch": 1, "_last_lr": [0.5], "_step_count": 2}
     if {name: state.get(name) for name in expected} != expected:
         return f"torch {torch.__version__}: a scheduler's state is {state}, without {expected}"
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    missing_names = {"last_epoch", "best", "num_bad_epochs", "cooldown_counter", "_last_lr"} - vars(plateau).keys()
+    if missing_names:
+        return f"torch {torch.__version__}: ReduceLROnPlateau has no {', '.join(sorted(missing_names))}"
+    greedy_state = transformers.optimization.GreedyLR(optimizer, smooth=True).state_dict()
+    seen_by_greedy = {"last_epoch", "best", "num_bad_epochs", "num_good_epochs", "_last_lr", "_streaming_avg"}
+    missing_names = seen_by_greedy - greedy_state.keys()
+    if missing_names:
+        return f"transformers {transformers.__version__}: GreedyLR has no {', '.join(sorted(missing_names))}"
     return None
 
 

@@ -27,7 +27,7 @@ from t5suite.export.tensor_origins import TensorOrigin, fill_tensors, tensor_ori
 from t5suite.export.terms import ModelTerms, write_terms
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import load_config
-from t5suite.models.generation_settings import save_model, set_generation_tokens
+from t5suite.models.generation_settings import save_with_generation_settings, set_generation_tokens
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.t5.output_layer import random_model
@@ -79,7 +79,7 @@ def adapt_model(flags) -> dict:
         del decoder_model
         set_generation_tokens(adapted)
         cast(adapted, stored_dtype(decoder.config))
-        save_model(adapted, folder)
+        save_with_generation_settings(adapted, folder)
         follow_umask(folder.glob("*.safetensors"))
         decoder.tokenizer.save_pretrained(folder)
         record = {**adaptation_record(decoder, adapted, origins), "source": flags.model_name_or_path}

@@ -23,7 +23,7 @@ from t5suite.export.onnx_checks import check_onnx, compare_onnx
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import ExportSource, load_source
-from t5suite.models.generation_settings import save_generation_settings, save_model
+from t5suite.models.generation_settings import save_generation_settings, save_with_generation_settings
 from t5suite.models.loading import describe_model
 from t5suite.models.matrix import why_lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -73,7 +73,7 @@ def write_plain(source: ExportSource, folder, flags) -> dict:
         `--check`, is not stored bit for bit.
     """
     cast(source.model, getattr(torch, flags.dtype) if flags.dtype else source.dtype)
-    save_model(source.model, folder)
+    save_with_generation_settings(source.model, folder)
     follow_umask(Path(folder).glob("*.safetensors"))
     save_other_files(source, folder)
     card = {"dtype": str(source.model.dtype).removeprefix("torch.")}

@@ -44,7 +44,7 @@ from t5suite.export.trim_vocabularies import (
 )
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
 from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted_targets
-from t5suite.models.generation_settings import save_model
+from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.tasks.task_card import TASK_CARD, TaskCard, read_task_card
@@ -264,7 +264,7 @@ def _write_model(source: ExportSource, plan: TrimPlan, folder: Path) -> None:
     """Writes the weights and the tokenizer's files; the source's model is trimmed in place."""
     trim_weights(source.model, plan.selection.ids)
     cast(source.model, source.dtype)
-    save_model(source.model, folder)
+    save_with_generation_settings(source.model, folder)
     follow_umask(folder.glob("*.safetensors"))
     save_other_files(source, folder)
     settings = trimmed_settings(plan.vocabulary, plan.selection.ids)

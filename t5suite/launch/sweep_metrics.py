@@ -135,7 +135,7 @@ def _similar_metrics(name: str, names: list[str]) -> str:
 
 
 def _check_goal(sweep: SweepFile, name: str) -> Iterator[Problem]:
-    """Whether the search goes where the metric is better; of a metric of one's own, whether the file says where."""
+    """Whether the search goes where the metric is better; of a metric of your own, whether the file names the goal."""
     metric = sweep.table("metric")
     if not _is_of_suite(name):
         if "goal" not in metric:

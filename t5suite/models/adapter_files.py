@@ -23,7 +23,7 @@ from t5suite.base.model_files import table_or_empty
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapter_kinds import adapter_kind, peft_library
 from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, is_adapted, weights_fingerprint
-from t5suite.models.generation_settings import save_model
+from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
@@ -218,7 +218,7 @@ def _save_base(model, folder) -> Path:
     parameters = model.t5suite_base.parameters
     tied = getattr(plain_model, "all_tied_weights_keys", None) or {}
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
-    save_model(plain_model, unfinished, state_dict=weights)
+    save_with_generation_settings(plain_model, unfinished, state_dict=weights)
     os.replace(unfinished, place)
     logger.info("the base model cannot be loaded by name: it is saved in %s", place)
     return place.absolute()

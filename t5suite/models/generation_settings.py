@@ -93,7 +93,7 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
     return names
 
 
-def save_model(model, folder, **settings) -> None:
+def save_with_generation_settings(model, folder, **settings) -> None:
     """`model.save_pretrained(folder, **settings)`, with the settings of generation as they stand.
 
     transformers 5.24 refuses to save some of them once another has changed, such as a temperature without `do_sample`;

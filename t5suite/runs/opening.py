@@ -225,7 +225,7 @@ def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:
 
 
 def _check_steps_grow(max_steps: object, total_steps: object) -> None:
-    """Refuses fewer updates than those of the run, whose length may have been given in epochs.
+    """Refuses fewer updates than those of the run, whose length may be counted in epochs.
 
     Args:
       total_steps: updates of the run, as its manifest says; None: not known.

@@ -186,24 +186,34 @@ def check_positions(model, data: Data, generation_max_length: int | None = None)
     if shortest:
         check_resumes(model.config, min(shortest))
     family = recognize_family(model)
-    sets = [(features, 0, 0) for features in data.features]
+    for features in data.features:
+        _check_lengths(model.config, family, features)
     eval_sets = [*data.scored, *data.selecting]
     for eval_set in eval_sets:
-        writes = eval_set.method == "generate" and not generation_max_length
-        sets.append((eval_set.features, eval_set.max_target_tokens, eval_set.max_target_tokens if writes else 0))
-    for features, max_target_tokens, max_written_tokens in sets:
-        if not len(features):
-            continue
-        lengths = features.input_ids.lengths
-        if family.answers_in_prompt_row:
-            lengths = lengths + np.maximum(features.labels.lengths, max_target_tokens)
-        check_length(model.config, int(lengths.max()), "--max_source_length")
-        if family.has_decoder_inputs:
-            longest_target = max(int(features.labels.lengths.max()), max_written_tokens)
-            check_length(model.config, longest_target, "--max_target_length", "decoder")
+        writes_as_tasks_need = eval_set.method == "generate" and not generation_max_length
+        max_written_tokens = eval_set.max_target_tokens if writes_as_tasks_need else 0
+        _check_lengths(model.config, family, eval_set.features, eval_set.max_target_tokens, max_written_tokens)
     writes = any(eval_set.method == "generate" for eval_set in eval_sets)
     if generation_max_length and writes and family.has_decoder_inputs:
         check_length(model.config, generation_max_length, "--generation_max_length", "decoder")
+
+
+def _check_lengths(config, family, features, max_target_tokens: int = 0, max_written_tokens: int = 0) -> None:
+    """Refuses a set of examples of which one is longer than the model has positions for.
+
+    Args:
+      max_target_tokens: of the set's answers, which a decoder-only model has in the row of the prompt.
+      max_written_tokens: those of answers that a decoder writes.
+    """
+    if not len(features):
+        return
+    lengths = features.input_ids.lengths
+    if family.answers_in_prompt_row:
+        lengths = lengths + np.maximum(features.labels.lengths, max_target_tokens)
+    check_length(config, int(lengths.max()), "--max_source_length")
+    if family.has_decoder_inputs:
+        longest_target = max(int(features.labels.lengths.max()), max_written_tokens)
+        check_length(config, longest_target, "--max_target_length", "decoder")
 
 
 def example_namer(names: list[str], features: list[TokenArrays]) -> Callable[[int], str]:

@@ -200,7 +200,7 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 
-def forget_best(lr_scheduler) -> None:
+def forget_scores(lr_scheduler) -> None:
     """Has a schedule that watches evaluations compare with no value before the next one; others compare none."""
     if isinstance(lr_scheduler, PlateauLR):
         lr_scheduler.forget_best()

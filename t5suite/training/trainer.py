@@ -67,7 +67,7 @@ from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_scheduler,
     check_parallelism,
-    forget_best,
+    forget_scores,
     optimizer_defaults,
     sets_its_own_rates,
     warn_of_endless_warmup,
@@ -713,7 +713,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _drop_best(self, progress: dict | None) -> None:
         """Drops the best scores so far, which those from here on cannot be compared with; not a hook."""
         drop_best(self.state)
-        forget_best(self.lr_scheduler)
+        forget_scores(self.lr_scheduler)
         if progress is not None:
             progress["callbacks"].pop(BestPerTaskCallback.__name__, None)
 

@@ -37,7 +37,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder, write_json
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
-from t5suite.models.generation_settings import save_model
+from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint, commit_weights
 from t5suite.training.checkpoints.folders import rotate
@@ -137,7 +137,7 @@ class Checkpoints:
                 # Gathered from shards, tied weights no longer share memory: each would be saved under every name.
                 tied = getattr(model, "all_tied_weights_keys", None) or {}
                 state_dict = {name: tensor for name, tensor in state_dict.items() if tied.get(name) not in state_dict}
-            save_model(model, folder, state_dict=state_dict)
+            save_with_generation_settings(model, folder, state_dict=state_dict)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         if self.task_card is not None:
