@@ -7,7 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 import yaml
 from absl.testing import parameterized
 
@@ -475,7 +474,6 @@ class PlansTest(FilesTest):
 
 
 class LintTest(FilesTest):
-    @pytest.mark.slow
     def test_lint_prints_all_findings_of_all_files(self):
         good, bad = self.write(GOOD), self.write(GOOD.replace("1.0e-5", "1e-5").replace("eval/acc", "acc"), "bad.yaml")
         broken = self.write("a: [\n", "broken.yaml")

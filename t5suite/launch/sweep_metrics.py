@@ -13,6 +13,7 @@ from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.launch.schema_problems import Problem
 from t5suite.launch.sweep_files import SweepFile, parameters_of
 from t5suite.launch.sweep_scripts import Script
+from t5suite.tasks.metric_names import SUITE_NAMES
 
 PRE_TRAINING_METRICS = ("eval/nll", "eval/perplexity", "eval/accuracy", "eval/nll_text")
 # Logged for every task, beside its own metrics.
@@ -161,7 +162,5 @@ def _is_of_suite(metric: str) -> bool:
     >>> _is_of_suite("eval/rte/accuracy"), _is_of_suite("eval/wer")
     (True, False)
     """
-    from t5suite.tasks.evaluate_metrics import RESERVED
-
     ending = metric.rpartition("/")[2]
-    return ending in RESERVED or ending in LESS_IS_BETTER
+    return ending in SUITE_NAMES or ending in LESS_IS_BETTER

@@ -20,12 +20,12 @@ import traceback
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, UserError
+from t5suite.tasks.metric_names import SUITE_NAMES
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "evaluate:"
-RESERVED = {*METRICS, *METRIC_ALIASES, *METRIC_GROUPS, "loss", "average", "invalid_rate", "truncated_rate"}
 # Where the hub has the metrics that `evaluate` names without an owner.
 HUB_OWNER = "evaluate-metric"
 
@@ -113,7 +113,7 @@ def reported_name(key: str) -> str:
     ('word_overlap', 'evaluate_accuracy', 'a_b')
     """
     name = str(key).replace("/", "_")
-    return f"evaluate_{name}" if name in RESERVED else name
+    return f"evaluate_{name}" if name in SUITE_NAMES else name
 
 
 def merged_scores(scores: dict[str, float], values: dict[str, float], where: str) -> dict[str, float]:
