@@ -36,10 +36,10 @@ READING = Reading("model", "lab/tiny", None, "spiece.model")
 DATA = Reading("dataset", "lab/rows", None, "train.parquet")
 
 
-def hub_client_error(status, **headers):
+def hub_client_error(status, url=URL, **headers):
     """What the hub's client raises for a response."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    response = httpx2.Response(status, headers=headers, request=httpx2.Request("GET", URL))
+    response = httpx2.Response(status, headers=headers, request=httpx2.Request("GET", url))
     try:
         hf_raise_for_status(response)
     except errors.HfHubHTTPError as error:
@@ -243,7 +243,18 @@ class ReadTest(parameterized.TestCase):
 
 NO_REPOSITORY = hub_client_error(404, X_Error_Code="RepoNotFound")
 NO_REVISION = hub_client_error(404, X_Error_Code="RevisionNotFound")
-NO_FILE = hub_client_error(404, X_Error_Code="EntryNotFound")
+
+
+def missing_file(path):
+    """What the hub's client raises for a file that a repository lacks; `path` is the address's, behind the revision."""
+    url = f"https://huggingface.co/lab/tiny/resolve/refs%2Fpr%2F1/{path}"
+    return hub_client_error(404, url, X_Error_Code="EntryNotFound")
+
+
+class EntryOfNoAddress(Exception):
+    """A missing file whose response was made without a request, as a user's own client may."""
+
+    response = httpx2.Response(404, headers={"X-Error-Code": "EntryNotFound"})
 
 
 class NamesOnTheHub:
@@ -277,14 +288,36 @@ class AdviceTest(parameterized.TestCase):
     """What the hub has under a name that is nearly the one that was asked for."""
 
     @parameterized.named_parameters(
-        ("file", Reading("model", "lab/tiny", None, "spiece.modl"), NO_FILE, r"did you mean spiece\.model\?"),
+        (
+            "file",
+            Reading("model", "lab/tiny", None, "spiece.modl"),
+            missing_file("spiece.modl"),
+            r"tiny \(spiece\.modl\): .*did you mean spiece\.model\?",
+        ),
+        (
+            "file of the tokenizer",
+            Reading("model", "lab/tiny", None, "tokenizer"),
+            missing_file("spiece%2Emodl"),
+            r"tiny \(tokenizer, spiece\.modl\): .*did you mean spiece\.model\?",
+        ),
         (
             "file of rows",
             Reading("dataset", "lab/rows", None, "trian.parquet"),
-            NO_FILE,
+            missing_file("trian.parquet"),
             r"did you mean train\.parquet",
         ),
-        ("unlike any file", Reading("model", "lab/tiny", None, "zzz"), NO_FILE, "it has config.json, spiece.model"),
+        (
+            "unlike any file",
+            Reading("model", "lab/tiny", None, "zzz"),
+            missing_file("zzz"),
+            "it has config.json, spiece.model",
+        ),
+        (
+            "of an unknown address",
+            Reading("model", "lab/tiny", None, "spiece.modl"),
+            EntryOfNoAddress(),
+            r"did you mean spiece\.model\?",
+        ),
         ("branch", Reading("model", "lab/tiny", "mian", None), NO_REVISION, r"did you mean main\?"),
         ("tag", Reading("model", "lab/tiny", "v1.2", None), NO_REVISION, r"did you mean v1\.1\?"),
         ("of the owner", Reading("model", "lab/tinny", None, None), NO_REPOSITORY, r"did you mean lab/tiny\?"),
@@ -298,7 +331,7 @@ class AdviceTest(parameterized.TestCase):
     def test_a_near_name_is_proposed(self, reading, error, message):
         with (
             mock.patch("huggingface_hub.HfApi", NamesOnTheHub),
-            exits_with(65 if error is NO_FILE and reading.kind == "dataset" else 78, message),
+            exits_with(65 if reading.kind == "dataset" else 78, message),
         ):
             read_from_hub(reading, mock.Mock(side_effect=error))
 

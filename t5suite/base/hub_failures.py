@@ -5,8 +5,9 @@
 
 `huggingface_hub`, `datasets` and `transformers` wrap what happened: a rate limit becomes a missing file, a connection
 that broke becomes a wrong name. `failure_of` looks below the wrapping, at the exceptions that an error was raised from.
-What may pass is tried again a bounded number of times, and then ends with exit code 75; a token that the hub refuses, a
-gated or a missing repository do not pass (78, 65).
+What may pass is tried again a bounded number of times, and then ends with exit code 75. What does not pass ends at
+once: with 65 if a data set lacks a file, with 78 for anything else, such as a token that the hub refuses, a gated
+repository or a name that it does not have.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ ATTEMPTS = 4
 PAUSE_SECONDS = (1.0, 4.0, 16.0)
 LONGEST_PAUSE_SECONDS = 300.0
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-# For what an error's message asks the hub about.
+# How long the hub may take to answer what is asked for the sake of a better message.
 ADVICE_SECONDS = 10.0
 
 # By the names of an error's classes, because the libraries stand on several libraries for HTTP: httpx and httpx2,
@@ -71,7 +72,7 @@ KINDS_BY_TEXT = {
 KINDS_BY_CODE = {
     "GatedRepo": GATED, "RepoNotFound": REPOSITORY, "RevisionNotFound": REVISION, "EntryNotFound": FILE,
 }  # fmt: skip
-# The client's own classes, which it also chooses by other signs than the code.
+# The error classes of `huggingface_hub`, which chooses them by the code or, without one, by the address that was asked.
 KINDS_BY_CLIENT_CLASS = {
     "GatedRepoError": GATED, "RepositoryNotFoundError": REPOSITORY, "RevisionNotFoundError": REVISION,
     "RemoteEntryNotFoundError": FILE,
@@ -84,7 +85,7 @@ class Reading(NamedTuple):
 
     Attributes:
       kind: model, dataset or space.
-      part: a file, or what it is for.
+      part: what of the repository is read: a file's name, or a word such as "tokenizer".
     """
 
     kind: str
@@ -125,14 +126,15 @@ def read_from_hub(reading: Reading, read: Callable[[], Result]) -> Result:
     Raises:
       TemporaryError: it has not passed.
       FullDiskError: there is no room for the file.
-      ConfigError: the hub refuses the token, the repository is gated, or there is no such repository or revision.
+      ConfigError: the hub refuses the token, the repository is gated or forbidden, there is no such repository,
+        revision or file, or its certificate cannot be verified.
       DataError: a data set lacks a file.
       whatever else `read` raises that is no failure of the hub, as it is.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return read()
-        except UserError:
+        except UserError:  # of a reading within this one, which has been tried again and explained already
             raise
         except Exception as error:
             failure = failure_of(error)
@@ -170,39 +172,52 @@ def failure_of(error: BaseException) -> HubFailure | None:
     >>> failure_of(OSError("We couldn't connect to ..."))  # raised from a response with status 429
     HubFailure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0)
     """
-    weak = None
-    for link, is_cause in _chain(error):
+    connection_failure = None
+    for link, is_caused in _errors_beneath(error):
         if OFFLINE in _class_names(link) or OFFLINE in str(link):  # `datasets` keeps only the name of the class
             return None
         failure = _failure_of_link(link)
         if failure is None:
             continue
-        if failure.kind == FILE and not is_cause:
-            continue  # a missing file is asked for all the time, and what fails next has it as its context
+        # Libraries look for optional files all the time. Whatever fails after that, for a reason of its own, has the
+        # missing file as its context.
+        if failure.kind == FILE and not is_caused:
+            continue
         if failure.kind != CONNECTION:
             return failure
-        if weak is None:
-            weak = failure  # libraries wrap a timeout, a certificate or a status like this
-    return weak
+        # Libraries wrap a timeout, a certificate or a status in an error of a connection: what is below may say more.
+        if connection_failure is None:
+            connection_failure = failure
+    return connection_failure
 
 
-def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """An error and those below it, each once, with whether only explicit causes lead to it."""
+def _errors_beneath(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """An error and those beneath it, each once, and whether it was caused: whether only causes lead to it, no context.
+
+    Causes come before contexts. A context is looked at even if `raise ... from None` hides it from tracebacks: the
+    libraries hide statuses like this.
+    """
     pending = [(error, True)]
     seen = set()
     while pending:
-        link, is_cause = pending.pop()
+        link, is_caused = pending.pop()  # the one that was added last
         if id(link) in seen:
             continue
         seen.add(id(link))
-        yield link, is_cause
+        yield link, is_caused
         context = link.__context__
         if context is not None and context is not link.__cause__:
             pending.append((context, False))
-        causes = [getattr(link, "reason", None), *link.args, link.__cause__, *getattr(link, "exceptions", ())]
-        for cause in causes:
-            if isinstance(cause, BaseException):
-                pending.append((cause, is_cause))
+        for cause in _causes_of(link):
+            pending.append((cause, is_caused))
+
+
+def _causes_of(error: BaseException) -> list[BaseException]:
+    """The errors that an error was made of, the most telling one last."""
+    reason = getattr(error, "reason", None)  # of urllib3's and urllib's errors
+    members = getattr(error, "exceptions", ())  # of a group
+    candidates = [reason, *error.args, error.__cause__, *members]
+    return [candidate for candidate in candidates if isinstance(candidate, BaseException)]
 
 
 def _class_names(error: BaseException) -> list[str]:
@@ -275,13 +290,19 @@ def _kind_of_response(error: BaseException, status: int, headers: Mapping[str, s
 
 def _file_of(error: BaseException) -> str | None:
     """The file that an address such as `https://huggingface.co/x/y/resolve/main/config.json` names."""
-    response = getattr(error, "response", None)
-    request = getattr(response, "request", None)
-    address = getattr(request, "url", None) or getattr(response, "url", None) or ""
-    path = urllib.parse.unquote(urllib.parse.urlsplit(str(address)).path)
+    path = urllib.parse.urlsplit(_address_of(error)).path
     _, _, revision_and_file = path.partition("/resolve/")
-    _, _, file = revision_and_file.partition("/")
-    return file or None
+    _, _, file = revision_and_file.partition("/")  # a revision with slashes stands there as refs%2Fpr%2F1
+    return urllib.parse.unquote(file) or None
+
+
+def _address_of(error: BaseException) -> str:
+    """The address that was asked, before redirections; an empty text if it is not known."""
+    response = getattr(error, "response", None)
+    with contextlib.suppress(RuntimeError):  # httpx's, of a response that was made without a request
+        request = getattr(response, "request", None)
+        return str(getattr(request, "url", None) or getattr(response, "url", None) or "")
+    return ""
 
 
 def _headers_of(error: BaseException) -> dict[str, str]:
@@ -295,7 +316,11 @@ def _headers_of(error: BaseException) -> dict[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `Retry-After: 120`, the same as a date, or the hub's `RateLimit: "api";r=0;t=55`."""
+    """Seconds to wait: `Retry-After: 120`, the same as a date, or the hub's `RateLimit: "api";r=0;t=55`.
+
+    `r` of the last one is how many requests are left, and `t` the seconds until there are new ones: with requests left
+    there is nothing to wait for.
+    """
     text = headers.get("retry-after", "").strip()
     if text.isdigit():
         return float(text)
@@ -337,7 +362,7 @@ def hub_error(failure: HubFailure, reading: Reading) -> UserError:
 
 
 def _place(failure: HubFailure, reading: Reading) -> str:
-    """The repository, and what of it was read, if the failure is not of the repository as a whole."""
+    """The repository, what of it was read, and the file that was asked for unless the whole repository failed."""
     parts = []
     if reading.part:
         parts.append(reading.part)
@@ -364,61 +389,66 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     """What to do about a failure that does not pass; the hub is asked for what it has instead."""
     section = {"dataset": "datasets/", "space": "spaces/"}.get(reading.kind, "")
     page = f"{_endpoint()}/{section}{reading.repository}"
-    token = token_source()
+    where_token_is = token_source()
     if failure.kind == GATED:
-        return _advice_on_terms(token, page)
+        return _advice_on_terms(where_token_is, page)
     if failure.kind == TOKEN:
-        return _advice_on_token(token, reading)
+        return _advice_on_token(where_token_is, reading)
     if failure.kind == FORBIDDEN:
         return f"the account or its token may not read it; see {page}"
     if failure.kind == CERTIFICATE:
         return "name the certificates of your proxy or mirror by SSL_CERT_FILE=FILE.pem"
     if failure.kind == REPOSITORY:
-        return _advice_on_repository(token, reading)
+        return _advice_on_repository(where_token_is, reading)
     if failure.kind == REVISION:
-        return _near(reading.revision or "main", _revisions(reading))
-    return _near(reading.part or "", _files(reading))
+        return _names_like(reading.revision or "main", _revisions(reading))
+    return _names_like(failure.file or reading.part or "", _files(reading))
 
 
-def _advice_on_terms(token: str | None, page: str) -> str:
+def _advice_on_terms(where_token_is: str | None, page: str) -> str:
     """What to do where the terms of a repository must be accepted first; `page` is where."""
-    if token:
+    if where_token_is:
         return f"accept its terms at {page} with the account of the token"
     return f"accept its terms at {page} and log in by `hf auth login`, or set HF_TOKEN"
 
 
-def _advice_on_repository(token: str | None, reading: Reading) -> str:
+def _advice_on_repository(where_token_is: str | None, reading: Reading) -> str:
     """What to do where there is no such repository, or none that can be seen without a token."""
-    advice = _near(reading.repository, _repositories_like(reading))
-    if token:
+    advice = _names_like(reading.repository, _repositories_like(reading))
+    if where_token_is:
         return advice
     return f"{advice}; if it is private, log in by `hf auth login`, or set HF_TOKEN"
 
 
-def _advice_on_token(token: str | None, reading: Reading) -> str:
-    """What to do where the hub does not accept the token, or there is none; `token` says where it is from."""
-    if token is None:
+def _advice_on_token(where_token_is: str | None, reading: Reading) -> str:
+    """What to do where the hub does not accept the token, or there is none."""
+    if where_token_is is None:
         return "log in by `hf auth login`, or set HF_TOKEN"
     remedy = "log in again by `hf auth login`, or log out by `hf auth logout`"
-    if token in TOKEN_VARIABLES:
-        remedy = f"set {token} to a valid one, or unset it and log in by `hf auth login`"
-    advice = f"the token ({token}) is wrong or has expired: {remedy}"
+    if where_token_is in TOKEN_VARIABLES:
+        remedy = f"set {where_token_is} to a valid one, or unset it and log in by `hf auth login`"
+    advice = f"the token ({where_token_is}) is wrong or has expired: {remedy}"
     if _is_public(reading):
         advice += f"; {reading.repository} is public and needs no token"
     return advice
 
 
-def _near(name: str, names: list[str]) -> str:
+def _names_like(name: str, names: list[str]) -> str:
+    """Advice: the names of the hub that are like this one, else some of them.
+
+    >>> _names_like("spiece.modle", ["config.json", "spiece.model"])
+    'did you mean spiece.model?'
+    """
     near = closest(name, names)
     if near:
         return f"did you mean {', '.join(near)}?"
-    if names and "/" not in name:
+    if names and "/" not in name:  # of an owner's repositories, which have a slash, none is like another
         return f"it has {', '.join(names[:8])}"
     return "check the name"
 
 
 def token_source() -> str | None:
-    """Where the token comes from that the hub's client sends; None if it sends none."""
+    """Where the token is that the hub's client sends, a variable's name or a few words; None if it sends none."""
     from huggingface_hub import get_token
 
     for name in TOKEN_VARIABLES:

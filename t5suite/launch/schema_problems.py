@@ -1,6 +1,6 @@
 """What is wrong in a sweep file by W&B's schema, in words.
 
-    >>> for problem in schema_problems({"method": "bayesian", "parameters": {"seed": {"value": 1}}}):
+    >>> for problem in problems_by_schema({"method": "bayesian", "parameters": {"seed": {"value": 1}}}):
     ...     print(problem.keys, problem.message)
     ('method',) method: 'bayesian' is not one of grid, random, bayes, custom
 
@@ -38,6 +38,8 @@ class Problem(NamedTuple):
     """What is wrong at some keys of a sweep file.
 
     Attributes:
+      keys: the path of what is wrong, such as `("parameters", "seed", "value")`; `()` for the file as a whole. What is
+        missing in a table has the table's path, or the one that it would have.
       level: "error", or "note" for what runs but is hardly intended, or `needs_server`.
     """
 
@@ -62,7 +64,7 @@ def _validator():
     return validators.extend(Draft202012Validator, type_checker=checker)(SWEEP)
 
 
-def schema_problems(content: dict) -> list[Problem]:
+def problems_by_schema(content: dict) -> list[Problem]:
     """All that is wrong by the schema in a sweep file's content.
 
     Raises:

@@ -17,12 +17,19 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.commands import DEFAULT_COMMAND
-from t5suite.launch.schema_problems import Problem, schema_problems
+from t5suite.launch.schema_problems import Problem, problems_by_schema
 from t5suite.launch.sweep_schema import with_distributions
 
 
 class Parameter(NamedTuple):
-    """One parameter of a sweep; nested ones have a path of several names."""
+    """One parameter of a sweep.
+
+    Attributes:
+      path: its name; several if it is in a table within another one.
+      distribution: W&B's word for it, such as `uniform`, whether the file names it or W&B infers it.
+      settings: what the distribution takes from the file, such as `min` and `max`.
+      line: of the file.
+    """
 
     path: tuple[str, ...]
     distribution: str
@@ -31,7 +38,7 @@ class Parameter(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`lr_scheduler_kwargs.min_lr`."""
+        """What W&B shows, such as `lr_scheduler_kwargs.min_lr`."""
         return ".".join(self.path)
 
     @property
@@ -49,20 +56,20 @@ class SweepFile:
     lines: dict[tuple, int]
 
     def line(self, *keys) -> int:
-        """The line of the deepest of these keys that is in the file itself (not behind an anchor)."""
+        """The line of the key with this path; if there is no such key, of the nearest table around it, or 1."""
         while keys and keys not in self.lines:
             keys = keys[:-1]
         return self.lines.get(keys, 1)
 
     def table(self, key: str) -> dict:
-        """The table at a key of the top level; an empty one if there is none."""
+        """The table at a key of the top level; an empty one if there is none, or something else stands there."""
         table = self.content.get(key)
         if isinstance(table, dict):
             return table
         return {}
 
     def command(self) -> list[str]:
-        """The words of `command:`, or W&B's default."""
+        """The words of `command:`; W&B's default if there is no list of words."""
         command = self.content.get("command")
         if not isinstance(command, list) or not command:
             return list(DEFAULT_COMMAND)
@@ -76,7 +83,7 @@ class SweepFile:
           ConfigError: its values are nested too deeply.
         """
         try:
-            return schema_problems(self.content)
+            return problems_by_schema(self.content)
         except RecursionError:
             raise ConfigError(f"{self.path}: its values are nested too deeply") from None
 
@@ -85,7 +92,7 @@ def read_sweep(path) -> SweepFile:
     """Reads a sweep file without checking it.
 
     Raises:
-      ConfigError: it is not YAML, or not a mapping.
+      ConfigError: it is empty, not YAML, or not a table.
     """
     content, lines = read_yaml(path)
     if content is None:
@@ -108,22 +115,34 @@ def keys_of_parameter(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
-    """The parameters in the file's order, nested ones flattened; those that the schema does not allow are skipped."""
-    places_with_problems = set()
-    for problem in sweep.schema_problems:
-        places_with_problems |= {problem.keys[:length] for length in range(len(problem.keys) + 1)}
-    parameters = _flattened(sweep, with_distributions(sweep.table("parameters")), ())
-    return [parameter for parameter in parameters if parameter.keys not in places_with_problems]
+    """The parameters in the file's order, those of inner tables, too.
+
+    A parameter is left out if the schema has a problem with it or with anything in it, such as its `max`. A problem of
+    a table around it does not matter.
+    """
+    all_parameters = _parameters_in(with_distributions(sweep.table("parameters")), (), sweep)
+    return [parameter for parameter in all_parameters if not _has_problem(parameter, sweep.schema_problems)]
 
 
-def _flattened(sweep: SweepFile, table: dict, path: tuple[str, ...]) -> Iterator[Parameter]:
-    """The parameters of a table that have a distribution, and those of the tables in it."""
+def _has_problem(parameter: Parameter, problems: list[Problem]) -> bool:
+    """Whether the keys of a problem are the parameter's, or begin with them."""
+    depth = len(parameter.keys)
+    return any(problem.keys[:depth] == parameter.keys for problem in problems)
+
+
+def _parameters_in(table: dict, path: tuple[str, ...], sweep: SweepFile) -> Iterator[Parameter]:
+    """The parameters of a table that have a distribution, and those of the tables in it.
+
+    Args:
+      table: with W&B's distributions, see `with_distributions`.
+      path: the names of the tables around the parameters.
+    """
     for name, entry in table.items():
         if not isinstance(name, str) or not isinstance(entry, dict):
             continue
         inner_path = (*path, name)
         if isinstance(entry.get("parameters"), dict):
-            yield from _flattened(sweep, entry["parameters"], inner_path)
+            yield from _parameters_in(entry["parameters"], inner_path, sweep)
         elif "distribution" in entry:
             settings = {key: value for key, value in entry.items() if key != "distribution"}
             line = sweep.line(*keys_of_parameter(inner_path))

@@ -1,4 +1,4 @@
-"""W&B's format of sweep files as a JSON schema (`SWEEP`); `schema_problems` checks files by it.
+"""W&B's format of sweep files as a JSON schema (`SWEEP`); `problems_by_schema` checks files by it.
 
 A subschema's `description` says what would be right: messages are "... is not {description}". The keys, distributions
 and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).

@@ -5,10 +5,10 @@
     word     |    |     |      |      |                  |
     pmi      |    |                   |                  |        "▁New ▁York ▁City" is in the table
 
-A row is first split into units, then whole units are chosen. The masks of `unit_masks` are used for a masked language
-model (`masked_lm_batch`) and for T5 (`corrupt_ragged`).
+A row is first split into units (`unit_starts`), then whole units are chosen (`choose_units`). `masked_lm_batch` does
+both for a masked language model, and `unit_masks` for T5, whose `corrupt_ragged` takes such masks.
 
-Shape suffixes: B rows, L tokens of a row, U units of a row, V ids of the vocabulary.
+Shape suffixes: B rows, L tokens of a row, K the same tokens in the order of their keys, V ids of the vocabulary.
 """
 
 from collections.abc import Callable
@@ -110,13 +110,14 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
     and a row may have none.
 
     Args:
-      choosable_BL: tokens that may be chosen; units are split at those that may not.
+      choosable_BL: tokens that may be chosen; units are split at those that may not. Padding may not.
       keys_BL: uint32, one for each position; that of a unit's first token decides.
-      lengths_B: tokens of each row without padding; None: all.
+      lengths_B: tokens of each row without padding, of which the allowance is a share; None: all.
     """
     if not 0 < noise_density < 1:
         raise ConfigError(f"--noise_density {noise_density}: it must be above 0 and below 1 (BERT: 0.15)")
     batch, length = starts_BL.shape
+    # A token that may not be chosen is a unit of its own. The caller's units stay whole: this makes a new array.
     starts_BL = starts_BL | ~choosable_BL
     starts_BL[:, 1:] |= ~choosable_BL[:, :-1]
     starts_BL[:, :1] = True
@@ -145,27 +146,38 @@ def _of_unit(values_BL, starts_BL):
 def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
     """The first tokens of the chosen units: in order of their keys, those that fit.
 
-    Equivalent to choosing one unit after the other, in a few passes over all rows: a pass takes units up to the first
-    that no longer fits; the next one considers those that fit the rest of the allowance, which is less than that unit.
+    The same as one unit after the other, in a few passes over all rows at once. A pass takes units, in order, until one
+    no longer fits what is left. That unit is then too large for good, and the next pass goes on behind it with the
+    units that are small enough.
     """
-    places = np.arange(starts_BL.shape[1], dtype=np.uint64)
-    order_BL = (np.sort(keys_BL.astype(np.uint64) << np.uint64(32) | places, axis=1) & np.uint64(2**32 - 1)).astype(int)
-    sizes_BL = np.where(starts_BL & choosable_BL, _tokens_of_unit(starts_BL), 0)
-    sizes_BL = np.take_along_axis(sizes_BL, order_BL, axis=1)
+    order_BK = _positions_by_key(keys_BL)
+    sizes_BL = np.where(starts_BL & choosable_BL, _tokens_of_unit(starts_BL), 0)  # 0: no unit begins here
+    waiting_BK = np.take_along_axis(sizes_BL, order_BK, axis=1)
     left_B = allowance_B.copy()
-    taken_BL = np.zeros_like(starts_BL)
+    taken_BK = np.zeros_like(starts_BL)
     while True:
-        fits_BL = (sizes_BL > 0) & (sizes_BL <= left_B[:, None])
-        used_BL = np.cumsum(np.where(fits_BL, sizes_BL, 0), axis=1)
-        fits_BL &= used_BL <= left_B[:, None]
-        if not fits_BL.any():
+        is_small_enough_BK = (waiting_BK > 0) & (waiting_BK <= left_B[:, None])
+        total_so_far_BK = np.cumsum(np.where(is_small_enough_BK, waiting_BK, 0), axis=1)
+        is_taken_now_BK = is_small_enough_BK & (total_so_far_BK <= left_B[:, None])
+        if not is_taken_now_BK.any():
             break
-        taken_BL |= fits_BL
-        left_B -= np.where(fits_BL, sizes_BL, 0).sum(axis=1)
-        sizes_BL[fits_BL] = 0
-    chosen_BL = np.empty_like(taken_BL)
-    np.put_along_axis(chosen_BL, order_BL, taken_BL, axis=1)
+        taken_BK |= is_taken_now_BK
+        left_B -= np.where(is_taken_now_BK, waiting_BK, 0).sum(axis=1)
+        waiting_BK[is_taken_now_BK] = 0
+    chosen_BL = np.empty_like(taken_BK)
+    np.put_along_axis(chosen_BL, order_BK, taken_BK, axis=1)
     return chosen_BL
+
+
+def _positions_by_key(keys_BL):
+    """The positions of each row in the order of their keys, equal keys from left to right.
+
+    Key and position are sorted as one number, the key in front: faster than `argsort(kind="stable")`.
+    """
+    positions_L = np.arange(keys_BL.shape[1], dtype=np.uint64)
+    keys_and_positions_BL = (keys_BL.astype(np.uint64) << np.uint64(32)) | positions_L
+    keys_and_positions_BL.sort(axis=1)
+    return (keys_and_positions_BL & np.uint64(2**32 - 1)).astype(int)
 
 
 @dataclass(frozen=True)
@@ -219,7 +231,8 @@ def masked_lm_batch(
       tokens_BL: rows with their special tokens, padded at the end.
       rng: as in `random_keys`: one Generator, one for each row, or `DatumRngs`; 4 keys per position are drawn.
       vocabulary: a `MaskVocabulary`; its special tokens are never chosen and never used as replacements.
-      noise_density: share of the tokens that is chosen (Hugging Face's mlm_probability), special tokens included.
+      noise_density: share of the tokens that is chosen (Hugging Face's mlm_probability). With `exact_count` it is a
+        share of all tokens of the row, special ones included; without, each other token has that probability.
       mask_units: which tokens are chosen together, a key of `MASK_UNITS`.
       exact_count: as many as the share says, at least 1 (BERT's data script), or each with that probability.
       lengths_B: tokens of each row without padding; None: L.
@@ -235,7 +248,7 @@ def masked_lm_batch(
     choosable_BL = ~vocabulary.special_V[tokens_BL]
     mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B4L[:, 1], lengths_B, exact_count)
     action_BL = keys_B4L[:, 2]
-    if MASK_UNITS[mask_units].replaced_together:
+    if MASK_UNITS[mask_units].replaced_together:  # the parts of a unit that was split, too
         action_BL = _of_unit(action_BL, starts_BL)
     input_ids_BL = hide(tokens_BL, mask_BL, vocabulary, action_BL, keys_B4L[:, 3])
     return Ragged.of(input_ids_BL), Ragged.of(np.where(mask_BL, tokens_BL, IGNORED).astype(np.int64))
@@ -249,6 +262,7 @@ def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):
     replacements = vocabulary.replacement_ids()
     if len(replacements) == 0:
         raise ConfigError("every id of the vocabulary is special: there is no token to use as a random replacement")
+    # A key is below 0.8, or from 0.8 to 0.9, or above: `bernoulli` compares the same key with both.
     masked_BL = mask_BL & bernoulli(action_keys_BL, MASKED)
     random_BL = mask_BL & ~masked_BL & bernoulli(action_keys_BL, MASKED + RANDOM)
     input_ids_BL = tokens_BL.astype(np.int64)
