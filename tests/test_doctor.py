@@ -279,6 +279,19 @@ class PlacesTest(DoctorTest):
         self.assertEqual((levels["disk"], levels["hub cache"]), (disk_level, disk_level))
         self.assertEqual(levels["shared memory"], shared_memory_level)
 
+    @parameterized.parameters(
+        ({"HF_HUB_CACHE": "a", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": "b"}, "b", "HF_HOME"),
+        ({"XDG_CACHE_HOME": "c"}, "c/huggingface", "HF_HOME"),
+    )
+    def test_the_variable_that_names_the_cache_is_the_one_to_change(self, variables, cache, variable):
+        place = Path(tempfile.mkdtemp())
+        variables = {name: path and str(place / path) for name, path in variables.items()}
+        with mock.patch("os.access", lambda path, mode: False):
+            finding = self.finding("hub cache", **variables)
+        self.assertEqual(finding.what, f"{place / cache} cannot be written")
+        self.assertStartsWith(finding.fix, f"export {variable}=DIR")
+
     @parameterized.parameters((os, "fsync", "fsync"), (os, "replace", "rename"), (fcntl, "flock", "flock"))
     @pytest.mark.quick_cases(1)
     def test_a_file_system_that_lacks_something_is_found(self, module, function, operation):

@@ -173,6 +173,21 @@ class UnknownPiecesTest(parameterized.TestCase):
             lines, [f"unknown to the tokenizer in rows {split} inputs: {named}" for split in ("train", "validation")]
         )
 
+    def test_of_rows_that_are_left_when_some_are_kept_for_selection_no_place_is_named(self):
+        """They are not the file's first rows, so that a line's number would be another row's."""
+        place = folder()
+        lines = [f"the plot \u20ac {number}\tgood\n" for number in range(10)]
+        (place / "rows.tsv").write_text("".join(["text\tmood\n", *lines]), encoding="utf-8")
+        (place / "held_out.tsv").write_text("text\tmood\na film\tgood\n")
+        files = [f"--train_file={place / 'rows.tsv'}", f"--validation_file={place / 'held_out.tsv'}"]
+        files.append("--selection_split=train[50%]")
+        columns = ["--text_column=text", "--target_column=mood", "--use_cpu", f"--output_dir={place / 'run'}"]
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            fine_tune_t5.main(["--dry_run", f"--config_overrides={TINY_T5}", *files, *columns])
+        [line] = [line for line in printed.getvalue().splitlines() if line.startswith("unknown to") and "train" in line]
+        self.assertNotIn("rows.tsv:", line)
+
 
 # Rows that are read whole, that are cut, and that are cut beyond what a sample shows of a text.
 ROOM = 500

@@ -45,9 +45,10 @@ class Decoder:
 
     Attributes:
       name: of the hub, or the folder that holds the weights.
-      revision: of the hub; None for a folder.
+      revision: the commit of the hub, or the branch or tag where no commit is known; of no effect for a folder.
       tokenizer: with the sentinels.
       num_sentinels: how many were added to it.
+      adaptation: which model it becomes, and the paper that describes the way.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Decoder:
 
 
 def adapt_model(flags) -> dict:
-    """Writes `output_dir` as a whole or not at all; returns the content of its `adapt.json`.
+    """Writes `output_dir` as a whole or not at all; returns the content of its `adapt.json` but for `versions`.
 
     Args:
       flags: those of `t5suite adapt`.
@@ -80,7 +81,7 @@ def adapt_model(flags) -> dict:
         set_generation_tokens(adapted)
         cast(adapted, stored_dtype(decoder.config))
         save_with_generation_settings(adapted, folder)
-        follow_umask(folder.glob("*.safetensors"))
+        follow_umask(folder.glob("*.safetensors"))  # safetensors writes files that only their owner may read
         decoder.tokenizer.save_pretrained(folder)
         record = {**adaptation_record(decoder, adapted, origins), "source": flags.model_name_or_path}
         record["terms_files"] = write_terms(folder, decoder_terms(decoder, flags.model_name_or_path), record)
@@ -101,7 +102,7 @@ def plan_adaptation(flags) -> dict:
 
 
 def check_again(flags) -> dict:
-    """Compares an earlier output with its decoder; returns its `adapt.json` with the new comparison.
+    """Compares an earlier output with its decoder; returns its `adapt.json` with the new comparison. Writes nothing.
 
     Raises:
       CheckpointError: it does not hold the decoder, by a setting or by a number.
@@ -125,8 +126,10 @@ def read_decoder(flags) -> Decoder:
         raise ConfigError(f"{FLAG} {name}: an adapter; merge it first: t5suite export --model_name_or_path {name}")
     config = load_config(name, revision=revision)
     adaptation = adaptation_of(config, name)
-    tokenizer_flag = "--tokenizer_name" if flags.tokenizer_name else FLAG
-    tokenizer = load_tokenizer(flags.tokenizer_name or name, revision, flag=tokenizer_flag)
+    if flags.tokenizer_name:
+        tokenizer = load_tokenizer(flags.tokenizer_name)  # --model_revision is not of its repository
+    else:
+        tokenizer = load_tokenizer(name, revision, flag=FLAG)
     if Path(name).is_dir():
         check_trained_with(name, tokenizer)
     else:
@@ -140,19 +143,22 @@ def read_decoder(flags) -> Decoder:
 def check_pieces(tokenizer, config, name: str) -> None:
     """Refuses a tokenizer with pieces that the decoder has no rows for.
 
-    Added tokens may lack rows, which they get: Gemma 3's text models have none for <image_soft_token>.
+    Added tokens may lack rows, which `adapted_config` makes for them: Gemma 3's text models have none for
+    <image_soft_token>.
 
     Raises:
       ConfigError: another tokenizer than the decoder's.
     """
     num_rows = config.vocab_size
     added_ids = tokenizer.added_tokens_decoder.keys()
-    pieces = [piece for piece, number in tokenizer.get_vocab().items() if number >= num_rows]
-    without_rows = [piece for piece in pieces if tokenizer.convert_tokens_to_ids(piece) not in added_ids]
-    if without_rows:
+    pieces_without_rows = []
+    for piece, piece_id in tokenizer.get_vocab().items():
+        if piece_id >= num_rows and piece_id not in added_ids:
+            pieces_without_rows.append(piece)
+    if pieces_without_rows:
         raise ConfigError(
             f"{FLAG} {name}: it has embeddings for {num_rows} pieces, and its tokenizer has {len(tokenizer)}: "
-            f"{listed(sorted(without_rows))} have none; give the decoder's own --tokenizer_name"
+            f"{listed(sorted(pieces_without_rows))} have none; give the decoder's own --tokenizer_name"
         )
     for token in ("bos", "pad", "eos"):
         if getattr(tokenizer, f"{token}_token_id") is None:
@@ -176,13 +182,16 @@ def end_texts(tokenizer, name: str) -> None:
 
 
 def adapted_config(decoder: Decoder):
-    """The adapted model's configuration, with a row for each piece."""
+    """The adapted model's configuration, with a row for each piece, and some more to a round number."""
     num_rows = embedding_rows(max(decoder.config.vocab_size, len(decoder.tokenizer)))
     return encoder_decoder_config(decoder.config, num_rows)
 
 
 def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]) -> dict:
-    """The record of an adaptation."""
+    """The record of an adaptation.
+
+    A parameter is copied from the decoder, or new, or neither: the parts that are not in it and stay as they are made.
+    """
     untrained = sum(origin.size for origin in origins if origin.name.startswith(UNTRAINED_PARTS))
     copied = sum(origin.size for origin in origins if origin.source is not None)
     total = sum(origin.size for origin in origins)

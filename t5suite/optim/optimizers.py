@@ -92,21 +92,23 @@ def adafactor(
 ) -> Adafactor:
     """Adafactor as T5 was trained with (arXiv:1804.04235, alg. 4 and section 8; T5's released configurations).
 
-    No first moment, second-moment decay 1 - t^-0.8, updates clipped at an RMS of 1, steps relative to the size of the
-    parameter (`learning_rate * max(1e-3, RMS(parameter))`), matrices with a side under 128 not factored
-    (`min_dim_size_to_factor=0` factors every matrix, as transformers does). `--optim adafactor` differs: the trainer
-    turns the relative steps off there, and a learning rate of 1e-3 then means a far smaller step.
+    No first moment, second-moment decay 1 - t^-0.8, updates clipped at an RMS of 1, matrices with a side under 128 not
+    factored (`min_dim_size_to_factor=0` factors every matrix, as transformers does). By `scale_parameter` a step is
+    relative to the size of its parameter: `learning_rate * max(1e-3, RMS(parameter))`. `--optim adafactor` differs: the
+    trainer turns that off, and a step is `learning_rate` whatever the parameter's size.
 
     With `relative_step` Adafactor sets its own rate, min(1e-2, 1 / sqrt(t)), or with `warmup_init` min(1e-6 t,
-    1 / sqrt(t)): learning rate and schedule have no effect (the schedule `relative_step` shows the same rate).
+    1 / sqrt(t)): `learning_rate` and the schedule have no effect. `--schedule relative_step` has no effect either, but
+    shows that rate in logs.
     """
     if warmup_init and not relative_step:
         raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up also needs relative_step=True")
     if min_dim_size_to_factor < 0:
         raise ConfigError(f"--optim_args min_dim_size_to_factor={min_dim_size_to_factor}: must be at least 0")
     require_proved("listed_updates")
-    # With relative steps the class ignores the rate, but schedules multiply the rate in the groups.
-    rate = 1.0 if relative_step else learning_rate
+    rate = learning_rate
+    if relative_step:
+        rate = 1.0  # the class ignores it, and logs then show the schedule's values as they are
     return Adafactor(
         decay_groups(model, weight_decay),
         lr=rate,

@@ -31,12 +31,17 @@ SAMPLED_ROWS = 2000
 PERCENTILES = (50, 90, 99)
 # [CLS] first [SEP] second [SEP]
 NUM_PAIR_MARKS = 3
+# An id that every vocabulary has; which one it is does not matter where lengths are counted.
+SOME_TOKEN = 5
 
 
 class SampledSplit(NamedTuple):
-    """The first examples of a split, and the first of them as text for people, `(inputs, targets)`.
+    """The first examples of a split.
 
-    `places` has file and line of each example's row; it is empty where they are not known.
+    Attributes:
+      examples: of the first SAMPLED_ROWS rows of a training set, or the first SAMPLED_ROWS ones that are scored.
+      first_texts: `(inputs, targets)` of the first ones, with what the model adds or cuts off marked for people.
+      places: file and line of each example's row; empty where they are not known.
     """
 
     name: str
@@ -54,13 +59,15 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, 
       changed: the settings that are not at their defaults.
       data: `fine_tuning_data.Data`.
       encoding: how the model's family reads and writes.
+      lengths: the flags' limits on lengths (`tasks.tokenization.Lengths`).
+      args: Hugging Face's training arguments.
       mixing: how often each task of a mixture is drawn.
     """
     console = Terminal(width=PLAIN_WIDTH, highlight=False)
     splits = _sampled_splits(data, encoding)
     _print_examples(console, splits)
     figures = {"lengths": _print_lengths(console, splits, encoding, lengths), "steps": None}
-    if data.features:
+    if data.features:  # none with --eval_only
         figures |= _figures_of_training(data, args, mixing)
         console.print(
             f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
@@ -92,20 +99,22 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
     examples: list[Example] = []
     first_texts: list[tuple[str, str]] = []
     places: list[str] = []
-    # Of a subset it is not known which rows they are.
-    places_of_rows = [] if training_set.is_subset else training_set.loaded.places
+    places_of_rows = training_set.loaded.places
+    # Places are those of the rows as they were read. Of rows chosen among them it is not known which they are.
+    has_places = bool(places_of_rows) and len(training_set.rows) == len(training_set.loaded.rows)
     for number, row in enumerate(training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows))))):
         examples_of_row = task_encoding.examples(row, task, "train")
         if len(first_texts) < SHOWN_EXAMPLES:
             for example in examples_of_row:
                 first_texts.append((task_encoding.shown(example, row, task), example.targets))
         examples += examples_of_row
-        places += places_of_rows[number : number + 1] * len(examples_of_row)
+        if has_places:
+            places += [places_of_rows[number]] * len(examples_of_row)
     return SampledSplit(f"{task.name} train", task, examples, first_texts, places)
 
 
 def _print_examples(console, splits: list[SampledSplit]) -> None:
-    """The first examples of all splits together, as the model reads them."""
+    """The first examples of all splits together."""
     examples = []
     for split in splits:
         for inputs, targets in split.first_texts:
@@ -126,7 +135,9 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
     for split in splits:
         if not split.examples:
             continue
+        # The control tokens that stand in the texts: those that the task writes, and the one between two texts.
         template = f"{split.task.template} {separator}"
+        # A model may have less room for inputs than the flags give; targets have the flags' alone.
         limits = {
             "inputs": encoding.for_task(split.task).longest_input,
             "targets": split.task.lengths(lengths).target,
@@ -167,9 +178,10 @@ def _epochs_text(figures: dict) -> str:
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
-    """The flags that are not at their defaults; bars are a default of the terminal."""
+    """The flags that are not at their defaults."""
     table = new_table("settings that differ from their defaults", ("flag", "value"))
     for name, setting in settings.items():
+        # Whether there are progress bars is no setting of the user's: it follows from the terminal.
         if name not in changed or name == "disable_tqdm":
             continue
         if isinstance(setting, enum.Enum):
@@ -188,9 +200,9 @@ def _shape_of_update(args) -> str:
 
 
 def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: str = "") -> dict:
-    """Length percentiles in tokens, the share of texts longer than `limit`, and the share of unknown pieces.
+    """Percentiles of lengths in tokens, and in percent the texts that are longer than `limit`, and unknown pieces.
 
-    Control tokens of `template` are tokens in the texts.
+    A control token such as `[SEP]` in a text is one token if `template` has it, and else letters like any others.
 
     >>> token_figures(["a b"], "inputs", tokenizer, 512)["longest"]
     3
@@ -211,7 +223,9 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: 
 
 
 def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
-    """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
+    """Prints settings, a block of each length before and after it is corrupted, steps, tokens and FLOPs.
+
+    Returns the figures.
 
     Steps are None if they depend on the passes over the text, which would have to be read.
     """
@@ -233,7 +247,10 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
 
 
 def _blocks_before_and_after(collator) -> list[dict]:
-    """For each denoiser: tokens of text in a block, its share of the blocks, tokens of its inputs and targets."""
+    """For each denoiser: tokens of text in a block, its share of the blocks, tokens of its inputs and targets.
+
+    Pairs of sentences have one denoiser.
+    """
     has_pairs = getattr(collator, "sentence_pairs", None) is not None
     if has_pairs:
         lengths = [collator.inputs_length - NUM_PAIR_MARKS]
@@ -256,12 +273,13 @@ def _blocks_before_and_after(collator) -> list[dict]:
 
 
 def _block(num_tokens: int, denoiser: int) -> dict:
-    return {"input_ids": np.full(num_tokens, 5), "index": 0, "denoiser": denoiser}
+    """The first block of a training, all of one token."""
+    return {"input_ids": np.full(num_tokens, SOME_TOKEN), "index": 0, "denoiser": denoiser}
 
 
 def _longest_pair(collator) -> dict:
-    """A pair of sentences with its control tokens, which fills the input."""
-    ids = np.full(collator.inputs_length, 5)
+    """A pair of sentences that fills the input, control tokens included; all of one token, as lengths are counted."""
+    ids = np.full(collator.inputs_length, SOME_TOKEN)
     label = PAIR_LABELS[collator.sentence_pairs]
     return {"input_ids": ids, "token_type_ids": ids * 0, label: 0, "index": 0}
 
@@ -290,5 +308,6 @@ def _figures_of_pre_training(model, collator, blocks: list[dict], args) -> dict:
         "steps": steps,
         "update_size": blocks_an_update,
         "tokens_an_update": tokens_a_block * blocks_an_update,
+        # The backward pass computes twice as much as the forward pass.
         "flops_an_update": 3 * forward_flops(model, shapes) * blocks_an_update,
     }

@@ -10,17 +10,18 @@ from pathlib import Path
 from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
 from t5suite.commands.checks.machine import GIB, size_text
 
-# A checkpoint of t5-base with its optimizer is 3 GiB; two exist while one replaces the other.
+# A checkpoint of t5-base with its optimizer is 3 GiB; two exist while one replaces the other, beside the model.
 LITTLE_DISK = 10 * GIB
+# A checkpoint of the smallest models.
 TOO_LITTLE_DISK = GIB // 4
 # Data loader workers pass batches through shared memory: docker gives 64 MiB by default.
 LITTLE_SHARED_MEMORY = GIB // 2
-# Errors of a disk that is full or closed, not of what its file system lacks.
+# Errors of a disk that is full or cannot be written, which say nothing of what its file system can do.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def existing_folder(path) -> Path:
-    """The folder itself, or the nearest existing one above it."""
+    """The folder itself, or the nearest existing one above it, where it would be made."""
     folder = Path(path).expanduser().absolute()
     while not folder.is_dir():
         folder = folder.parent
@@ -45,13 +46,13 @@ def check_space(name: str, path, fix: str) -> CheckResult:
 
 
 def check_output_files(checkup: Checkup) -> list[CheckResult]:
-    """What checkpoints and locks need of the file system: fsync, rename over a file, flock between two open files."""
+    """What the file system must be able to do: fsync and rename for checkpoints, flock for the lock of a run."""
     folder = existing_folder(checkup.output_dir)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".t5suite-doctor-") as trial_folder:
             missing = missing_file_operations(Path(trial_folder))
     except OSError as error:
-        fix = "give an --output_dir that can be written"
+        fix = "give an --output_dir that can be written, on a disk with room"
         return [CheckResult(FAIL, "files", f"{folder}: {error.strerror or error}", fix)]
     if missing:
         fix = "give an --output_dir on another file system (local, NFSv4, Lustre -o flock)"
@@ -80,7 +81,7 @@ def missing_file_operations(folder: Path) -> list[str]:
 
 
 def fsync_works(folder: Path) -> bool:
-    """Syncs a file and its folder."""
+    """Syncs a file and its folder; raises OSError if it does not work."""
     (folder / "data").write_bytes(b"x" * 4096)
     for path in (folder / "data", folder):
         descriptor = os.open(path, os.O_RDONLY)
@@ -100,15 +101,15 @@ def rename_works(folder: Path) -> bool:
 
 
 def flock_works(folder: Path) -> bool:
-    """The second open file must not get the lock that the first one holds."""
+    """Opens a file twice: the second one must not get the lock that the first one holds."""
     path = folder / "lock"
     with path.open("w") as first_file, path.open("w") as second_file:
         fcntl.flock(first_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             fcntl.flock(second_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            return True  # it was refused, as it must be
+        return False
 
 
 def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[CheckResult]:
@@ -124,10 +125,15 @@ def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[Chec
 
 
 def check_hub_cache(checkup: Checkup) -> list[CheckResult]:
-    """Where models and data of the hub are kept."""
-    caches = checkup.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = checkup.environ.get("HF_HUB_CACHE") or checkup.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
-    if not os.access(existing_folder(home), os.W_OK):
-        fix = "export HF_HOME=DIR, a writable one on a disk that all nodes see"
-        return [CheckResult(WARN, "hub cache", f"{home} cannot be written", fix)]
-    return [check_space("hub cache", home, "export HF_HOME=DIR on a larger disk")]
+    """Where models and data of the hub are kept: HF_HUB_CACHE, else within HF_HOME, else within ~/.cache."""
+    variable = "HF_HOME"
+    if checkup.environ.get("HF_HUB_CACHE"):
+        variable = "HF_HUB_CACHE"
+    cache = checkup.environ.get(variable)
+    if not cache:
+        user_caches = checkup.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        cache = os.path.join(user_caches, "huggingface")
+    if not os.access(existing_folder(cache), os.W_OK):
+        fix = f"export {variable}=DIR, a writable one on a disk that all nodes see"
+        return [CheckResult(WARN, "hub cache", f"{cache} cannot be written", fix)]
+    return [check_space("hub cache", cache, f"export {variable}=DIR on a larger disk")]

@@ -4,9 +4,9 @@
     >>> len(plan.sources), len(plan.units), plan.units[0]
     (130, 77, (SourcePart(source=0, start=0, end=64000188),))
 
-A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
-small files. Units depend on the files and settings alone, so any number of workers and machines gives the same shards,
-byte for byte.
+A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, a file of a
+data set of the hub, or several small files. Each unit becomes a shard of the corpus. Units depend on the sources and
+settings alone, so any number of workers and machines gives the same shards, byte for byte.
 """
 
 import hashlib
@@ -28,6 +28,7 @@ from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
 
+# How many bytes of text a byte of a compressed file is taken for.
 UNPACKED_PER_PACKED = 3
 
 
@@ -48,15 +49,21 @@ class CorpusSettings:
     unit_megabytes: float = 64.0
 
     def __post_init__(self):
-        held_out_below(self.validation_fraction)
+        held_out_below(self.validation_fraction)  # raises if it is no fraction
         if self.split_sentences:
-            split_sentences("")  # raises if the splitter is not installed
+            split_sentences("")  # raises if the splitter is not installed; every language has rules
         if not 0 < self.unit_megabytes < math.inf:
             raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
 
 
 class Source(NamedTuple):
-    """A file, its size in bytes and the time of its last change; or a data set of the hub, with its commit instead."""
+    """A file, or a data set of the hub.
+
+    Attributes:
+      size: in bytes; None of a data set of the hub.
+      mtime_ns: the time of the file's last change. Where it differs at a later build, the file is hashed (`building`).
+      commit: of a data set of the hub; None if it is not known.
+    """
 
     name: str
     size: int | None
@@ -65,14 +72,20 @@ class Source(NamedTuple):
 
     @property
     def identity(self) -> list:
-        """What must be equal for two builds to be the same."""
+        """What must be equal for two builds to be the same; a copy of a file with another time is the same file."""
         if self.commit is None:
             return [self.name, self.size]
         return [self.name, self.size, self.commit]
 
 
 class SourcePart(NamedTuple):
-    """A part of a source by number: bytes, row groups or files, as `documents_with_text` reads it."""
+    """A part of a source, for `readers.documents_with_text`.
+
+    Attributes:
+      source: its place in the plan's sources.
+      start, end: bytes of a plain file, row groups of a parquet file, files of a data set of the hub; an end of None is
+        the source's end.
+    """
 
     source: int
     start: int
@@ -92,9 +105,10 @@ class CorpusPlan:
     def described(self) -> dict:
         """What must be equal for two builds to be the same, as plain data."""
         settings = asdict(self.settings)
+        text_options = settings.pop("text")
         return {
             "version": VERSION,
-            "settings": {**settings.pop("text"), **settings},
+            "settings": {**text_options, **settings},
             "tokenizer": self.tokenizer["fingerprint"],
             "sources": [source.identity for source in self.sources],
             "num_units": len(self.units),
@@ -125,7 +139,7 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
 
 
 def plan_of_streams(names: Sequence[str], settings: CorpusSettings, tokenizer) -> CorpusPlan:
-    """A unit for each stream of texts that other programs deliver, by name."""
+    """A plan for texts that another program hands over (`building.build_shard`): a unit for each of its streams."""
     sources = tuple(Source(name, None, None) for name in names)
     units = tuple((SourcePart(number, 0, None),) for number in range(len(names)))
     return _plan(sources, units, settings, tokenizer)
@@ -189,16 +203,17 @@ def separator_token_id(separator: str, tokenizer) -> int | None:
 
 
 def _unpacked_size(source: Source) -> int:
-    """The approximate bytes of text in a source; 0 if unknown."""
-    size = source.size or 0
-    return size * UNPACKED_PER_PACKED if is_compressed(source.name) else size
+    """The approximate bytes of text in a file."""
+    if is_compressed(source.name):
+        return source.size * UNPACKED_PER_PACKED
+    return source.size
 
 
 def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
     """`(start, end, approximate bytes of text)` of each piece of a source."""
     if is_hub_name(source.name):
-        for part in range(open_stream(source.name).num_shards):
-            yield part, part + 1, unit_bytes
+        for number in range(open_stream(at_commit(source.name, source.commit)).num_shards):
+            yield number, number + 1, unit_bytes  # sizes are not known: each file is a unit of its own
         return
     path = Path(source.name)
     suffix = text_suffix(path)
@@ -209,8 +224,9 @@ def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int
     elif source.size <= unit_bytes:
         yield 0, None, source.size
     else:
-        unit = unit_of_file(path, text_unit)
-        starts = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
+        kind_of_document = unit_of_file(path, text_unit)
+        # A document that is longer than a unit has several offsets in it, and the same start behind it for each.
+        starts = {document_start(path, offset, kind_of_document) for offset in range(0, source.size, unit_bytes)}
         for start, end in itertools.pairwise(sorted({*starts, source.size})):
             yield start, end, end - start
 
@@ -226,7 +242,7 @@ def _cuts_of_parquet(metadata, unit_bytes: int) -> Iterator[tuple[int, int, int]
             start = group
             num_bytes = 0
         num_bytes += size
-    yield start, max(metadata.num_row_groups, 1), num_bytes
+    yield start, max(metadata.num_row_groups, 1), num_bytes  # a file without rows is a piece, too: empty, but read
 
 
 @dataclass(frozen=True)

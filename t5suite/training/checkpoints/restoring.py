@@ -2,7 +2,7 @@
 
     >>> trainer.train(start=choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule"))
 
-`SuiteTrainer` restores the parts in this order, and every one reads the checkpoint itself:
+`SuiteTrainer` restores the parts in this order (the fifth is read first), and each reads the checkpoint itself:
 
 1. the position in the training data (`data_positions`);
 2. the trainer's state: `state_at_start`, `restore_attributes`;
@@ -12,8 +12,11 @@
    is asked for, and which `resuming.RunProgress` takes;
 6. random numbers, right before the first update: `restore_random_numbers`.
 
-The same run with the same flags gets everything bit for bit. In any other run (`Start.restart`: another run's
-checkpoint, a reset, changed settings) the flags decide rates, weight decay and intervals. `saving` is the way out.
+The same run with the same flags gets everything bit for bit. Any other run (`Start.restart`: another run's checkpoint,
+a reset, changed settings) follows the flags in betas, weight decay and intervals, and in rates, too, if its schedule is
+a function of the step. A schedule that watches evaluations goes on from the rate that it had reached.
+
+`saving` writes what is read here.
 """
 
 import logging
@@ -43,7 +46,8 @@ from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-# The scheduler state that a restart restores; the rates and the shape follow the flags.
+# The state of a schedule of steps that a restart restores; the rates and the shape follow the flags. The last three are
+# those of our schedule that lowers its rates after evaluations (`optim.schedulers`).
 SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
 # The same of Hugging Face's schedules that watch evaluations.
 WATCHER_MEMORY = (
@@ -72,9 +76,10 @@ def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, 
     check_kind(start.checkpoint, deepspeed, world_size)
     if not start.restart:
         return
-    is_reset = bool(start.reset) and not start.resets_again
-    only_ends = total_steps == start.step and start.of_this_run and not is_reset
-    if 0 < total_steps <= start.step and not only_ends:
+    is_reset_now = bool(start.reset) and not start.resets_again
+    # A run that has made all its steps may be started again: it was stopped before its last evaluation, say.
+    has_only_to_end = start.of_this_run and total_steps == start.step and not is_reset_now
+    if 0 < total_steps <= start.step and not has_only_to_end:
         raise ConfigError(
             f"nothing is left to train: {start.step} steps are done, and --max_steps or --num_train_epochs makes "
             f"{total_steps}; raise it, or add step to --reset"
@@ -87,7 +92,12 @@ def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, 
 
 
 def total_steps(args, epoch_length: int, update_size: int) -> int:
-    """The run's number of steps according to the flags; 0 if unknown."""
+    """The run's number of steps according to the flags; 0 if unknown.
+
+    Args:
+      epoch_length: examples of an epoch; 0 if unknown.
+      update_size: examples of an update.
+    """
     if args.max_steps > 0 or not epoch_length:
         return max(0, args.max_steps)
     return math.ceil(args.num_train_epochs * math.ceil(epoch_length / update_size))
@@ -105,7 +115,8 @@ def restore_attributes(parts: Iterable, saved_states: dict) -> None:
     """Restores what transformers' callbacks count (early stopping's patience); their settings follow the flags.
 
     Args:
-      saved_states: `TrainerState.stateful_callbacks`: by the name of a class, one state or a list of states.
+      saved_states: `TrainerState.stateful_callbacks`: by the name of a class its state, or a list if there were several
+        of the class. Of a list it is not known whose state is whose: those begin anew.
     """
     for part in parts:
         saved = saved_states.get(type(part).__name__)
@@ -163,7 +174,9 @@ def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
     optimizer = engine.optimizer
     is_deepspeeds_schedule = isinstance(lr_scheduler, DeepSpeedSchedulerWrapper)
     settings_before = settings_of_groups(optimizer)
-    if is_deepspeeds_schedule:  # it sets the rates after the next update
+    if is_deepspeeds_schedule:
+        # DeepSpeed restores its schedule and the rate at its step, but sets no rate before the next update is over: the
+        # rate that it has restored must stay.
         for settings in settings_before:
             settings.pop("lr")
     clip_grad = getattr(optimizer, "clip_grad", None)
@@ -183,31 +196,38 @@ def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
 
 
 def follow_flags(lr_scheduler) -> None:
-    """Sets the rates that a schedule, if it is a function of the step, has at its step."""
+    """Sets the rates of a schedule's present step, if the schedule is a function of the step."""
     if isinstance(lr_scheduler, LambdaLR):
         set_rates(lr_scheduler)
 
 
 def load_schedule(lr_scheduler, optimizer, saved: dict, num_steps: int) -> None:
-    """Loads where a schedule was; its settings follow the flags, and its rates if it is a function of the step.
+    """Loads where a schedule was; its settings follow the flags.
 
-    Between the two kinds nothing but the step is taken over: the other kind counts evaluations, not steps.
+    A schedule is a function of the step, or it watches evaluations. After a change from the first kind to the second,
+    it begins with the flags' rates; after a change from the second to the first, it begins at the run's step.
 
     Args:
       num_steps: how many steps of the schedule are over.
     """
-    is_of_steps = "lr_lambdas" in saved
-    if isinstance(lr_scheduler, LambdaLR):
-        memory = saved if is_of_steps else {"last_epoch": num_steps}
-        for key in SCHEDULE_MEMORY:
-            if key in memory and hasattr(lr_scheduler, key):
-                setattr(lr_scheduler, key, memory[key])
-    elif not is_of_steps:
-        _load_watched_rates(lr_scheduler, optimizer, saved)
+    was_of_steps = "lr_lambdas" in saved
+    if not isinstance(lr_scheduler, LambdaLR):
+        if not was_of_steps:
+            _load_watched_rates(lr_scheduler, optimizer, saved)
+        return
+    memory = saved
+    if not was_of_steps:
+        memory = {"last_epoch": num_steps}
+    for key in SCHEDULE_MEMORY:
+        if key in memory and hasattr(lr_scheduler, key):
+            setattr(lr_scheduler, key, memory[key])
 
 
 def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
-    """Loads what a schedule has seen, and the rates that it had reached."""
+    """Loads what a schedule has seen of evaluations, and the rates that it had reached.
+
+    Of a schedule that Hugging Face does not have, and so of which it is not known what is a setting, all is loaded.
+    """
     rates = saved.get("_last_lr", [])
     rates_by_flags = [group["lr"] for group in optimizer.param_groups]
     if isinstance(lr_scheduler, (ReduceLROnPlateau, GreedyLR)):
@@ -228,21 +248,28 @@ def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
 def load_moments(optimizer, saved: dict, checkpoint) -> None:
     """Loads the saved state into the optimizer; its groups keep their own rates, betas and weight decay.
 
+    torch takes the state of any optimizer with as many parameters. Which one it was is told by the names of its
+    settings, which loading puts in place of this run's: AdamW has betas and Adafactor a clip_threshold.
+
     Raises:
       ConfigError: the saved state belongs to a different optimizer.
     """
     settings_before = settings_of_groups(optimizer)
     try:
-        kinds = {frozenset(state) for state in saved["state"].values()}
         restore_optimizer(optimizer, saved)
-        names_of_settings = [settings.keys() - {INITIAL_RATE} for settings in settings_of_groups(optimizer)]
-        if names_of_settings != [settings.keys() - {INITIAL_RATE} for settings in settings_before]:
-            raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
+        if _names_of_settings(settings_of_groups(optimizer)) != _names_of_settings(settings_before):
+            names_of_moments = {name for moments in saved["state"].values() for name in moments}
+            raise ValueError(f"its groups have other settings; its state holds {', '.join(sorted(names_of_moments))}")
     except (ValueError, KeyError) as error:
         raise ConfigError(
             f"{checkpoint}: its optimizer differs from this run's ({error}); add optimizer to --reset"
         ) from None
     set_groups(optimizer, settings_before)
+
+
+def _names_of_settings(settings_by_group: list[dict]) -> list[set[str]]:
+    """The names of each group's settings, without the one that tells of the schedule alone."""
+    return [settings.keys() - {INITIAL_RATE} for settings in settings_by_group]
 
 
 def settings_of_groups(optimizer) -> list[dict]:
@@ -268,6 +295,8 @@ def load_state(folder, name: str):
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
+    except PermissionError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except UNREADABLE:
         # Hide torch's message, which advises disabling `weights_only`.
         raise CheckpointError(
@@ -317,7 +346,8 @@ def saved_progress(start: Start, ranks: Ranks) -> dict | None:
         return None
     progress = read_json(start.checkpoint / PROGRESS_FILE)
     if start.restart:
-        progress |= {"stopped": False, "pending": {}}  # they held under the flags of then
+        # Early stopping and evaluations that were due went by the former flags.
+        progress |= {"stopped": False, "pending": {}}
     # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
     files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
     if len(files) == ranks.world_size:
@@ -327,7 +357,11 @@ def saved_progress(start: Start, ranks: Ranks) -> dict | None:
 
 
 def restore_random_numbers(checkpoint: Path, ranks: Ranks, seed: int, step: int) -> None:
-    """Restores this rank's random state; a rank that the checkpoint does not have gets its own torch seed."""
+    """Restores this rank's random state.
+
+    A rank that the checkpoint does not have gets a seed of its own for torch, from which dropout is drawn. Checkpoints
+    of Hugging Face's trainer have no such files: the run's seed stays.
+    """
     path = checkpoint / RANK_FILE.format(rank=ranks.rank)
     if path.is_file():
         restore_random_state(read_json(path)["random_state"])

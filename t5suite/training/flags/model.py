@@ -17,9 +17,13 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 
 @dataclass
 class ModelArguments:
-    """The model, its configuration, and its placement."""
+    """The model, its configuration, and its placement.
 
-    shared_facts = facts(theme="model")
+    Each flag has its default, its help, and its marks: words such as `report`, which `flags.fields` explains with all
+    other facts of a flag.
+    """
+
+    shared_facts = facts(theme="model")  # of each flag here that has no theme of its own
 
     model_name_or_path: str | None = flag(
         None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes intro"
@@ -29,7 +33,7 @@ class ModelArguments:
     )
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
     model_revision: str | None = flag(
-        None, "Branch, tag or commit of the hub's model; of several: NAME=REVISION,NAME=REVISION.", "shapes"
+        None, "Branch, tag or commit of the hub's model; of several models: NAME=REVISION,NAME=REVISION.", "shapes"
     )
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
@@ -64,9 +68,11 @@ class ModelArguments:
     )
     config_overrides: str | None = flag(None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs")
     dropout_rate: float | None = flag(
-        None, "In place of the configuration's.", "common report", bounds="[0, 1) a share"
+        None, "Dropout's rate, in place of the configuration's.", "common report", bounds="[0, 1) a share"
     )
-    init_checkpoint: str | None = flag(None, "Weights in its place: a file (.safetensors, .pth, .bin) or folder.")
+    init_checkpoint: str | None = flag(
+        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder."
+    )
     add_tokens: str | None = flag(
         None, r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break.", "shapes"
     )
@@ -74,21 +80,28 @@ class ModelArguments:
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
     )
     device_map: Literal["balanced", "auto", "sequential"] | None = flag(
-        None, "Spread layers over this process's devices (auto: balanced).", "object", theme="speed", change="layout"
+        None,
+        "Spread layers over this process's devices; auto is the same as balanced.",
+        "object",
+        theme="speed",
+        change="layout",
     )
     embedding_on_cpu: bool = flag(
         False, "Train an untied embedding on the CPU.", "object", theme="speed", change="layout"
     )
-    load_in_8bit: bool = flag(False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed")
-    load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed")
+    load_in_8bit: bool = flag(False, "Load the frozen matrices below an --adapter in 8 bits.", "report", theme="speed")
+    load_in_4bit: bool = flag(
+        False, "Load the frozen matrices below an --adapter in 4 bits (QLoRA).", "report", theme="speed"
+    )
     adapter_base: str | None = flag(None, "An adapter's base model, if not where the adapter says.", "shapes")
 
     def __post_init__(self):
         for name in ("model_name_or_path", "config_name", "tokenizer_name"):
             if getattr(self, name):
                 check_model_files(f"--{name}", getattr(self, name))
-        is_trained = not (self.config_name or self.from_scratch)
-        if is_trained and self.model_name_or_path and Path(self.model_name_or_path).exists():
+        needs_weights = not (self.config_name or self.from_scratch)
+        is_local = bool(self.model_name_or_path) and Path(self.model_name_or_path).exists()
+        if needs_weights and is_local:
             check_has_model("--model_name_or_path", self.model_name_or_path)
         check_placement_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
         check_needed_flags(self)
