@@ -399,7 +399,7 @@ class RefusalTest(TestCase):
     def test_another_tokenizer(self):
         folder = self.copied(decoder_folder("gemma3_text"), "source")
         gemma_tokenizer([row["sentence"] for row in tiny_rows()], vocab_size=330).save_pretrained(folder)
-        self.refused(78, "embeddings for 320 pieces, and its tokenizer has 330", folder, "--output_dir", self.output)
+        self.refused(78, "embeddings for 320 pieces, and this tokenizer has 330", folder, "--output_dir", self.output)
 
     def test_fewer_sentinels_than_there_are(self):
         folder = self.copied(decoder_folder("gemma3_text"), "source")

@@ -281,8 +281,8 @@ class PlacesTest(DoctorTest):
 
     @parameterized.parameters(
         ({"HF_HUB_CACHE": "a", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
-        ({"HF_HUB_CACHE": "", "HF_HOME": "b"}, "b", "HF_HOME"),
-        ({"XDG_CACHE_HOME": "c"}, "c/huggingface", "HF_HOME"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": "b"}, "b/hub", "HF_HOME"),
+        ({"XDG_CACHE_HOME": "c"}, "c/huggingface/hub", "HF_HOME"),
     )
     def test_the_variable_that_names_the_cache_is_the_one_to_change(self, variables, cache, variable):
         place = Path(tempfile.mkdtemp())

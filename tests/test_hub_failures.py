@@ -120,6 +120,11 @@ CAUSES = (
     ("no route", OSError(errno.ENETUNREACH, "unreachable"), "connection"),
     ("proxy", httpx2.ProxyError("x"), "connection"),
     ("certificate", raised_from(httpx2.ConnectError("x"), ssl.SSLCertVerificationError("self-signed")), "certificate"),
+    ("certificate, by requests", requests.exceptions.SSLError(ssl.SSLCertVerificationError("x")), "certificate"),
+    ("cut while keys were exchanged", raised_from(httpx2.ConnectError("x"), ssl.SSLEOFError(8, "EOF")), "transfer"),
+    ("cut, by requests", requests.exceptions.SSLError(ssl.SSLEOFError(8, "EOF")), "transfer"),
+    ("aiohttp slow", aiohttp.ServerTimeoutError("x"), "timeout"),
+    ("requests slow to connect", requests.exceptions.ConnectTimeout("x"), "timeout"),
     ("full disk", OSError(errno.ENOSPC, "No space left on device", "x"), "full disk"),
 )  # fmt: skip
 NO_CAUSES = (
@@ -267,7 +272,8 @@ class NamesOnTheHub:
         del timeout, revision
         files = {"model": ["config.json", "spiece.model"], "dataset": ["train.parquet", "test.parquet"]}
         assert repository in ("lab/tiny", "lab/rows")
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files[repo_type]], private=False)
+        siblings = [SimpleNamespace(rfilename=name) for name in files[repo_type]]
+        return SimpleNamespace(siblings=siblings, private=False, gated="manual" if repo_type == "model" else False)
 
     def list_repo_refs(self, repository, *, repo_type):
         del repo_type
@@ -313,6 +319,12 @@ class AdviceTest(parameterized.TestCase):
             "it has config.json, spiece.model",
         ),
         (
+            "in a folder, unlike any file",
+            Reading("dataset", "lab/rows", None, "parts/zzz"),
+            missing_file("parts/zzz"),
+            "it has train.parquet, test.parquet",
+        ),
+        (
             "of an unknown address",
             Reading("model", "lab/tiny", None, "spiece.modl"),
             EntryOfNoAddress(),
@@ -334,6 +346,17 @@ class AdviceTest(parameterized.TestCase):
             exits_with(65 if reading.kind == "dataset" else 78, message),
         ):
             read_from_hub(reading, mock.Mock(side_effect=error))
+
+    @parameterized.parameters(("dataset", "lab/rows", True), ("model", "lab/tiny", False))
+    def test_a_token_is_not_needed_where_a_repository_is_neither_private_nor_gated(self, kind, name, is_public):
+        refused = hub_client_error(401, X_Error_Message="Invalid credentials in Authorization header")
+        with (
+            mock.patch("huggingface_hub.HfApi", NamesOnTheHub),
+            mock.patch.dict(os.environ, {"HF_TOKEN": "hf_" + "Expired" * 4}),
+            exits_with(78, r"the token \(HF_TOKEN\) is wrong or has expired") as caught,
+        ):
+            read_from_hub(Reading(kind, name), mock.Mock(side_effect=refused))
+        self.assertEqual("needs no token" in str(caught.exception), is_public)
 
 
 class CachedModelTest(parameterized.TestCase):

@@ -66,6 +66,8 @@ class UnitsTest(parameterized.TestCase):
         ):
             with exits_with(78, message):
                 unit_masks(example_text(1, 8), 0.15, datum_rng(0, 0), unit, **settings)
+        with exits_with(65, "token id -1: ids begin at 0"):
+            unit_starts(np.array([[5, -1]]), None, "word", **UNITS)
         with exits_with(65, "token id 40, but the tokenizer has 40"):
             unit_masks(np.array([[V]]), 0.15, datum_rng(0, 0), "word", **UNITS)
 
@@ -104,6 +106,14 @@ class ChoiceTest(parameterized.TestCase):
 
 
 class MaskedLMTest(parameterized.TestCase):
+    @parameterized.parameters(np.uint8, np.uint16, np.int32)
+    def test_ids_of_a_corpus_of_any_type_of_numbers_have_the_same_labels(self, dtype):
+        rows = example_text(4, 30)
+        batches = [masked_lm_batch(ids, datum_rng(0, 0), VOCABULARY) for ids in (rows, rows.astype(dtype))]
+        for expected, part in zip(*batches, strict=True):
+            np.testing.assert_array_equal(part.values, expected.values)
+            self.assertEqual(part.values.dtype, np.int64)
+
     def rows(self, batch, length=50):
         tokens = example_text(batch, length)
         tokens[:, 0], tokens[:, -1], tokens[:, length // 2], tokens[:, 3] = CLS, SEP, SEP, 4

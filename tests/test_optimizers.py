@@ -397,6 +397,16 @@ class AdafactorTest(parameterized.TestCase):
 
 
 class SettingsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("adamw", "betas=(1.5, 0.9)", "beta"),
+        ("adamw", "eps=-1", "epsilon"),
+        ("adamw", "weight_decay=-0.1", "weight_decay is -0.1; give at least 0"),
+        ("adamw_rms", "weight_decay=-0.1", "weight_decay is -0.1; give at least 0"),
+    )
+    def test_a_setting_out_of_its_range_is_named(self, name, optim_args, message):
+        with exits_with(78, f"--optimizer {name}: .*{message}"):
+            optimizers.make_optimizer(name, t5(), 0.1, optim_args)
+
     def test_optim_args_come_before_the_flags_and_the_flags_before_the_defaults(self):
         for flags, betas, eps in (
             ({}, (0.9, 0.999), 1e-6),

@@ -37,6 +37,7 @@ from t5suite.training.checkpoints.restoring import (
     check_start,
     load_schedule,
     load_state,
+    optimizer_state,
     restore_attributes,
     restore_deepspeed,
     restore_optimization,
@@ -349,7 +350,7 @@ class RestoringTest(parameterized.TestCase):
         going_on = torch.optim.lr_scheduler.ReduceLROnPlateau(later, factor=0.5, patience=1)
         with self.assertLogs("t5suite", "WARNING") as logs:
             load_schedule(going_on, later, schedule.state_dict(), num_steps=12)
-        self.assertRegex(logs.output[0], "goes on at 0.2, .*--learning_rate, 0.5, add schedule")
+        self.assertRegex(logs.output[0], "goes on at 0.2 and 2, .*--learning_rate, 0.5 and 5, add schedule")
         self.assertEqual([group["lr"] for group in later.param_groups], [0.2, 2.0])
         for _ in range(2):
             going_on.step(1.0)
@@ -446,12 +447,36 @@ class RestoringTest(parameterized.TestCase):
         with exits_with(74, f"{place}/scheduler.pt is missing"):
             load_state(place, "scheduler")
 
+    @parameterized.parameters(("optimizer", "--reset optimizer,schedule"), ("scaler", "--model_name_or_path"))
+    def test_the_way_out_of_a_truncated_state_leads_around_it(self, name, way_out):
+        place = folder()
+        (place / f"{name}.pt").write_bytes(b"PK")
+        with exits_with(74, f"{name}.pt is truncated, .*{way_out}"):
+            load_state(place, name)
+
+    def test_sharded_training_of_other_parameters_is_refused_by_their_numbers(self):
+        optimizer_of = lambda count: torch.optim.SGD([torch.nn.Parameter(torch.zeros(1)) for _ in range(count)], lr=0.1)
+        saved = optimizer_of(3)
+        checkpoint = self.checkpoint_of(saved, torch.optim.lr_scheduler.LambdaLR(saved, lambda step: 1.0))
+        with exits_with(78, "has 3 parameters, and this run trains 2; freeze .*--model_name_or_path"):
+            optimizer_state(checkpoint, optimizer_of(2), fsdp=True)
+
+    def test_rates_of_other_groups_are_not_taken_over(self):
+        """A schedule that watches evaluations has a rate for each group; one group is not the first of two."""
+        optimizers = [
+            torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(count)], lr=0.1)
+            for count in (2, 1)
+        ]
+        saved, watcher = [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer) for optimizer in optimizers]
+        with exits_with(78, "2 groups of parameters, and this run has 1; add schedule to --reset"):
+            load_schedule(watcher, optimizers[1], saved.state_dict(), num_steps=1)
+
     @parameterized.parameters(
         (
             {"total_steps": 4},
             "nothing is left to train: 4 steps are done, .* makes 4; raise it, or add step to --reset",
         ),
-        ({"total_steps": 9, "fsdp": True}, "--reset optimizer,schedule does not work with a sharded checkpoint"),
+        ({"total_steps": 9, "fsdp": True}, "--reset optimizer,schedule does not work in sharded training"),
         ({"total_steps": 9}, None),
     )
     def test_a_start_that_a_run_cannot_make_is_refused(self, settings, message):

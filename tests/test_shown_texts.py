@@ -173,6 +173,13 @@ class UnknownPiecesTest(parameterized.TestCase):
             lines, [f"unknown to the tokenizer in rows {split} inputs: {named}" for split in ("train", "validation")]
         )
 
+    def test_a_settings_value_is_shown_as_it_is(self):
+        """Brackets are rich's markup, and a word between colons is an emoji of its own."""
+        values = {"freeze_regex": r".*\.[qv]\.weight$", "run_name": "[/INST] :x:"}
+        text = self.dry_run(*[f"--{name}={value}" for name, value in values.items()])
+        for name, value in values.items():
+            self.assertRegex(text, rf"--{name} +{re.escape(value)}")
+
     def test_of_rows_that_are_left_when_some_are_kept_for_selection_no_place_is_named(self):
         """They are not the file's first rows, so that a line's number would be another row's."""
         place = folder()

@@ -11,7 +11,7 @@ import yaml
 from absl.testing import parameterized
 
 from t5suite.launch.sweep_checks import check_sweep
-from t5suite.launch.sweep_files import parameters_of, read_sweep
+from t5suite.launch.sweep_files import SweepFile, parameters_of, read_sweep
 from t5suite.launch.sweep_metrics import logged_metrics
 from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
@@ -474,6 +474,14 @@ class PlansTest(FilesTest):
 
 
 class LintTest(FilesTest):
+    def test_parameters_in_hundreds_of_tables_are_refused_by_the_files_name(self):
+        content: dict = {"value": 1}
+        for _ in range(2000):
+            content = {"parameters": {"a": content}}
+        sweep = SweepFile("deep.yaml", content, {})
+        with exits_with(78, "deep.yaml: its values are nested too deeply"):
+            parameters_of(sweep)
+
     def test_lint_prints_all_findings_of_all_files(self):
         good, bad = self.write(GOOD), self.write(GOOD.replace("1.0e-5", "1e-5").replace("eval/acc", "acc"), "bad.yaml")
         broken = self.write("a: [\n", "broken.yaml")

@@ -6,8 +6,8 @@
 `huggingface_hub`, `datasets` and `transformers` wrap what happened: a rate limit becomes a missing file, a connection
 that broke becomes a wrong name. `failure_of` looks below the wrapping, at the exceptions that an error was raised from.
 What may pass is tried again a bounded number of times, and then ends with exit code 75. What does not pass ends at
-once: with 65 if a data set lacks a file, with 78 for anything else, such as a token that the hub refuses, a gated
-repository or a name that it does not have.
+once: with 65 if a data set lacks a file, with 74 if the disk is full, with 78 for anything else, such as a token that
+the hub refuses, a gated repository or a name that it does not have.
 """
 
 import contextlib
@@ -41,27 +41,29 @@ ATTEMPTS = 4
 PAUSE_SECONDS = (1.0, 4.0, 16.0)
 LONGEST_PAUSE_SECONDS = 300.0
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-# How long the hub may take to answer what is asked for the sake of a better message.
+# How long the hub may take to tell of a repository for a better message; lists have the client's own limit.
 ADVICE_SECONDS = 10.0
 
 # By the names of an error's classes, because the libraries stand on several libraries for HTTP: httpx and httpx2,
 # requests and urllib3, aiohttp, and Python's own.
 KINDS_BY_CLASS = {
-    "SSLCertVerificationError": CERTIFICATE, "CertificateError": CERTIFICATE, "SSLError": CERTIFICATE,
+    "SSLCertVerificationError": CERTIFICATE, "CertificateError": CERTIFICATE,
     "TimeoutException": TIMEOUT, "Timeout": TIMEOUT, "TimeoutError": TIMEOUT, "FSTimeoutError": TIMEOUT,
+    "ConnectTimeout": TIMEOUT, "ServerTimeoutError": TIMEOUT,
     "RemoteProtocolError": TRANSFER, "ReadError": TRANSFER, "WriteError": TRANSFER, "ProtocolError": TRANSFER,
     "DecodingError": TRANSFER, "ContentDecodingError": TRANSFER, "ChunkedEncodingError": TRANSFER,
     "IncompleteRead": TRANSFER, "IncompleteReadError": TRANSFER, "ClientPayloadError": TRANSFER,
     "ServerDisconnectedError": TRANSFER, "ConnectionResetError": TRANSFER, "ConnectionAbortedError": TRANSFER,
-    "BrokenPipeError": TRANSFER, "XetDownloadError": TRANSFER,
+    "BrokenPipeError": TRANSFER, "XetDownloadError": TRANSFER, "SSLEOFError": TRANSFER, "SSLZeroReturnError": TRANSFER,
     "ConnectError": CONNECTION, "NetworkError": CONNECTION, "ProxyError": CONNECTION, "NewConnectionError": CONNECTION,
     "NameResolutionError": CONNECTION, "ClientConnectionError": CONNECTION, "gaierror": CONNECTION,
-    "ConnectionError": CONNECTION,
+    "ConnectionError": CONNECTION, "SSLError": CONNECTION,
 }  # fmt: skip
 KINDS_BY_NUMBER = {
     errno.ENOSPC: FULL_DISK, errno.EDQUOT: FULL_DISK, errno.ENETUNREACH: CONNECTION, errno.EHOSTUNREACH: CONNECTION,
     errno.ETIMEDOUT: TIMEOUT,
 }  # fmt: skip
+# The class that the libraries raise where the network is switched off, by HF_HUB_OFFLINE say.
 OFFLINE = "OfflineModeIsEnabled"
 # What the libraries raise as an error without a class of its own.
 KINDS_BY_TEXT = {
@@ -147,8 +149,8 @@ def read_from_hub(reading: Reading, read: Callable[[], Result]) -> Result:
 
 
 def pause_before_retry(failure: HubFailure, reading: Reading, attempt: int) -> None:
-    """Waits as long as the hub asks to, or longer after each attempt, and says why in the log."""
-    seconds = PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS)) - 1]
+    """Waits and says why in the log: as long as the hub asks to; if it does not, each time longer than before."""
+    seconds = PAUSE_SECONDS[attempt - 1]
     if failure.retry_after is not None:
         seconds = min(failure.retry_after, LONGEST_PAUSE_SECONDS)
     logger.warning(
@@ -170,7 +172,7 @@ def failure_of(error: BaseException) -> HubFailure | None:
     """The hub's failure beneath an error; None if it has another cause, or the network is switched off.
 
     >>> failure_of(OSError("We couldn't connect to ..."))  # raised from a response with status 429
-    HubFailure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0)
+    HubFailure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0, file=None)
     """
     connection_failure = None
     for link, is_caused in _errors_beneath(error):
@@ -192,10 +194,10 @@ def failure_of(error: BaseException) -> HubFailure | None:
 
 
 def _errors_beneath(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """An error and those beneath it, each once, and whether it was caused: whether only causes lead to it, no context.
+    """An error and those beneath it, each once, with whether causes alone, and no context, lead from the error to it.
 
-    Causes come before contexts. A context is looked at even if `raise ... from None` hides it from tracebacks: the
-    libraries hide statuses like this.
+    Of each error the causes come first, and then the context. A context is looked at even if `raise ... from None`
+    hides it from tracebacks: the libraries hide statuses like this.
     """
     pending = [(error, True)]
     seen = set()
@@ -213,7 +215,7 @@ def _errors_beneath(error: BaseException) -> Iterator[tuple[BaseException, bool]
 
 
 def _causes_of(error: BaseException) -> list[BaseException]:
-    """The errors that an error was made of, the most telling one last."""
+    """The errors that an error was made of; the last one is looked at first."""
     reason = getattr(error, "reason", None)  # of urllib3's and urllib's errors
     members = getattr(error, "exceptions", ())  # of a group
     candidates = [reason, *error.args, error.__cause__, *members]
@@ -297,7 +299,7 @@ def _file_of(error: BaseException) -> str | None:
 
 
 def _address_of(error: BaseException) -> str:
-    """The address that was asked, before redirections; an empty text if it is not known."""
+    """The address that was asked last, after redirections; an empty text if it is not known."""
     response = getattr(error, "response", None)
     with contextlib.suppress(RuntimeError):  # httpx's, of a response that was made without a request
         request = getattr(response, "request", None)
@@ -401,8 +403,8 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     if failure.kind == REPOSITORY:
         return _advice_on_repository(where_token_is, reading)
     if failure.kind == REVISION:
-        return _names_like(reading.revision or "main", _revisions(reading))
-    return _names_like(failure.file or reading.part or "", _files(reading))
+        return _choice_among(reading.revision or "main", _revisions(reading))
+    return _choice_among(failure.file or reading.part or "", _files(reading))
 
 
 def _advice_on_terms(where_token_is: str | None, page: str) -> str:
@@ -414,7 +416,7 @@ def _advice_on_terms(where_token_is: str | None, page: str) -> str:
 
 def _advice_on_repository(where_token_is: str | None, reading: Reading) -> str:
     """What to do where there is no such repository, or none that can be seen without a token."""
-    advice = _names_like(reading.repository, _repositories_like(reading))
+    advice = _names_like(reading.repository, _repositories_like(reading)) or "check the name"
     if where_token_is:
         return advice
     return f"{advice}; if it is private, log in by `hf auth login`, or set HF_TOKEN"
@@ -433,8 +435,8 @@ def _advice_on_token(where_token_is: str | None, reading: Reading) -> str:
     return advice
 
 
-def _names_like(name: str, names: list[str]) -> str:
-    """Advice: the names of the hub that are like this one, else some of them.
+def _names_like(name: str, names: list[str]) -> str | None:
+    """Advice: the names that are like this one; None if there are none.
 
     >>> _names_like("spiece.modle", ["config.json", "spiece.model"])
     'did you mean spiece.model?'
@@ -442,9 +444,14 @@ def _names_like(name: str, names: list[str]) -> str:
     near = closest(name, names)
     if near:
         return f"did you mean {', '.join(near)}?"
-    if names and "/" not in name:  # of an owner's repositories, which have a slash, none is like another
-        return f"it has {', '.join(names[:8])}"
-    return "check the name"
+    return None
+
+
+def _choice_among(name: str, names: list[str]) -> str:
+    """Advice on a file or revision that a repository lacks: those that are like it, else the first ones that it has."""
+    if not names:
+        return "check the name"
+    return _names_like(name, names) or f"it has {', '.join(names[:8])}"
 
 
 def token_source() -> str | None:
@@ -474,12 +481,13 @@ def _answer(ask: Callable[[], Result], default: Result) -> Result:
 
 
 def _is_public(reading: Reading) -> bool:
-    """Whether the repository can be read without a token."""
+    """Whether the repository can be read without a token, as a gated one cannot, although the hub tells of it."""
     from huggingface_hub import HfApi
 
     def ask() -> bool:
-        api = HfApi(token=False)
-        return not api.repo_info(reading.repository, repo_type=reading.kind, timeout=ADVICE_SECONDS).private
+        info = HfApi(token=False).repo_info(reading.repository, repo_type=reading.kind, timeout=ADVICE_SECONDS)
+        is_gated = bool(getattr(info, "gated", False))  # spaces have no such field
+        return not info.private and not is_gated
 
     return _answer(ask, False)
 

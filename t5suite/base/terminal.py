@@ -35,10 +35,13 @@ def show(text: str) -> None:
 
 
 class Terminal(Console):
-    """Shows control characters as `\\u001b` and no secrets in lines, tables and titles; notebooks get plain text."""
+    """Shows control characters as `\\u001b` and no secrets in lines, tables and titles; notebooks get plain text.
+
+    What looks like markup or an emoji's name in a text is text: `.*\\.[qv]$`, `[/INST]`, `:x:`.
+    """
 
     def __init__(self, **options):
-        super().__init__(**{"force_jupyter": False, **options})
+        super().__init__(**{"force_jupyter": False, "markup": False, "emoji": False, **options})
 
     def print(self, *objects, **options) -> None:
         """Shows nothing on standard output inside `silent`."""

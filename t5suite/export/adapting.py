@@ -2,7 +2,7 @@
 
 >>> flags = parse_command_line(["adapt", "--model_name_or_path", "gemma-tiny", "--output_dir", "adapted"])
 >>> adapt_model(flags)
-{'class': 'T5Gemma2ForConditionalGeneration', 'parameters': {'copied': 98816, 'new': 8192, 'untrained': 72}, ...}
+{'class': 'T5Gemma2ForConditionalGeneration', ..., 'parameters': {'copied': 98816, 'new': 8192, 'untrained': 72}, ...}
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def adapt_model(flags) -> dict:
 
 
 def plan_adaptation(flags) -> dict:
-    """What `adapt_model` would record, from shapes alone."""
+    """What `adapt_model` would record of tensors and tokenizer, from shapes alone."""
     decoder = read_decoder(flags)
     with torch.device("meta"):
         decoder_model = random_model(AutoModelForCausalLM, decoder.config)
@@ -107,9 +107,9 @@ def check_again(flags) -> dict:
     Raises:
       CheckpointError: it does not hold the decoder, by a setting or by a number.
     """
+    record = read_json(Path(flags.output_dir) / RECORD)
     decoder = read_decoder(flags)
-    comparison = check_adapted(decoder.name, flags.output_dir, decoder.revision)
-    return {**read_json(Path(flags.output_dir) / RECORD), "check": comparison}
+    return {**record, "check": check_adapted(decoder.name, flags.output_dir, decoder.revision)}
 
 
 def read_decoder(flags) -> Decoder:
@@ -128,23 +128,28 @@ def read_decoder(flags) -> Decoder:
     adaptation = adaptation_of(config, name)
     if flags.tokenizer_name:
         tokenizer = load_tokenizer(flags.tokenizer_name)  # --model_revision is not of its repository
+        place_of_tokenizer = f"--tokenizer_name {flags.tokenizer_name}"
     else:
         tokenizer = load_tokenizer(name, revision, flag=FLAG)
+        place_of_tokenizer = f"{FLAG} {name}"
     if Path(name).is_dir():
         check_trained_with(name, tokenizer)
     else:
         revision = revision_to_read("model", name, revision)
-    check_pieces(tokenizer, config, name)
-    end_texts(tokenizer, name)
+    check_pieces(tokenizer, config, place_of_tokenizer)
+    make_end_texts(tokenizer, place_of_tokenizer)
     num_sentinels = add_sentinels(tokenizer, flags.num_sentinels)
     return Decoder(name, revision, config, tokenizer, num_sentinels, adaptation)
 
 
-def check_pieces(tokenizer, config, name: str) -> None:
-    """Refuses a tokenizer with pieces that the decoder has no rows for.
+def check_pieces(tokenizer, config, place: str) -> None:
+    """Refuses a tokenizer with pieces that the decoder has no embeddings for, or without one of the control tokens.
 
-    Added tokens may lack rows, which `adapted_config` makes for them: Gemma 3's text models have none for
-    <image_soft_token>.
+    Added tokens may lack embeddings, as Gemma 3's <image_soft_token> does in text models: the adapted model gets rows
+    for them (`adapted_config`).
+
+    Args:
+      place: the flag and the name that the tokenizer is from, for messages.
 
     Raises:
       ConfigError: another tokenizer than the decoder's.
@@ -157,27 +162,32 @@ def check_pieces(tokenizer, config, name: str) -> None:
             pieces_without_rows.append(piece)
     if pieces_without_rows:
         raise ConfigError(
-            f"{FLAG} {name}: it has embeddings for {num_rows} pieces, and its tokenizer has {len(tokenizer)}: "
+            f"{place}: the decoder has embeddings for {num_rows} pieces, and this tokenizer has {len(tokenizer)}: "
             f"{listed(sorted(pieces_without_rows))} have none; give the decoder's own --tokenizer_name"
         )
     for token in ("bos", "pad", "eos"):
         if getattr(tokenizer, f"{token}_token_id") is None:
-            raise ConfigError(f"{FLAG} {name}: its tokenizer has no {token}_token; give one of Gemma's kind")
+            raise ConfigError(f"{place}: the tokenizer has no {token}_token; give a --tokenizer_name of Gemma's kind")
 
 
-def end_texts(tokenizer, name: str) -> None:
-    """Makes the tokenizer end each text with its end token, and begin none, as T5's does: a Gemma's begins each with
-    <bos>, and ends none, so that an encoder-decoder would never learn to stop.
+def make_end_texts(tokenizer, place: str) -> None:
+    """Changes the tokenizer: texts end with its end token, and begin with no token, as T5's do.
+
+    A Gemma's texts begin with <bos> and have no end, so that an encoder-decoder would never learn to stop.
 
     Raises:
       ConfigError: it cannot be made so.
     """
     tokenizer.add_bos_token = False
     tokenizer.add_eos_token = True
-    if around(tokenizer) != ([], [tokenizer.eos_token_id]):
+    ids_before, ids_after = around(tokenizer)
+    if ids_before or ids_after != [tokenizer.eos_token_id]:
+        tokens_before = " ".join(tokenizer.convert_ids_to_tokens(ids_before)) or "nothing"
+        tokens_after = " ".join(tokenizer.convert_ids_to_tokens(ids_after)) or "nothing"
         raise ConfigError(
-            f"{FLAG} {name}: a {type(tokenizer).__name__} does not end texts with {tokenizer.eos_token!r}, although "
-            "its add_eos_token is set; give a tokenizer of Gemma's kind"
+            f"{place}: a {type(tokenizer).__name__} puts {tokens_before} before a text and {tokens_after} behind it, "
+            f"where an encoder-decoder needs {tokenizer.eos_token} behind it alone, and add_eos_token has no effect; "
+            "give a --tokenizer_name of Gemma's kind"
         )
 
 
@@ -190,7 +200,8 @@ def adapted_config(decoder: Decoder):
 def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]) -> dict:
     """The record of an adaptation.
 
-    A parameter is copied from the decoder, or new, or neither: the parts that are not in it and stay as they are made.
+    A parameter is copied from the decoder; or untrained, of a part such as a vision tower that no text goes through; or
+    new.
     """
     untrained = sum(origin.size for origin in origins if origin.name.startswith(UNTRAINED_PARTS))
     copied = sum(origin.size for origin in origins if origin.source is not None)

@@ -119,9 +119,13 @@ def parameters_of(sweep: SweepFile) -> list[Parameter]:
 
     A parameter is left out if the schema has a problem with it or with anything in it, such as its `max`. A problem of
     a table around it does not matter.
+
+    Raises:
+      ConfigError: its values are nested too deeply.
     """
-    all_parameters = _parameters_in(with_distributions(sweep.table("parameters")), (), sweep)
-    return [parameter for parameter in all_parameters if not _has_problem(parameter, sweep.schema_problems)]
+    problems = sweep.schema_problems  # first, as it refuses what is nested too deeply for what follows
+    table = with_distributions(sweep.table("parameters"))
+    return [parameter for parameter in _parameters_in(table, (), sweep) if not _has_problem(parameter, problems)]
 
 
 def _has_problem(parameter: Parameter, problems: list[Problem]) -> bool:
@@ -131,7 +135,7 @@ def _has_problem(parameter: Parameter, problems: list[Problem]) -> bool:
 
 
 def _parameters_in(table: dict, path: tuple[str, ...], sweep: SweepFile) -> Iterator[Parameter]:
-    """The parameters of a table that have a distribution, and those of the tables in it.
+    """The parameters of a table that have a name and a distribution, and those of the tables in it.
 
     Args:
       table: with W&B's distributions, see `with_distributions`.

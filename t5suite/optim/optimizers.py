@@ -3,16 +3,19 @@
     >>> make_optimizer("adamw_rms", t5, learning_rate=2e-2, optim_args="eps=1e-8").param_groups[0]["eps"]
     1e-08
 
-Every function takes the model and the learning rate and returns a `torch.optim.Optimizer`; its keyword-only parameters
-are the settings that `--optim_args "name=value,..."` accepts. Weight decay follows Hugging Face's rule
-(`decay_names`).
+Every function of OPTIMIZERS takes the model and the learning rate and returns a `torch.optim.Optimizer`; its
+keyword-only parameters are the settings that `--optim_args "name=value,..."` accepts. Weight decay follows Hugging
+Face's rule (`decay_names`).
+
+`require_proved` refuses an optimizer that leans on torch's inside where the installed torch was not tested with it
+(`base.libraries`).
 """
 
 import torch
 from torch import nn
 from transformers import Trainer
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 from t5suite.optim.adafactor import MIN_DIM_SIZE_TO_FACTOR, Adafactor
@@ -71,7 +74,10 @@ def adamw_rms(
     weight_decay: float = 0.0,
     min_rms: float = 1e-3,
 ) -> AdamWRMS:
-    """AdamW with steps relative to each parameter's size, as nanoT5 trains; 2e-2 suits T5 v1.1 base from scratch."""
+    """AdamW with steps relative to each parameter's RMS, as nanoT5 trains; 2e-2 suits T5 v1.1 base from scratch.
+
+    A step is `learning_rate * max(min_rms, RMS(parameter))` times AdamW's.
+    """
     require_proved("fused_updates")
     return AdamWRMS(decay_groups(model, weight_decay), lr=learning_rate, betas=betas, eps=eps, min_rms=min_rms)
 
@@ -94,8 +100,8 @@ def adafactor(
 
     No first moment, second-moment decay 1 - t^-0.8, updates clipped at an RMS of 1, matrices with a side under 128 not
     factored (`min_dim_size_to_factor=0` factors every matrix, as transformers does). By `scale_parameter` a step is
-    relative to the size of its parameter: `learning_rate * max(1e-3, RMS(parameter))`. `--optim adafactor` differs: the
-    trainer turns that off, and a step is `learning_rate` whatever the parameter's size.
+    relative to the RMS of its parameter: `learning_rate * max(1e-3, RMS(parameter))`. `--optim adafactor` differs: the
+    trainer turns that off, and a step is `learning_rate` whatever the parameter's RMS.
 
     With `relative_step` Adafactor sets its own rate, min(1e-2, 1 / sqrt(t)), or with `warmup_init` min(1e-6 t,
     1 / sqrt(t)): `learning_rate` and the schedule have no effect. `--schedule relative_step` has no effect either, but
@@ -134,15 +140,23 @@ def make_optimizer(
         have are ignored (reporting them is up to the caller).
 
     Raises:
-      ConfigError: an unknown name or setting, a value of the wrong type, a model without trainable parameters.
+      ConfigError: an unknown name or setting, a value of the wrong type or out of its range, a model without trainable
+        parameters.
     """
     function = find(name, OPTIMIZERS, "optimizer", where="--optimizer")
     if not trained_parameters(model):
         raise ConfigError(f"--optimizer {name}: every parameter of the model is frozen, so there is nothing to train")
-    names = setting_types(function)
-    settings = {key: value for key, value in (defaults or {}).items() if key in names}
+    names_of_settings = setting_types(function).keys()
+    settings = {key: value for key, value in (defaults or {}).items() if key in names_of_settings}
     settings |= settings_for(function, optim_args, "--optim_args")
-    return function(model, learning_rate, **settings)
+    if settings.get("weight_decay", 0.0) < 0:
+        raise ConfigError(f"--optimizer {name}: weight_decay is {settings['weight_decay']}; give at least 0")
+    try:
+        return function(model, learning_rate, **settings)
+    except UserError:
+        raise
+    except ValueError as error:  # torch's, of a value out of its range
+        raise ConfigError(f"--optimizer {name}: {error}") from None
 
 
 def is_adam(name: str) -> bool:

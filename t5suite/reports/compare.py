@@ -319,7 +319,7 @@ def json_lines(comparison: dict) -> list[dict]:
 
 def print_comparison(comparison: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most `most_flips` for each direction and task."""
-    console = new_console(markup=False, emoji=False, highlight=False)
+    console = new_console(highlight=False)
     console.print(f"A: {comparison['a']}\nB: {comparison['b']}")
     for line in lines_of_settings(comparison["settings"]):
         console.print(line, soft_wrap=True)

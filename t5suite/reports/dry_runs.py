@@ -120,8 +120,8 @@ def _print_examples(console, splits: list[SampledSplit]) -> None:
         for inputs, targets in split.first_texts:
             examples.append((split.task.name, inputs, targets))
     for task_name, inputs, targets in examples[:SHOWN_EXAMPLES]:
-        console.print(f"[bold]{task_name}[/bold]")
-        console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
+        console.print(task_name, style="bold")
+        console.print(f"  inputs:  {inputs}\n  targets: {targets}")
 
 
 def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> dict:
@@ -155,7 +155,7 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
             table.add_row(split.name, str(len(split.examples)), side, *sizes, *shares)
     console.print(table)
     for line in lines_of_unknown:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     return figures
 
 
@@ -233,12 +233,12 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
     blocks = _blocks_before_and_after(collator)
     _print_blocks(console, blocks)
     figures = _figures_of_pre_training(model, collator, blocks, args)
-    steps = "as many as the passes over the text take"
+    updates = "as many updates as the passes over the text take,"
     if figures["steps"] is not None:
-        steps = f"{figures['steps']:,}"
+        updates = f"{figures['steps']:,} updates"
     console.print(
         f"{type(model).__name__}, {short_number(figures['parameters'])} parameters\n"
-        f"{steps} updates of {figures['update_size']} blocks ({_shape_of_update(args)}): "
+        f"{updates} of {figures['update_size']} blocks ({_shape_of_update(args)}): "
         f"{short_number(figures['tokens_an_update'])} tokens of text and "
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
     )

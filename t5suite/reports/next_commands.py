@@ -78,7 +78,7 @@ def print_next_commands(directory, manifest: dict) -> None:
         return
     terminal = Terminal()  # quiet where the user's own prints alone are shown
     for line in ("", "next, with your own rows in place of the file:", *(f"  {command}" for command in commands)):
-        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+        terminal.print(line, highlight=False, soft_wrap=True)
 
 
 def _rows_to_answer(settings: dict) -> str:

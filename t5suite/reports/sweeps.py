@@ -161,7 +161,7 @@ def _without_curve(trial: dict) -> dict:
 
 def print_sweep(sweep: dict) -> None:
     """The trials, a grid's means, and the best trial with its command."""
-    console = new_console(markup=False, emoji=False, highlight=False)
+    console = new_console(highlight=False)
     metric = sweep["metric"]
     trials = sweep["trials"]
     console.print(table_of({**sweep, "metric": {"name": metric, "goal": sweep["goal"]}}))

@@ -80,7 +80,7 @@ def print_run_table(rows: list[dict]) -> None:
         title = average_title(entry["benchmark"])
         if "run" in entry:
             title += f", {entry['run']}"
-        console.print(f"{title}: {points(entry['average'], 'nan')}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{title}: {points(entry['average'], 'nan')}", highlight=False, soft_wrap=True)
 
 
 def _cells_of_run(row: dict) -> list[str]:
@@ -146,13 +146,13 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
     title = f"{manifest.get('title', 'results')}  ({directory})"
     rows = _rows_of_splits(manifest, results["tasks"])
     if not rows:
-        for line in (title, NO_SCORES):  # a path's brackets are not markup, and long lines are not wrapped
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        for line in (title, NO_SCORES):  # long lines are not wrapped
+            console.print(line, highlight=False, soft_wrap=True)
         return
     console.print(_table_of_splits(title, rows))
     for choice in manifest.get("choices", []):
         line = choice_line(choice, (manifest.get("training") or {}).get("steps"))
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True)
     remarks = []
     for row in rows:
         remarks += row.remarks

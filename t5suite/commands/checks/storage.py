@@ -12,7 +12,7 @@ from t5suite.commands.checks.machine import GIB, size_text
 
 # A checkpoint of t5-base with its optimizer is 3 GiB; two exist while one replaces the other, beside the model.
 LITTLE_DISK = 10 * GIB
-# A checkpoint of the smallest models.
+# Not even a checkpoint of the smallest models.
 TOO_LITTLE_DISK = GIB // 4
 # Data loader workers pass batches through shared memory: docker gives 64 MiB by default.
 LITTLE_SHARED_MEMORY = GIB // 2
@@ -23,7 +23,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 def existing_folder(path) -> Path:
     """The folder itself, or the nearest existing one above it, where it would be made."""
     folder = Path(path).expanduser().absolute()
-    while not folder.is_dir():
+    while not os.path.isdir(folder):  # False, too, where it may not be looked at
         folder = folder.parent
     return folder
 
@@ -34,7 +34,12 @@ def check_disk(checkup: Checkup) -> list[CheckResult]:
 
 
 def check_space(name: str, path, fix: str) -> CheckResult:
-    """Free bytes of a file system."""
+    """Whether the file system of a path has room for a run.
+
+    Args:
+      name: of the check.
+      fix: what to do if it has not.
+    """
     folder = existing_folder(path)
     free = shutil.disk_usage(folder).free
     what = f"{size_text(free)} free at {folder}"
@@ -125,15 +130,15 @@ def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[Chec
 
 
 def check_hub_cache(checkup: Checkup) -> list[CheckResult]:
-    """Where models and data of the hub are kept: HF_HUB_CACHE, else within HF_HOME, else within ~/.cache."""
-    variable = "HF_HOME"
-    if checkup.environ.get("HF_HUB_CACHE"):
-        variable = "HF_HUB_CACHE"
-    cache = checkup.environ.get(variable)
+    """Where the files of the hub are kept, as huggingface_hub chooses the folder."""
+    cache = checkup.environ.get("HF_HUB_CACHE")
+    variable_to_set = "HF_HUB_CACHE"
     if not cache:
         user_caches = checkup.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        cache = os.path.join(user_caches, "huggingface")
+        home = checkup.environ.get("HF_HOME") or os.path.join(user_caches, "huggingface")
+        cache = os.path.join(home, "hub")
+        variable_to_set = "HF_HOME"
     if not os.access(existing_folder(cache), os.W_OK):
-        fix = f"export {variable}=DIR, a writable one on a disk that all nodes see"
+        fix = f"export {variable_to_set}=DIR, a writable one on a disk that all nodes see"
         return [CheckResult(WARN, "hub cache", f"{cache} cannot be written", fix)]
-    return [check_space("hub cache", cache, f"export {variable}=DIR on a larger disk")]
+    return [check_space("hub cache", cache, f"export {variable_to_set}=DIR on a larger disk")]

@@ -28,7 +28,7 @@ from t5suite.data.corpora.sentences import split_sentences
 from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
 from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
 
-# How many bytes of text a byte of a compressed file is taken for.
+# A compressed file is taken to hold this many times its bytes in text.
 UNPACKED_PER_PACKED = 3
 
 
@@ -53,15 +53,16 @@ class CorpusSettings:
         if self.split_sentences:
             split_sentences("")  # raises if the splitter is not installed; every language has rules
         if not 0 < self.unit_megabytes < math.inf:
-            raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
+            raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: give a finite number above 0")
 
 
 class Source(NamedTuple):
-    """A file, or a data set of the hub.
+    """A file, a data set of the hub, or a stream of texts.
 
     Attributes:
-      size: in bytes; None of a data set of the hub.
-      mtime_ns: the time of the file's last change. Where it differs at a later build, the file is hashed (`building`).
+      size: in bytes; None unless it is a file.
+      mtime_ns: the time of the file's last change; None unless it is a file. A file whose time is another one than when
+        the corpus was built is hashed, to see whether it has changed.
       commit: of a data set of the hub; None if it is not known.
     """
 
@@ -225,7 +226,8 @@ def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int
         yield 0, None, source.size
     else:
         kind_of_document = unit_of_file(path, text_unit)
-        # A document that is longer than a unit has several offsets in it, and the same start behind it for each.
+        # Each piece begins with the first document at or behind its offset. A document that is longer than a unit has
+        # several offsets in it, for all of which that is the same one.
         starts = {document_start(path, offset, kind_of_document) for offset in range(0, source.size, unit_bytes)}
         for start, end in itertools.pairwise(sorted({*starts, source.size})):
             yield start, end, end - start
@@ -242,7 +244,7 @@ def _cuts_of_parquet(metadata, unit_bytes: int) -> Iterator[tuple[int, int, int]
             start = group
             num_bytes = 0
         num_bytes += size
-    yield start, max(metadata.num_row_groups, 1), num_bytes  # a file without rows is a piece, too: empty, but read
+    yield start, max(metadata.num_row_groups, 1), num_bytes  # a file without row groups, too, is read
 
 
 @dataclass(frozen=True)

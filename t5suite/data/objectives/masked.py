@@ -8,7 +8,8 @@
 A row is first split into units (`unit_starts`), then whole units are chosen (`choose_units`). `masked_lm_batch` does
 both for a masked language model, and `unit_masks` for T5, whose `corrupt_ragged` takes such masks.
 
-Shape suffixes: B rows, L tokens of a row, K the same tokens in the order of their keys, V ids of the vocabulary.
+Shape suffixes: B rows, L tokens of a row, V ids of the vocabulary, and K the tokens of a row in random order, which is
+that of their keys: each has a random number.
 """
 
 from collections.abc import Callable
@@ -70,17 +71,20 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
     for name in unit.needs:
         if tables[name] is None:
             raise ConfigError(f"--mask_units {mask_units} needs {WHERE_FROM[name]}")
-    words_BL = np.ones(tokens_BL.shape, dtype=bool)
+    word_starts_BL = np.ones(tokens_BL.shape, dtype=bool)
     if word_start_V is not None:
         check_ids(tokens_BL, len(word_start_V))
-        words_BL[:, 1:] = word_start_V[tokens_BL[:, 1:]]
+        word_starts_BL[:, 1:] = word_start_V[tokens_BL[:, 1:]]
     starts = load_object(unit.starts, "MASK_UNITS") if isinstance(unit.starts, str) else unit.starts
-    return starts(words_BL, tokens_BL, keys_BL, collocations, mean_span_length)
+    return starts(word_starts_BL, tokens_BL, keys_BL, collocations, mean_span_length)
 
 
 def check_ids(tokens_BL, vocab_size):
     """Raises DataError for a token id that the vocabulary does not have."""
+    lowest = int(tokens_BL.min(initial=0))
     highest = int(tokens_BL.max(initial=0))
+    if lowest < 0:
+        raise DataError(f"token id {lowest}: ids begin at 0")
     if highest >= vocab_size:
         raise DataError(
             f"token id {highest}, but the tokenizer has {vocab_size} ids: the text was encoded with another tokenizer"
@@ -117,7 +121,7 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
     if not 0 < noise_density < 1:
         raise ConfigError(f"--noise_density {noise_density}: it must be above 0 and below 1 (BERT: 0.15)")
     batch, length = starts_BL.shape
-    # A token that may not be chosen is a unit of its own. The caller's units stay whole: this makes a new array.
+    # A token that may not be chosen is a unit of its own. The caller's array stays: `masked_lm_batch` needs it.
     starts_BL = starts_BL | ~choosable_BL
     starts_BL[:, 1:] |= ~choosable_BL[:, :-1]
     starts_BL[:, :1] = True
@@ -147,8 +151,8 @@ def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
     """The first tokens of the chosen units: in order of their keys, those that fit.
 
     The same as one unit after the other, in a few passes over all rows at once. A pass takes units, in order, until one
-    no longer fits what is left. That unit is then too large for good, and the next pass goes on behind it with the
-    units that are small enough.
+    no longer fits what is left. That unit is then too large for good, since what is left only gets less, and so are all
+    as large: the next pass looks at smaller ones only, of which those before it have been taken.
     """
     order_BK = _positions_by_key(keys_BL)
     sizes_BL = np.where(starts_BL & choosable_BL, _tokens_of_unit(starts_BL), 0)  # 0: no unit begins here
@@ -185,7 +189,7 @@ class MaskUnit:
     """A kind of unit.
 
     Attributes:
-      starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L]; a
+      starts: (word_starts_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L]; a
         function, or `module:name` of one that is loaded when it is used.
       needs: which of word_start_V and collocations must be given.
       replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking),
@@ -198,8 +202,8 @@ class MaskUnit:
 
 
 MASK_UNITS = {
-    "token": MaskUnit(lambda words_BL, *_: np.ones_like(words_BL)),
-    "word": MaskUnit(lambda words_BL, *_: words_BL, needs=("word_start_V",)),
+    "token": MaskUnit(lambda word_starts_BL, *_: np.ones_like(word_starts_BL)),
+    "word": MaskUnit(lambda word_starts_BL, *_: word_starts_BL, needs=("word_start_V",)),
     "ngram": MaskUnit("t5suite.contrib.mask_units:ngrams"),
     "span": MaskUnit("t5suite.contrib.mask_units:spans", replaced_together=True),
     "pmi": MaskUnit("t5suite.contrib.mask_units:collocation_starts", needs=("collocations",), replaced_together=True),
@@ -232,7 +236,7 @@ def masked_lm_batch(
       rng: as in `random_keys`: one Generator, one for each row, or `DatumRngs`; 4 keys per position are drawn.
       vocabulary: a `MaskVocabulary`; its special tokens are never chosen and never used as replacements.
       noise_density: share of the tokens that is chosen (Hugging Face's mlm_probability). With `exact_count` it is a
-        share of all tokens of the row, special ones included; without, each other token has that probability.
+        share of all tokens of the row, special ones included; without, every unit is chosen with that probability.
       mask_units: which tokens are chosen together, a key of `MASK_UNITS`.
       exact_count: as many as the share says, at least 1 (BERT's data script), or each with that probability.
       lengths_B: tokens of each row without padding; None: L.
@@ -248,10 +252,12 @@ def masked_lm_batch(
     choosable_BL = ~vocabulary.special_V[tokens_BL]
     mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B4L[:, 1], lengths_B, exact_count)
     action_BL = keys_B4L[:, 2]
-    if MASK_UNITS[mask_units].replaced_together:  # the parts of a unit that was split, too
+    if MASK_UNITS[mask_units].replaced_together:
+        # By the units as they were before `choose_units` split them: their parts are replaced alike, too.
         action_BL = _of_unit(action_BL, starts_BL)
     input_ids_BL = hide(tokens_BL, mask_BL, vocabulary, action_BL, keys_B4L[:, 3])
-    return Ragged.of(input_ids_BL), Ragged.of(np.where(mask_BL, tokens_BL, IGNORED).astype(np.int64))
+    labels_BL = np.where(mask_BL, tokens_BL.astype(np.int64), IGNORED)
+    return Ragged.of(input_ids_BL), Ragged.of(labels_BL)
 
 
 def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):

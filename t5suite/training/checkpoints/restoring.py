@@ -2,7 +2,7 @@
 
     >>> trainer.train(start=choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule"))
 
-`SuiteTrainer` restores the parts in this order (the fifth is read first), and each reads the checkpoint itself:
+`SuiteTrainer` restores these parts, in this order:
 
 1. the position in the training data (`data_positions`);
 2. the trainer's state: `state_at_start`, `restore_attributes`;
@@ -56,6 +56,8 @@ WATCHER_MEMORY = (
 )
 # A group's rate before the schedule: a scheduler that is a function of the step writes it there, others do not.
 INITIAL_RATE = "initial_lr"
+# The way out that every kind of training has.
+WEIGHTS_ALONE = "start from the checkpoint's weights alone with --model_name_or_path and a new --output_dir"
 # What `torch.load` raises for a file that is incomplete or contains more than tensors.
 UNREADABLE = (
     OSError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError,
@@ -86,8 +88,8 @@ def check_start(start: Start, *, total_steps: int, deepspeed: bool, fsdp: bool, 
         )
     if start.reset and (deepspeed or fsdp):
         raise ConfigError(
-            f"--reset {','.join(sorted(start.reset))} does not work with a sharded checkpoint; start from its weights "
-            "alone with --model_name_or_path"
+            f"--reset {','.join(sorted(start.reset))} does not work in sharded training; start from the checkpoint's "
+            "weights alone with --model_name_or_path"
         )
 
 
@@ -115,6 +117,7 @@ def restore_attributes(parts: Iterable, saved_states: dict) -> None:
     """Restores what transformers' callbacks count (early stopping's patience); their settings follow the flags.
 
     Args:
+      parts: the trainer's callbacks.
       saved_states: `TrainerState.stateful_callbacks`: by the name of a class its state, or a list if there were several
         of the class. Of a list it is not known whose state is whose: those begin anew.
     """
@@ -129,7 +132,8 @@ def restore_optimization(start: Start, optimizer, lr_scheduler, scaler, *, fsdp:
     """Restores optimizer, schedule and loss scaler; after a restart, only what is kept, under this run's flags.
 
     Args:
-      scaler: fp16's; None without. A run changed from --fp16 to --bf16 has none, one changed to --fp16 no saved state.
+      scaler: of the losses of fp16, whatever is reset; None without --fp16. A run that has changed to --fp16 has one,
+        and a checkpoint without a state for it.
       fsdp: whether FSDP shards the optimizer: each rank takes its shards of the full tensors.
 
     Raises:
@@ -155,9 +159,19 @@ def optimizer_state(checkpoint: Path, optimizer, fsdp: bool) -> dict:
 
     Raises:
       CheckpointError: the file is missing or unreadable.
+      ConfigError: sharded, and it has another number of parameters.
     """
     state = load_state(checkpoint, OPTIMIZER)
-    return state_in_pieces(state, optimizer) if fsdp else state
+    if not fsdp:
+        return state
+    num_saved = sum(len(group["params"]) for group in state["param_groups"])
+    num_trained = sum(len(group["params"]) for group in optimizer.param_groups)
+    if num_saved != num_trained:
+        raise ConfigError(
+            f"{checkpoint}: its optimizer has {num_saved} parameters, and this run trains {num_trained}; "
+            f"freeze what it froze, or {WEIGHTS_ALONE}"
+        )
+    return state_in_pieces(state, optimizer)
 
 
 def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
@@ -234,15 +248,25 @@ def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
         memory = {key: saved[key] for key in WATCHER_MEMORY if key in saved}
         saved = {**lr_scheduler.state_dict(), **memory}
     lr_scheduler.load_state_dict(saved)
-    for group, rate in zip(optimizer.param_groups, rates):
+    if len(rates) != len(rates_by_flags):
+        raise ConfigError(
+            f"the checkpoint's schedule has {len(rates)} groups of parameters, and this run has {len(rates_by_flags)}; "
+            "add schedule to --reset"
+        )
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     if rates and list(rates) != rates_by_flags:
         logger.warning(
-            "the learning rate goes on at %g, where the checkpoint's schedule was; to begin with --learning_rate, %g, "
+            "the learning rate goes on at %s, where the checkpoint's schedule was; to begin with --learning_rate, %s, "
             "add schedule to --reset",
-            rates[0],
-            rates_by_flags[0],
+            _rates_text(rates),
+            _rates_text(rates_by_flags),
         )
+
+
+def _rates_text(rates: Iterable[float]) -> str:
+    """The rates of all groups, equal ones once."""
+    return " and ".join(f"{rate:g}" for rate in dict.fromkeys(rates))
 
 
 def load_moments(optimizer, saved: dict, checkpoint) -> None:
@@ -278,7 +302,7 @@ def settings_of_groups(optimizer) -> list[dict]:
 
 
 def set_groups(optimizer, settings_by_group: list[dict]) -> None:
-    """Gives each group these settings."""
+    """Gives each group these settings, and no other rate before the schedule than theirs."""
     for group, settings in zip(optimizer.param_groups, settings_by_group, strict=True):
         group.pop(INITIAL_RATE, None)
         group.update(settings)
@@ -298,17 +322,21 @@ def load_state(folder, name: str):
     except PermissionError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except UNREADABLE:
+        way_out = WEIGHTS_ALONE
+        if name in (OPTIMIZER, SCHEDULER):
+            way_out = "start with a new optimizer: --reset optimizer,schedule"
         # Hide torch's message, which advises disabling `weights_only`.
         raise CheckpointError(
             f"{path} is truncated, or contains Python objects besides tensors, which could run code when loaded; "
-            "start with a new optimizer: --reset optimizer,schedule"
+            f"{way_out}"
         ) from None
 
 
 def restore_optimizer(optimizer, state: dict) -> None:
     """Like `optimizer.load_state_dict`, but bit for bit.
 
-    torch casts float32 moments to the dtype of a bfloat16 parameter (Adafactor keeps float32 ones).
+    torch casts moments to the dtype of their parameter: those of Adafactor, which are float32, to bfloat16 for a model
+    in bfloat16.
     """
     optimizer.load_state_dict(state)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -348,7 +376,8 @@ def saved_progress(start: Start, ranks: Ranks) -> dict | None:
     if start.restart:
         # Early stopping and evaluations that were due went by the former flags.
         progress |= {"stopped": False, "pending": {}}
-    # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
+    # The losses since the last line of the log: this rank's own sum, or the mean over the saved ranks if the number of
+    # ranks has changed.
     files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
     if len(files) == ranks.world_size:
         files = [start.checkpoint / RANK_FILE.format(rank=ranks.rank)]
