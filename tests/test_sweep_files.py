@@ -17,6 +17,8 @@ from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_scripts import script_of
 from t5suite.launch.sweep_summaries import summary_of
+from t5suite.tasks.metric_names import SUITE_NAMES
+from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
 from t5suite.testing import exits_with
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -474,6 +476,10 @@ class PlansTest(FilesTest):
 
 
 class LintTest(FilesTest):
+    def test_the_names_that_a_sweep_file_is_checked_by_are_those_of_the_metrics(self):
+        of_every_evaluation = {"loss", "average", "invalid_rate", "truncated_rate"}
+        self.assertEqual(SUITE_NAMES, {*METRICS, *METRIC_GROUPS, *METRIC_ALIASES, *of_every_evaluation})
+
     def test_parameters_in_hundreds_of_tables_are_refused_by_the_files_name(self):
         content: dict = {"value": 1}
         for _ in range(2000):
