@@ -54,6 +54,10 @@ def file_source(paths, **options) -> FileSource:
     return FileSource(paths, dataclasses.replace(FileSource(paths).options, **options))
 
 
+def count_lines_before(path, offset):
+    return Path(path).read_bytes()[:offset].count(b"\n")
+
+
 def as_it_is(examples):
     return examples
 
@@ -652,6 +656,20 @@ class TroubleTest(parameterized.TestCase):
         places = [message.rpartition(": not JSON")[0] for message in messages[:-1]]
         self.assertEqual(places, [f"skipped: {path}:{number}" for number in range(51, 61)])
         self.assertEqual(messages[-1], "no more skipped lines are shown")
+
+    def test_lines_are_counted_only_for_bad_ones_that_are_named(self):
+        lines = [line for good in self.LINES for line in (good, "{oh")]
+        path, stream = self.stream_of(lines, "skip")
+        lines_before = mock.patch("t5suite.data.corpora.documents.lines_before", wraps=count_lines_before)
+        with lines_before as counting, self.assertLogs("t5suite", "WARNING") as logs:
+            batches = iter(stream)
+            for _ in range(8):
+                next(batches)
+        self.assertGreater(stream.counts()["bad"], 50)
+        self.assertBetween(counting.call_count, 1, 10)
+        for record in logs.records[:10]:
+            number = int(record.getMessage().removeprefix(f"skipped: {path}:").partition(":")[0])
+            self.assertEqual(lines[number - 1], "{oh")
 
     def test_an_empty_file_is_refused(self):
         with exits_with(65, "b.txt: the file is empty"):
