@@ -33,6 +33,7 @@ from t5suite.training.checkpoints.data_positions import StreamSource
 from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_streams import StreamedText
 from t5suite.training.pre_training_text import TextSettings
+from t5suite.training.processes.ranks import Ranks
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -587,7 +588,7 @@ class HeldOutTest(parameterized.TestCase):
         directory = folder() / "corpus"
         for count in (9, 90):
             path.write_text("a king\n" * count)
-            described, _ = held_out_of_stream(args, text, tiny_tokenizer(), directory, collator, SCORE_ALL)
+            described, _ = held_out_of_stream(args, text, tiny_tokenizer(), directory, collator, SCORE_ALL, Ranks())
             self.assertEqual(described["validation"]["splits"]["validation"]["documents"], count)
 
     def test_no_held_out_document_is_trained_on(self):
