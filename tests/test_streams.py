@@ -488,7 +488,7 @@ class SameDataTest(parameterized.TestCase):
         for stream in streams:
             next(iter(stream))
         states = [stream.state_dict() for stream in streams]
-        with exits_with(78, "seed 3 there, 4 here"):
+        with exits_with(78, "seed 3 there, 4 here; to begin the text anew: --reset data"):
             loader(source, seed=4).load_state_dict(merge_states(states))
         with exits_with(78, "positions of all ranks are needed"):
             loader(source).load_state_dict(states[0])
@@ -497,7 +497,7 @@ class SameDataTest(parameterized.TestCase):
             check.load_state_dict({**check.state_dict(), "num_given": 16})
         with exits_with(78, "different steps"):
             merge_states([states[0], {**states[1], "num_given": 32}])
-        with exits_with(65, "text has changed"):
+        with exits_with(65, "another than the checkpoint's, or has changed since: .* here; to begin .*: --reset data"):
             loader(FileSource(written(["1 2"], "a.txt"))).load_state_dict(merge_states(states))
         with exits_with(78, "version"):
             loader(source).load_state_dict({"version": 0})
@@ -507,7 +507,7 @@ class SameDataTest(parameterized.TestCase):
         text = "1234 5678\n" * 20_000
         changed_text = text[:place] + "9" + text[place + 1 :]
         state, changed = (loader(FileSource(write_packed("a.txt", t.encode()))) for t in (text, changed_text))
-        with exits_with(65, "text has changed"):
+        with exits_with(65, "text is another than the checkpoint's, or has changed since"):
             changed.load_state_dict(state.state_dict())
 
     def test_counts_are_those_of_the_streams_that_were_read(self):
@@ -708,7 +708,7 @@ class TokenizerTest(parameterized.TestCase):
     def test_another_tokenizer_is_refused_on_resume(self):
         source = FileSource(written(number_documents(50), "a.txt"))
         state = loader(source).state_dict()
-        with exits_with(78, "tokenized by other, this run's is numbers"):
+        with exits_with(78, "tokenized by other, this run's is numbers; .* --reset data"):
             loader(source).load_state_dict({**state, "data": {**state["data"], "tokenizer": "other"}})
 
 
@@ -874,7 +874,7 @@ class SeenTest(parameterized.TestCase):
         other = StreamSource(stream, max_steps=9)
         start = SimpleNamespace(checkpoint=checkpoint, reset=frozenset())
         for allowed in (None, "seed"):
-            with exits_with(65, "the streamed text has changed"):
+            with exits_with(65, "the streamed text is another than the checkpoint's, or has changed since"):
                 other.load(start, 8, allowed)
         with self.assertLogs("t5suite", "WARNING") as logs:
             other.load(start, 8, "seed,data")
