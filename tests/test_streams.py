@@ -572,6 +572,13 @@ class HeldOutTest(parameterized.TestCase):
         trained_on = [next(documents)[1].tolist() for _ in range(4)]
         self.assertCountEqual(trained_on, [[12, 13, 1], [14, 1]] * 2)
 
+    def test_1024_blocks_of_a_stream_are_scored_by_default_whatever_their_lengths(self):
+        source = FileSource(written(number_documents(1200), "a.txt"))
+        text = StreamedText([source, source], (1, 3), TextSettings(source.options, validation_fraction=0.9))
+        collator = SimpleNamespace(tokens_lengths=[2, 8], weights=[0.5, 0.5])
+        _, examples = held_out_of_stream(None, text, tiny_tokenizer(), folder(), collator, SCORE_ALL, Ranks())
+        self.assertLen(examples.held_out.examples, 1024)
+
     def test_a_tokenizer_without_an_end_ends_no_document(self):
         source = FileSource(written(["1 2"], "a.txt"))
         endless = SimpleNamespace(eos_token=None, eos_token_id=None, name_or_path="endless")

@@ -10,7 +10,7 @@
 import logging
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -220,6 +220,7 @@ def held_out_of_stream(
         num_blocks = scoring.max_samples or STREAMED_EVAL_SAMPLES
         block_length = max(collator.tokens_lengths)
         rows = ranks.together_without_limit(streamed.held_out_tokens, tokenizer, num_blocks, block_length)
+        scoring = replace(scoring, max_samples=num_blocks)  # of shorter blocks, these tokens make more
     examples = Examples(None, blocks_to_score(rows, collator, scoring))
     described["examples"] = examples.counts()
     return described, examples
