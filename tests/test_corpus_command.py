@@ -122,6 +122,11 @@ class ShowTest(parameterized.TestCase):
                 _, *examples = self.lines(self.directory, "--inputs_length", "32", "--objective", objective)
                 self.assertLen(examples, 3)
 
+    @parameterized.parameters(("ul2", 384), ("prefix_lm", 512))
+    def test_without_a_length_inputs_are_as_long_as_the_objective_allows(self, objective, inputs_length):
+        facts, *_ = self.lines(self.directory, "--objective", objective)
+        self.assertEqual(facts["blocks"][objective]["inputs_length"], inputs_length)
+
 
 class WithoutSentinelsTest(parameterized.TestCase):
     def test_a_corpus_whose_tokenizer_has_no_sentinels_is_shown_without_blocks(self):

@@ -267,6 +267,15 @@ class RecipeTest(parameterized.TestCase):
                 self.assertTrue(schema.is_valid(yaml.safe_load(path.read_text())))
                 self.assertFalse(schema.is_valid({"learning_rat": 1e-3}) or schema.is_valid({"max_steps": "many"}))
 
+    def test_a_recipe_of_a_stream_finds_its_held_out_text_in_few_documents(self):
+        """A document of C4 fills about a block; it is read before the first step, from the hub."""
+        streamed = [yaml.safe_load((ROOT / "recipes" / name).read_text()) for name in PRE_TRAINING]
+        read = [
+            recipe["max_eval_samples"] / recipe["validation_fraction"] for recipe in streamed if "streaming" in recipe
+        ]
+        self.assertGreater(len(read), 10)
+        self.assertLess(max(read), 1_000_000)
+
     @parameterized.parameters("mini_pre_train.yaml", "byt5_pre_train.yaml")
     @pytest.mark.quick_cases(1)
     def test_a_pre_training_recipe_dry_runs(self, name):

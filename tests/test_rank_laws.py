@@ -4,8 +4,10 @@ The ranks are threads of this process (`ranks_in_threads`): slow tests run proce
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import copy
+import datetime
 import errno
 import functools
 import itertools
@@ -25,6 +27,7 @@ import numpy as np
 import pytest
 import test_streams
 import torch
+import torch.distributed as dist
 from absl.testing import parameterized
 from family_worker import VOWELS, model_of
 from number_encoder import NumberEncoder
@@ -41,6 +44,8 @@ from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
+from t5suite.data.corpora import building
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.streams.loader import StreamLoader
@@ -54,7 +59,7 @@ from t5suite.models.families import encoding_for
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.tokenization import Lengths
-from t5suite.testing import tiny_model
+from t5suite.testing import tiny_model, tiny_tokenizer
 from t5suite.training import process_setup
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.committing import commit_checkpoint
@@ -67,7 +72,10 @@ from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.limits import MaxMinutesCallback
 from t5suite.training.pre_training_collators import collator_of_objective
+from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
+from t5suite.training.pre_training_streams import StreamedText
+from t5suite.training.pre_training_text import TextSettings
 from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import Ranks
@@ -527,6 +535,51 @@ def of_rank(*values):
     return values[Ranks.of_process().rank]
 
 
+class HeldOutTextTest(parameterized.TestCase):
+    """The collator takes blocks of 8 numbers; a document has one of 3 to 29."""
+
+    COLLATOR = SimpleNamespace(tokens_lengths=[8], weights=[1.0])
+
+    def settings(self, **changes):
+        return TextSettings(TextOptions(), validation_fraction=0.5, **changes)
+
+    def scored(self, text: StreamedText, where: Path):
+        """The blocks that a rank scores."""
+        args = SimpleNamespace(output_dir=str(where), allow_changed=None)
+        parts = (args, text, tiny_tokenizer(), where / "corpus", self.COLLATOR, SCORE_ALL, Ranks.of_process())
+        blocks = held_out_of_stream(*parts)[1].held_out.examples
+        return [block["input_ids"].tolist() for block in blocks]
+
+    def source(self, name: str) -> FileSource:
+        return FileSource(test_streams.written([f"king {number}" for number in range(60)], name))
+
+    @parameterized.parameters(*SEVERAL)
+    @pytest.mark.quick_cases(1)
+    def test_of_a_stream_it_is_read_by_the_first_rank_and_scored_by_all(self, world_size):
+        readers = []
+
+        class WatchedSource(FileSource):
+            def read(self, *args):
+                readers.append(Ranks.of_process().rank)
+                return super().read(*args)
+
+        path = self.source("a.txt").paths[0]
+        expected = self.scored(StreamedText([FileSource(path)], (1,), self.settings()), folder())
+        self.assertGreater(len(expected), 4)
+        text = StreamedText([WatchedSource(path)], (1,), self.settings())
+        self.assertEqual(on_ranks(world_size, self.scored, text, folder()), [expected] * world_size)
+        self.assertEqual(set(readers), {0})
+
+    def test_of_a_file_it_is_tokenized_by_the_first_rank_and_mapped_by_the_others(self):
+        files = [str(self.source("held_out.txt").paths[0])]
+        text = StreamedText([self.source("a.txt")], (1,), self.settings(validation_files=files))
+        expected = self.scored(text, folder())
+        with mock.patch.object(building, "build_unit", wraps=building.build_unit) as build_unit:
+            by_rank = on_ranks(2, self.scored, text, folder())
+        self.assertEqual(by_rank, [expected] * 2)
+        self.assertEqual(build_unit.call_count, 1)
+
+
 class CommunicationTest(parameterized.TestCase):
     """What every decision over ranks is made of."""
 
@@ -561,6 +614,33 @@ class CommunicationTest(parameterized.TestCase):
             [(type(error), str(error)) for error in failed], [(TemporaryError, "hub is down")] * world_size
         )
         self.assertEqual(done, [0, 0])
+
+    @parameterized.parameters(1, *SEVERAL)
+    def test_what_the_first_rank_makes_the_others_find_and_all_leave_together(self, world_size):
+        done = []
+
+        def work():
+            ranks = Ranks.of_process()
+            with ranks.main_first():
+                done.append(ranks.rank)
+            return len(done)
+
+        self.assertEqual(on_ranks(world_size, work), [world_size] * world_size)
+        self.assertEqual(done[0], 0)
+        self.assertCountEqual(done, range(world_size))
+
+    def test_a_rank_that_is_waited_for_may_take_longer_than_the_time_limit_of_the_group(self):
+        store = dist.HashStore()
+
+        def work(rank: int) -> str:
+            group = dist.ProcessGroupGloo(store, rank, 2, datetime.timedelta(seconds=0.5))
+            with Ranks(rank, 2, group).main_first():
+                if rank == 0:
+                    time.sleep(1)
+            return "done"
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            self.assertEqual(list(pool.map(work, range(2))), ["done", "done"])
 
     @parameterized.product(world_size=SEVERAL, bad=(0, -1), kind=(ValueError, TemporaryError))
     def test_all_fail_if_one_does(self, world_size, bad, kind):

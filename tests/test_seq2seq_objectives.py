@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -283,6 +284,19 @@ class UL2Test(parameterized.TestCase):
 
 
 class BlockLengthsTest(parameterized.TestCase):
+    def test_too_few_sentinels_name_flags_that_the_objective_has(self):
+        for name, objective in OBJECTIVES.items():
+            if "sentinel_ids" not in objective.needs:
+                continue
+            with (
+                self.subTest(name),
+                self.assertRaisesRegex(ValueError, "has 4 sentinels: lower --inputs_length") as refusal,
+            ):
+                objective.block(inputs_length=512, sentinel_ids=range(4))
+            flags = re.findall(r"--(\w+)", str(refusal.exception))
+            self.assertContainsSubset(flags, ("inputs_length", "num_sentinels", *objective.uses))
+            self.assertIn("num_sentinels", flags)
+
     def test_what_cannot_work_is_refused(self):
         for name, settings, message in (
             ("iid_denoising", {"noise_density": 0.3}, "spans, but the tokenizer has 100 .*--num_sentinels"),

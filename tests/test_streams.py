@@ -33,6 +33,7 @@ from t5suite.training.checkpoints.data_positions import StreamSource
 from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_streams import StreamedText
 from t5suite.training.pre_training_text import TextSettings
+from t5suite.training.processes.ranks import Ranks
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -52,6 +53,10 @@ def written(texts, name, where=None) -> Path:
 def file_source(paths, **options) -> FileSource:
     """The files, read with these options of `FileSource`."""
     return FileSource(paths, dataclasses.replace(FileSource(paths).options, **options))
+
+
+def count_lines_before(path, offset):
+    return Path(path).read_bytes()[:offset].count(b"\n")
 
 
 def as_it_is(examples):
@@ -483,7 +488,7 @@ class SameDataTest(parameterized.TestCase):
         for stream in streams:
             next(iter(stream))
         states = [stream.state_dict() for stream in streams]
-        with exits_with(78, "seed 3 there, 4 here"):
+        with exits_with(78, "seed 3 there, 4 here; to begin the text anew: --reset data"):
             loader(source, seed=4).load_state_dict(merge_states(states))
         with exits_with(78, "positions of all ranks are needed"):
             loader(source).load_state_dict(states[0])
@@ -492,7 +497,7 @@ class SameDataTest(parameterized.TestCase):
             check.load_state_dict({**check.state_dict(), "num_given": 16})
         with exits_with(78, "different steps"):
             merge_states([states[0], {**states[1], "num_given": 32}])
-        with exits_with(65, "text has changed"):
+        with exits_with(65, "another than the checkpoint's, or has changed since: .* here; to begin .*: --reset data"):
             loader(FileSource(written(["1 2"], "a.txt"))).load_state_dict(merge_states(states))
         with exits_with(78, "version"):
             loader(source).load_state_dict({"version": 0})
@@ -502,7 +507,7 @@ class SameDataTest(parameterized.TestCase):
         text = "1234 5678\n" * 20_000
         changed_text = text[:place] + "9" + text[place + 1 :]
         state, changed = (loader(FileSource(write_packed("a.txt", t.encode()))) for t in (text, changed_text))
-        with exits_with(65, "text has changed"):
+        with exits_with(65, "text is another than the checkpoint's, or has changed since"):
             changed.load_state_dict(state.state_dict())
 
     def test_counts_are_those_of_the_streams_that_were_read(self):
@@ -567,6 +572,13 @@ class HeldOutTest(parameterized.TestCase):
         trained_on = [next(documents)[1].tolist() for _ in range(4)]
         self.assertCountEqual(trained_on, [[12, 13, 1], [14, 1]] * 2)
 
+    def test_1024_blocks_of_a_stream_are_scored_by_default_whatever_their_lengths(self):
+        source = FileSource(written(number_documents(1200), "a.txt"))
+        text = StreamedText([source, source], (1, 3), TextSettings(source.options, validation_fraction=0.9))
+        collator = SimpleNamespace(tokens_lengths=[2, 8], weights=[0.5, 0.5])
+        _, examples = held_out_of_stream(None, text, tiny_tokenizer(), folder(), collator, SCORE_ALL, Ranks())
+        self.assertLen(examples.held_out.examples, 1024)
+
     def test_a_tokenizer_without_an_end_ends_no_document(self):
         source = FileSource(written(["1 2"], "a.txt"))
         endless = SimpleNamespace(eos_token=None, eos_token_id=None, name_or_path="endless")
@@ -583,7 +595,7 @@ class HeldOutTest(parameterized.TestCase):
         directory = folder() / "corpus"
         for count in (9, 90):
             path.write_text("a king\n" * count)
-            described, _ = held_out_of_stream(args, text, tiny_tokenizer(), directory, collator, SCORE_ALL)
+            described, _ = held_out_of_stream(args, text, tiny_tokenizer(), directory, collator, SCORE_ALL, Ranks())
             self.assertEqual(described["validation"]["splits"]["validation"]["documents"], count)
 
     def test_no_held_out_document_is_trained_on(self):
@@ -653,6 +665,20 @@ class TroubleTest(parameterized.TestCase):
         self.assertEqual(places, [f"skipped: {path}:{number}" for number in range(51, 61)])
         self.assertEqual(messages[-1], "no more skipped lines are shown")
 
+    def test_lines_are_counted_only_for_bad_ones_that_are_named(self):
+        lines = [line for good in self.LINES for line in (good, "{oh")]
+        path, stream = self.stream_of(lines, "skip")
+        lines_before = mock.patch("t5suite.data.corpora.documents.lines_before", wraps=count_lines_before)
+        with lines_before as counting, self.assertLogs("t5suite", "WARNING") as logs:
+            batches = iter(stream)
+            for _ in range(8):
+                next(batches)
+        self.assertGreater(stream.counts()["bad"], 50)
+        self.assertBetween(counting.call_count, 1, 10)
+        for record in logs.records[:10]:
+            number = int(record.getMessage().removeprefix(f"skipped: {path}:").partition(":")[0])
+            self.assertEqual(lines[number - 1], "{oh")
+
     def test_an_empty_file_is_refused(self):
         with exits_with(65, "b.txt: the file is empty"):
             FileSource([written(["1 2"], "a.txt"), write_packed("b.txt", b"")])
@@ -689,7 +715,7 @@ class TokenizerTest(parameterized.TestCase):
     def test_another_tokenizer_is_refused_on_resume(self):
         source = FileSource(written(number_documents(50), "a.txt"))
         state = loader(source).state_dict()
-        with exits_with(78, "tokenized by other, this run's is numbers"):
+        with exits_with(78, "tokenized by other, this run's is numbers; .* --reset data"):
             loader(source).load_state_dict({**state, "data": {**state["data"], "tokenizer": "other"}})
 
 
@@ -855,7 +881,7 @@ class SeenTest(parameterized.TestCase):
         other = StreamSource(stream, max_steps=9)
         start = SimpleNamespace(checkpoint=checkpoint, reset=frozenset())
         for allowed in (None, "seed"):
-            with exits_with(65, "the streamed text has changed"):
+            with exits_with(65, "the streamed text is another than the checkpoint's, or has changed since"):
                 other.load(start, 8, allowed)
         with self.assertLogs("t5suite", "WARNING") as logs:
             other.load(start, 8, "seed,data")

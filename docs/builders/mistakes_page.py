@@ -275,8 +275,8 @@ MISTAKES = {
         Mistake("More spans than the tokenizer has sentinels",
                 "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
                 "blocks of 510 tokens, 0.5 of them noise, have up to 255 spans, but the tokenizer has 100 sentinels: lower "
-                "--inputs_length (UL2: 384 needs 96, 512 needs 128) or --noise_density, raise --mean_span_length, or give "
-                "the tokenizer more (--num_sentinels)",
+                "--inputs_length or --noise_density, raise --mean_span_length, or give the tokenizer more "
+                "(--num_sentinels)",
                 "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.", slow=True),
         Mistake("T5 in float16", "fine_tune_t5.py --fp16",
                 "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "

@@ -38,6 +38,9 @@ MOST_COLLOCATIONS = 800_000
 TOKENS_A_COLLOCATION = 50
 SHOWN_COLLOCATIONS = 10
 SHOWN_OBJECTIVE = "span_corruption"
+SHOWN_INPUTS_LENGTH = 512
+# With 384 inputs every denoiser keeps within 100 sentinels.
+SHOWN_INPUTS_LENGTH_OF = {"ul2": 384}
 
 
 def corpus_flags(parser) -> None:
@@ -97,7 +100,7 @@ def _show_flags(actions) -> None:
     add("corpus", help="the folder of a corpus")
     add("--tokenizer_name", help="if not the one that the corpus names")
     add("--objective", help=f"what corrupts the examples (default: {SHOWN_OBJECTIVE})")
-    add("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
+    add("--inputs_length", type=int, help="tokens of an example's inputs (default: 512; of ul2 384)")
     add("--num_examples", type=int, default=3, help="examples to show (default: 3)")
     add("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
     add_json_flag(show)
@@ -224,7 +227,8 @@ def _show(arguments) -> None:
             note(f"no blocks are shown: {error}")
             return
     objective = arguments.objective or SHOWN_OBJECTIVE
-    collator = seq2seq_collator(objective, tokenizer, arguments.inputs_length)
+    inputs_length = arguments.inputs_length or SHOWN_INPUTS_LENGTH_OF.get(objective, SHOWN_INPUTS_LENGTH)
+    collator = seq2seq_collator(objective, tokenizer, inputs_length)
     _print_corpus(store, arguments.json, {objective: describe_blocks(store, collator)})
     split = next(name for name, counts in store.manifest["splits"].items() if counts["tokens"])
     examples = list(sample_blocks(store.split(split), collator, arguments.num_examples))

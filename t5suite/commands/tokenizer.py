@@ -24,7 +24,11 @@ def tokenizer_flags(parser) -> None:
     add("--output_dir", required=True, help="the tokenizer's folder; must be new")
     add("--vocab_size", required=True, type=int, help="len(tokenizer), special tokens included")
     add = add_reading_flags(parser).add_argument
-    add("--max_documents", type=int, help="read only this many documents, from the first")
+    add(
+        "--max_documents",
+        type=int,
+        help="read only this many documents, from the first (unigram takes 20 bytes of memory for a byte of text)",
+    )
     add(
         "--validation_fraction",
         type=float,

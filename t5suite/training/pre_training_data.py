@@ -10,7 +10,7 @@
 import logging
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from t5suite.training.flags.pre_training import SEPARATED
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
 from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed
+from t5suite.training.processes.ranks import Ranks
 
 # Lines of the log name the step, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.pre_training")
@@ -79,7 +80,7 @@ SCORE_ALL = Scoring()
 
 
 def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> PreTrainingData:
-    """The data of the text flags. The main process tokenizes first; the others use its result."""
+    """The data of the text flags. The main process tokenizes first, as long as it takes; the others use its result."""
     _, text_args, objective_args, run_args, args = arguments
     settings = TextSettings(
         TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines),
@@ -93,12 +94,13 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
     directory = Path(args.output_dir) / "corpus"
     weights = text_args.corpus_weights
     trains = not run_args.eval_only
-    with args.main_process_first(local=False, desc="tokenizing"):
-        if text_args.streaming:
-            streamed = StreamedText.by_flags(text_args, settings)
-            described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring)
-            stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
-            return PreTrainingData(described, examples, stream)
+    ranks = Ranks.of_process()
+    if text_args.streaming:
+        streamed = StreamedText.by_flags(text_args, settings)
+        described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring, ranks)
+        stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
+        return PreTrainingData(described, examples, stream)
+    with ranks.main_first():
         text = tokenized_anew_if_allowed(
             args,
             tokenizer,
@@ -199,22 +201,26 @@ def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) 
 
 
 def held_out_of_stream(
-    args, streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
+    args, streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring, ranks: Ranks
 ) -> tuple[dict, Examples]:
     """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
     Without validation files, the first documents of every corpus that the hash rule holds out are scored, as many as it
-    takes for `scoring.max_samples` blocks; training skips these and all other held-out documents.
+    takes for `scoring.max_samples` blocks; training skips these and all other held-out documents. Rank 0 reads them for
+    all ranks.
     """
     described = streamed.describe()
     settings = streamed.settings
     if settings.validation_files:
-        text = tokenized_anew_if_allowed(args, tokenizer, directory, settings, trains=False)
+        with ranks.main_first():
+            text = tokenized_anew_if_allowed(args, tokenizer, directory, settings, trains=False)
         rows = text.validation
         described |= text.described
     else:
         num_blocks = scoring.max_samples or STREAMED_EVAL_SAMPLES
-        rows = streamed.held_out_tokens(tokenizer, num_blocks, max(collator.tokens_lengths))
+        block_length = max(collator.tokens_lengths)
+        rows = ranks.together_without_limit(streamed.held_out_tokens, tokenizer, num_blocks, block_length)
+        scoring = replace(scoring, max_samples=num_blocks)  # of shorter blocks, these tokens make more
     examples = Examples(None, blocks_to_score(rows, collator, scoring))
     described["examples"] = examples.counts()
     return described, examples

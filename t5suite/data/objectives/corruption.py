@@ -70,7 +70,7 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
     if max(for_inputs, for_targets) > len(sentinel_ids):
         raise ConfigError(
             f"the inputs need {for_inputs} sentinels and the targets {for_targets}, but the tokenizer has "
-            f"{len(sentinel_ids)}: lower --noise_density or --inputs_length, {longer_spans_or_sentinels(sentinel_ids)}"
+            f"{len(sentinel_ids)}: {remedies_of_few_sentinels(sentinel_ids, LESS_NOISE, LONGER_SPANS)}"
         )
     sentinel_ids = np.asarray(sentinel_ids, dtype=np.int64)
     tokens_BL = ended(tokens_BL, eos_id)
@@ -123,13 +123,24 @@ def keep(tokens_BL, kept_BL, eos_id=None):
 
 LAST_BYTE = 258  # 0xFF, after the three special tokens
 BYTE_SENTINELS = list(range(LAST_BYTE, LAST_BYTE - 100, -1))
+# What makes fewer spans, in messages on too few sentinels.
+LESS_NOISE = "lower --inputs_length or --noise_density"
+LONGER_SPANS = "raise --mean_span_length"
 
 
-def longer_spans_or_sentinels(sentinel_ids) -> str:
-    """The end of a message on too few sentinels: what to do; ByT5's are bytes, which cannot become more."""
-    if list(sentinel_ids) == BYTE_SENTINELS:
-        return "or raise --mean_span_length"
-    return "raise --mean_span_length, or give the tokenizer more (--num_sentinels)"
+def remedies_of_few_sentinels(sentinel_ids, *fewer_spans: str) -> str:
+    """The end of a message on too few sentinels: what to do; ByT5's are bytes, which cannot become more.
+
+    >>> remedies_of_few_sentinels([32099, 32098], LESS_NOISE)
+    'lower --inputs_length or --noise_density, or give the tokenizer more (--num_sentinels)'
+    """
+    remedies = list(fewer_spans)
+    if list(sentinel_ids) != BYTE_SENTINELS:
+        remedies.append("give the tokenizer more (--num_sentinels)")
+    *first_remedies, last_remedy = remedies
+    if not first_remedies:
+        return last_remedy
+    return f"{', '.join(first_remedies)}, or {last_remedy}"
 
 
 def sentinel_ids(tokenizer):

@@ -20,7 +20,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.objectives.corruption import Ragged, corrupt_ragged, ended, keep, longer_spans_or_sentinels
+from t5suite.data.objectives.corruption import (
+    LESS_NOISE,
+    LONGER_SPANS,
+    Ragged,
+    corrupt_ragged,
+    ended,
+    keep,
+    remedies_of_few_sentinels,
+)
 from t5suite.data.objectives.masked import unit_masks
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
@@ -227,11 +235,16 @@ def span_corruption_block(
 
     Raises ConfigError for more spans than sentinels.
     """
+    return _span_block(inputs_length, sentinel_ids, noise_density, mean_span_length, LESS_NOISE, LONGER_SPANS)
+
+
+def _span_block(inputs_length, sentinel_ids, noise_density, mean_span_length, *fewer_spans: str):
+    """The block of `span_corruption_block`; `fewer_spans` is what helps if there are too few sentinels."""
     tokens_length = span_lengths(inputs_length, noise_density, mean_span_length)[0]
     while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length:
         tokens_length -= 1
     num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1)
-    _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density)
+    _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density, *fewer_spans)
     sides = corrupted_lengths(tokens_length, noise_density, mean_span_length)
     return BlockLengths(tokens_length, *sides, exact=True)
 
@@ -247,7 +260,7 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
     tokens_length = _one_shorter(inputs_length)
     check_density(noise_density)
     means, upper_bounds = _noise_and_runs(tokens_length, noise_density)
-    _check_sentinels(tokens_length, math.ceil(upper_bounds[1]) + 1, sentinel_ids, noise_density)
+    _check_sentinels(tokens_length, math.ceil(upper_bounds[1]) + 1, sentinel_ids, noise_density, LESS_NOISE)
     longest = min(math.ceil(sum(upper_bounds)) + 2, tokens_length + 2)
     return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(sum(means)) + 2)
 
@@ -290,12 +303,11 @@ def full_lm_block(inputs_length, targets_length=None, **_):
     return BlockLengths(tokens_length, 1, tokens_length)
 
 
-def _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density):
+def _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density, *fewer_spans: str):
     if num_spans > len(sentinel_ids):
         raise ConfigError(
             f"blocks of {tokens_length} tokens, {noise_density} of them noise, have up to {num_spans} spans, but the "
-            f"tokenizer has {len(sentinel_ids)} sentinels: lower --inputs_length (UL2: 384 needs 96, 512 needs 128) or "
-            f"--noise_density, {longer_spans_or_sentinels(sentinel_ids)}"
+            f"tokenizer has {len(sentinel_ids)} sentinels: {remedies_of_few_sentinels(sentinel_ids, *fewer_spans)}"
         )
 
 
@@ -348,6 +360,8 @@ UL2_DENOISERS = (
     Denoiser("X", 3, 0.5, 1 / 7), Denoiser("X", 8, 0.5, 1 / 7), Denoiser("X", 64, 0.15, 1 / 7),
     Denoiser("X", 64, 0.5, 1 / 7),
 )  # fmt: skip
+# What makes fewer spans: the denoisers' noise and spans are fixed.
+SHORTER_UL2_INPUTS = "lower --inputs_length (384 needs 96, 512 needs 128)"
 
 
 def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser=0):
@@ -389,6 +403,6 @@ def ul2_block(inputs_length, targets_length=None, *, sentinel_ids, mode_token_id
     if chosen.mode == "S":
         block = prefix_lm_block(inputs_length - mode_tokens, noise_density=chosen.noise_density)
     else:
-        noise = {"noise_density": chosen.noise_density, "mean_span_length": chosen.mean_span_length}
-        block = span_corruption_block(inputs_length - mode_tokens, sentinel_ids=sentinel_ids, **noise)
+        noise = chosen.noise_density, chosen.mean_span_length
+        block = _span_block(inputs_length - mode_tokens, sentinel_ids, *noise, SHORTER_UL2_INPUTS)
     return replace(block, inputs_length=block.inputs_length + mode_tokens)

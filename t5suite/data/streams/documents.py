@@ -28,7 +28,7 @@ class StreamDocuments(Iterator):
 
     Args:
       position: where to begin: `{"epoch", "source", "counts"}`, as it came with a document; None or {}: at the start.
-      report: called with every bad line's description.
+      report: called with every bad line or row, a `BadRecord`.
 
     Attributes:
       counts: what was read up to the last document that was taken, by kind.
@@ -43,7 +43,7 @@ class StreamDocuments(Iterator):
         self.encoder = encoder
         self.settings = settings
         self.share = share
-        self.report = report or (lambda problem: None)
+        self.report = report or (lambda bad_record: None)
         self.counts = dict(position.get("counts", NO_COUNTS))
         self._counts_ahead = dict(self.counts)
         self._documents = self._passes(position.get("epoch", 0), position.get("source"))
@@ -91,10 +91,10 @@ class StreamDocuments(Iterator):
             yield batch
 
     def _kind(self, item: Item) -> str:
-        if item.problem:
+        if item.bad_record:
             if self.source.bad_lines == "error":
-                raise DataError(item.problem)
-            self.report(item.problem)
+                raise DataError(item.bad_record.description())
+            self.report(item.bad_record)
             return "bad"
         if item.text is None:
             return "empty"

@@ -36,6 +36,7 @@ from t5suite.data.streams.documents import NO_COUNTS
 from t5suite.data.streams.positions import VERSION, check_same
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
 from t5suite.data.streams.shares import Share
+from t5suite.data.streams.sources import BadRecord
 from t5suite.data.streams.virtual_streams import Block, VirtualStream
 
 logger = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ PROBLEMS_SHOWN = 10
 
 
 class Message(NamedTuple):
-    """What a worker sends: blocks in order, descriptions of bad lines, and the error that ended them."""
+    """What a worker sends: blocks in order, bad lines and rows, and the error that ended them."""
 
     blocks: list[Block]
-    problems: list[str]
+    bad_records: list[BadRecord]
     error: tuple[type, str] | None
 
 
@@ -70,7 +71,7 @@ class BlockMessages(IterableDataset):
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
         streams = {}
-        problems = []
+        bad_records = []
         datum = self.first + self.step * number
         while True:
             blocks = []
@@ -80,13 +81,13 @@ class BlockMessages(IterableDataset):
                     index = datum % self.num_streams
                     if index not in streams:
                         positions = self.positions.get(index)
-                        streams[index] = self.make_stream(index=index, positions=positions, report=problems.append)
+                        streams[index] = self.make_stream(index=index, positions=positions, report=bad_records.append)
                     blocks.append(next(streams[index]))
                     datum += self.step * count
             except UserError as user_error:
                 error = (type(user_error), str(user_error))
-            yield Message(blocks, list(problems), error)
-            problems.clear()
+            yield Message(blocks, list(bad_records), error)
+            bad_records.clear()
             if error:
                 return
 
@@ -254,10 +255,10 @@ class StreamLoader:
                 f"a process that tokenizes during training has died ({str(error).splitlines()[0]}). If memory was "
                 "short: lower --dataloader_num_workers or --shuffle_buffer_size"
             ) from error
-        for problem in message.problems:
+        for bad_record in message.bad_records:
             self._num_problems += 1
             if self._num_problems <= PROBLEMS_SHOWN:
-                logger.warning("skipped: %s", problem)
+                logger.warning("skipped: %s", bad_record.description())
             if self._num_problems == PROBLEMS_SHOWN:
                 logger.warning("no more skipped lines are shown")
         return message
@@ -295,8 +296,8 @@ def held_out_documents(source, fraction: float) -> Iterator[str]:
     """
     num_documents = num_found = 0
     for item in source.read(Share(0, 1)):
-        if item.problem and source.bad_lines == "error":
-            raise DataError(item.problem)
+        if item.bad_record and source.bad_lines == "error":
+            raise DataError(item.bad_record.description())
         if item.text is not None:
             num_documents += 1
             if is_held_out(item.text, fraction):

@@ -3,6 +3,7 @@
 from t5suite.base.errors import ChangedDataError, ConfigError
 
 VERSION = 1
+BEGIN_ANEW = "to begin the text anew: --reset data"
 
 
 def merge_states(states: list[dict]) -> dict:
@@ -28,13 +29,16 @@ def check_same(state: dict, data: dict) -> None:
         if state_setting != setting:
             differences.append(f"{name} {state_setting!r} there, {setting!r} here")
     if differences:
-        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differences)}")
+        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differences)}; {BEGIN_ANEW}")
     if state_data["tokenizer"] != data["tokenizer"]:
-        raise ConfigError(f"the stream was tokenized by {state_data['tokenizer']}, this run's is {data['tokenizer']}")
+        raise ConfigError(
+            f"the stream was tokenized by {state_data['tokenizer']}, this run's is {data['tokenizer']}; {BEGIN_ANEW}"
+        )
     if state_data["corpora"] != data["corpora"]:
         _refuse_earlier_deal(state_data["corpora"], data)
         raise ChangedDataError(
-            f"the streamed text has changed since the run began: {state_data['corpora']} there, {data['corpora']} here"
+            "the streamed text is another than the checkpoint's, or has changed since: "
+            f"{state_data['corpora']} there, {data['corpora']} here; {BEGIN_ANEW}"
         )
 
 

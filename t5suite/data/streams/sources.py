@@ -22,16 +22,29 @@ from t5suite.data.streams.shares import Deal, Piece, Share, cut_files, dealt_fil
 EMPTY_PASSES_OF_ROTATED_FILES = 20
 
 
+class BadRecord(NamedTuple):
+    """A bad line or row of a file: its `line` is counted from `start`, as in `place_of`."""
+
+    name: str
+    start: int
+    line: int
+    problem: str
+
+    def description(self) -> str:
+        """The place and the problem; to count the lines before it may take a reading of half the file."""
+        return f"{place_of(self.name, self.line, self.start)}: {self.problem}"
+
+
 class Item(NamedTuple):
     """One document, or a placeholder for one; reading from a document's position gives it again.
 
     `position` is (piece of the pass's order, byte or number of records in it, documents before it in the pass); `text`
-    is None for an empty line or row, or, with a `problem`, a bad one.
+    is None for an empty line or row, and for a `bad_record`.
     """
 
     position: tuple
     text: str | None
-    problem: str | None
+    bad_record: BadRecord | None
 
 
 class TextSource:
@@ -104,7 +117,7 @@ def _item(position: tuple, origin: tuple, record: Document | BadLine) -> Item:
     """The item of a record; its line is counted from `origin`, (name, byte or file)."""
     if isinstance(record, BadLine):
         name, start = origin
-        return Item(position, None, f"{place_of(name, record.line, start)}: {record.problem}")
+        return Item(position, None, BadRecord(name, start, record.line, record.problem))
     text = record.text if record.text.strip() else None
     return Item(position, text, None)
 

@@ -52,7 +52,7 @@ class Block(NamedTuple):
 class VirtualStream:
     """Endless blocks of stream `index`, from all corpora in proportion to their weights.
 
-    `positions` has one for each corpus (`BlockStream`); `report` is called with every bad line's description.
+    `positions` has one for each corpus (`BlockStream`); `report` is called with every bad line or row.
     """
 
     def __init__(self, corpora: list[StreamCorpus], encoder, settings, index: int, positions=None, report=None):

@@ -173,8 +173,8 @@ def reconcile(arguments) -> None:
       arguments: an instance of each of PRE_TRAINING_ARGUMENTS.
 
     Raises:
-      ConfigError: there is text to evaluate on, but none to train on; a stream without an end; sentence pairs of a
-        stream; quantized matrices.
+      ConfigError: there is text to evaluate on, but none to train on; a stream without an end, or counted in epochs;
+        sentence pairs of a stream; quantized matrices.
     """
     model, text, objective, run, training = arguments
     for name in ("load_in_8bit", "load_in_4bit"):
@@ -188,11 +188,23 @@ def reconcile(arguments) -> None:
         raise ConfigError(
             f"--streaming with --max_steps {training.max_steps}: a stream has no end, so give the number of steps"
         )
+    if text.streaming and not run.eval_only:
+        _refuse_epochs(training)
     if text.streaming and objective.sentence_pairs:
         raise ConfigError(
             f"--sentence_pairs {objective.sentence_pairs} with --streaming: pairs are drawn from text that is "
             "tokenized first; leave --streaming out (--train_file, or --train_corpus)"
         )
+
+
+def _refuse_epochs(training) -> None:
+    """Raises ConfigError where evaluations, checkpoints or log lines wait for the end of an epoch of a stream."""
+    for action in ("eval", "save", "logging"):
+        if getattr(training, f"{action}_strategy") == "epoch":
+            raise ConfigError(
+                f"--streaming with --{action}_strategy epoch: a stream is one epoch, which ends with the last step; "
+                f"give --{action}_strategy steps --{action}_steps N"
+            )
 
 
 @dataclass

@@ -18,6 +18,7 @@ import logging.handlers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ import torch.distributed as dist
 
 from t5suite.base.errors import ConfigError, TemporaryError
 from t5suite.base.redaction import RedactingFormatter
+
+# For waits that take as long as the text is large; a rank that dies ends them (`lost_ranks`).
+NO_TIME_LIMIT = timedelta(days=365)
 
 
 def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:
@@ -88,17 +92,53 @@ class Ranks:
     def barrier(self) -> None:
         self.sum([0.0])
 
+    def wait_without_limit(self) -> None:
+        """Waits for all ranks, where other calls fail after a time limit: half an hour, or `--ddp_timeout`."""
+        if self.world_size > 1:
+            dist.barrier(group=self.group, timeout=NO_TIME_LIMIT)
+
+    @contextlib.contextmanager
+    def main_first(self):
+        """Rank 0 goes through the block first, then the others, which find what it has made; all leave together.
+
+        >>> with ranks.main_first():
+        ...     store = build_corpus(files, directory, tokenizer)
+
+        Nobody's wait has a time limit.
+        """
+        if not self.is_main:
+            self.wait_without_limit()
+        try:
+            yield
+        finally:
+            if self.is_main:
+                self.wait_without_limit()
+        self.wait_without_limit()
+
     def together(self, function: Callable, *args, **kwargs):
         """Calls `function` on rank 0 and broadcasts its result; every rank raises the error that it raises there.
 
         >>> run = ranks.together(open_run, output_dir, settings)
         """
-        value, error = None, None
-        if self.is_main:
-            try:
-                value = function(*args, **kwargs)
-            except Exception as caught:
-                error = caught
+        return self._shared(*self._outcome_on_main(function, *args, **kwargs))
+
+    def together_without_limit(self, function: Callable, *args, **kwargs):
+        """As `together`; the other ranks wait as long as it takes."""
+        outcome = self._outcome_on_main(function, *args, **kwargs)
+        self.wait_without_limit()
+        return self._shared(*outcome)
+
+    def _outcome_on_main(self, function: Callable, *args, **kwargs) -> tuple:
+        """`(value, error)` of a call on rank 0; other ranks call nothing."""
+        if not self.is_main:
+            return None, None
+        try:
+            return function(*args, **kwargs), None
+        except Exception as error:
+            return None, error
+
+    def _shared(self, value, error):
+        """Rank 0's value on every rank, or its error, raised there."""
         if self.world_size > 1:
             box = [value, error]
             dist.broadcast_object_list(box, src=0, group=self.group)
