@@ -378,6 +378,30 @@ class FailuresTest(SweepTest):
         self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
         self.assertNotIn("left", last_line, "the others are not run")
 
+    def test_a_refusal_that_a_launcher_hides_ends_the_sweep_and_is_noted_by_the_trial_alone(self):
+        """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
+        codes = self.folder / "codes"
+        codes.touch()
+        script = 'cat "$T5SUITE_EXIT_CODES"; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        command = ["/bin/sh", "-c", script, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters={"x": {"values": [1, 2]}})
+        job = mock.patch.dict(os.environ, {"T5SUITE_EXIT_CODES": str(codes)})
+        for more in ((), ("--resume",)):
+            with job, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial . was refused"):
+                run_cli("sweep", path, "--sweep_dir", self.directory, *more)
+        self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78, 78])
+        self.assertEqual(codes.read_text(), "")
+
+    def test_codes_of_a_trial_s_former_start_do_not_count(self):
+        """The first start is stopped, and so the trial is started again; that start fails."""
+        marker = self.folder / "started"
+        script = f'[ -e {marker} ] && exit 3; touch {marker}; echo 75 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        command = ["/bin/sh", "-c", script, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
+        with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "Trial 0: exit code 3"):
+            run_cli("sweep", path, "--sweep_dir", self.directory)
+        self.assertIn("trial 0: preempted", shown.getvalue())
+
     @pytest.mark.slow
     def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
         curves = {"fine": ([1, 2], "exit 0"), "refused": ([1], "exit 78"), "again": ([3], "exit 0")}

@@ -23,9 +23,17 @@ from pathlib import Path
 
 from t5suite.base import errors
 from t5suite.base.files import write_json
+from t5suite.base.programs import code_of_workers, noted_codes
 from t5suite.base.redaction import SHOWN, redacted_value
 from t5suite.base.terminal import short_time
-from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in, installed_script
+from t5suite.launch.commands import (
+    DEFAULT_COMMAND,
+    command_without,
+    command_words,
+    entry_script,
+    flags_in,
+    installed_script,
+)
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
 from t5suite.launch.sweep_directories import locked, open_directory
 from t5suite.launch.sweep_plans import SweepPlan
@@ -78,6 +86,8 @@ class Sweep:
         self.sweep_id = entries["sweep_id"]
         self.plan = replace(plan, words=self._words_after_flags(plan.words, entries["words"]), name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
+        command = [str(word) for word in plan.command or DEFAULT_COMMAND]
+        _, self.script = entry_script(command, plan.program)
         self.slots: list[RunningTrial | None] = [None] * workers
         self.failure_count = 0
         self.has_succeeded = "complete" in states or "pruned" in states
@@ -180,7 +190,9 @@ class Sweep:
         if "${args_json_file}" in map(str, self.plan.command or ()):
             files.parameters.write_text(json.dumps(claim.parameters), encoding="utf-8")
         run_id = f"{self.sweep_id}-{claim.number:04d}"
-        environment = trial_environment(files.run_dir, run_id, self.plan.name, self.workers, self.devices[worker])
+        environment = trial_environment(
+            files.run_dir, files.exit_codes, run_id, self.plan.name, self.workers, self.devices[worker]
+        )
         words = self.words(claim.number, claim.parameters)
         return RunningTrial(claim, files, TrialProcess(words, files.log, environment))
 
@@ -258,6 +270,9 @@ class Sweep:
     def _end(self, slot: RunningTrial, exit_code: int) -> None:
         """Records the end of a trial's processes: its own, or one from which it goes on."""
         claim = slot.claim
+        exit_code = code_of_workers(exit_code, noted_codes(slot.files.exit_codes))
+        notes_codes = self.script is not None
+        was_killed_in_silence = notes_codes and slot.was_killed_in_silence(exit_code)
         curve = self._curve(slot.files)
         facts = {
             "seconds": slot.seconds(),
@@ -275,9 +290,9 @@ class Sweep:
             self.store.give_back(claim, **facts, process=None)
             message = f"preempted at step {curve.last_step}"
         elif exit_code in LOST and may_restart:
-            # This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
-            self.store.note(claim, **facts, state="preempted", process=None)
-            message = f"{describe_exit(exit_code)} from outside; --resume continues it ({slot.files.log})"
+            message = self._leave(slot, facts, f"{describe_exit(exit_code)} from outside")
+        elif was_killed_in_silence and may_restart:
+            message = self._leave(slot, facts, "the launcher's processes were killed, such as for lack of memory")
         else:
             why = describe_exit(exit_code)
             if not may_restart:
@@ -285,6 +300,14 @@ class Sweep:
             message = self._fail(slot, facts, why)
         records = self.write_summary()
         say(f"trial {claim.number}: {message}{self._progress(records)}")
+
+    def _leave(self, slot: RunningTrial, facts: dict, why: str) -> str:
+        """Records a trial that was killed; returns the message.
+
+        This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
+        """
+        self.store.note(slot.claim, **facts, state="preempted", process=None)
+        return f"{why}; --resume continues it ({slot.files.log})"
 
     def _finish(self, slot: RunningTrial, facts: dict, curve: TrialCurve) -> str:
         """Records a trial that ended by itself, a failure if it has no value; returns the message."""
