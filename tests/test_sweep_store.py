@@ -14,6 +14,7 @@ from unittest import mock
 
 import optuna
 from absl.testing import parameterized
+from optuna.trial import TrialState, create_trial
 
 from t5suite import DATASET_VALS
 from t5suite.launch import process_groups, running_trials, trials
@@ -110,6 +111,29 @@ class SamplersTest(parameterized.TestCase):
         self.assertFalse(store.is_behind(low, 0, 2.0))
         self.assertTrue(store.is_behind(high, 0, 3.0))
         self.assertFalse(store.is_behind(lowest, 0, 1.0))
+
+    @parameterized.parameters(("maximize", 1), ("minimize", -1))
+    def test_gaussian_processes_count_trials_that_diverged_or_were_stopped_early(self, goal, sign):
+        """Values get better up to x = 0.6; those beyond, of pruned trials, are the worst of all, or the trial's own."""
+        search = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal=goal, sampler="gp")
+        distributions = distributions_of(search.parameters)
+
+        def proposed(values: dict, pruned: dict) -> float:
+            settings = [{"params": {"x": x}, "value": sign * value} for x, value in values.items()]
+            for x, status in pruned.items():
+                attributes = {"user_attrs": {"status": status}, "state": TrialState.PRUNED}
+                settings.append({"params": {"x": x}, **attributes})
+            trials = [create_trial(distributions=distributions, **entries) for entries in settings]
+            return propose(trials, search, distributions)["x"]
+
+        complete = {0.1: 10, 0.3: 30, 0.5: 50, 0.6: 60}
+        ended = {
+            0.7: {"state": "pruned", "value": sign * 40.0},
+            0.8: {"state": "pruned", "value": sign * 5.0},
+            0.9: {"state": "failed", "diverged": True, "value": sign * 70.0},
+            1.0: {"state": "complete", "value": None},
+        }
+        self.assertEqual(proposed(complete, ended), proposed({**complete, 0.7: 40, 0.8: 5, 0.9: 5, 1.0: 5}, {}))
 
 
 class TrialStoreTest(parameterized.TestCase):
