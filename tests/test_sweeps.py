@@ -676,6 +676,22 @@ class GridTest(SweepTest):
         self.assertEqual([(row["pearson"], row["invalid_rate"]) for row in rows], [("97", "3")] * 2)
         self.assertIn("97.00 ± 0.00 (2)", text)
 
+    def test_secrets_of_a_grid_s_command_stay_out_of_its_directory_which_goes_on_with_them_alone(self):
+        """A trial ends with 3 where it gets the secret."""
+        script = 'case "$1" in --hub_token=nobody*) exit 3;; esac; exit 78'
+        secret = "nobody-may-read-this"
+        command = ("--", "/bin/sh", "-c", script, "sh", f"--hub_token={secret}")
+        words = ("sweep", "--sweep_dir", self.directory, "--grid", "x=1,2")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 1 trials finished.*exit code 3"):
+            run_cli(*words, "--count", 1, *command)
+        with exits_with(78, "has a secret, which the directory does not hold; give the same --grid"):
+            run_cli("sweep", "--sweep_dir", self.directory, "--resume")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 2 trials finished.*exit code 3"):
+            run_cli(*words, "--resume", *command)
+        files = [file for file in self.directory.rglob("*") if file.is_file()]
+        self.assertContainsSubset(["journal.log", "sweep.json", "sweep.yaml"], [file.name for file in files])
+        self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
+
     @parameterized.parameters(
         ("rte,cola", [], ["--benchmark=glue"]),
         ("rte,cb", ["--max_steps", "3"], ["--max_steps", "3", "--benchmark=super_glue"]),

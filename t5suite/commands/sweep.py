@@ -14,6 +14,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
+from t5suite.base.redaction import SHOWN
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_checks import check_sweep
@@ -118,11 +119,12 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
     """The sweep of the flags, and words for its trials' command.
 
     Raises:
-      ConfigError: neither a file nor a grid, or both.
+      ConfigError: neither a file nor a grid, or both; a directory alone, whose trials need a secret.
     """
     files = arguments.files
     is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
-    if arguments.resume and arguments.sweep_dir and not is_grid and not files:
+    is_directory_alone = arguments.resume and arguments.sweep_dir and not is_grid and not files
+    if is_directory_alone:
         files = [str(Path(arguments.sweep_dir) / "sweep.yaml")]
     if is_grid == bool(files) or len(files) > 1:
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both, and one file")
@@ -130,7 +132,14 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
         return _grid_by_flags(arguments), []
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
-    return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), arguments.words
+    sweep = read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file"))
+    lacks_secret = any(SHOWN in word for word in sweep.command())
+    if is_directory_alone and lacks_secret:
+        raise ConfigError(
+            f"--sweep_dir {arguments.sweep_dir}: the command of its trials has a secret, which the directory does not "
+            "hold; give the same --grid, --seeds, --tasks and command again"
+        )
+    return sweep, arguments.words
 
 
 def _grid_by_flags(arguments) -> SweepFile:
