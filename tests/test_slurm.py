@@ -333,6 +333,21 @@ class EndTest(parameterized.TestCase):
         self.assertEqual("requeue 6_2" in calls, exit_code == 75, calls)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
+    def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
+        """The signal comes to all processes: the agent ends, and its trial saves a while later."""
+        fakes = FakeSlurm()
+        (fakes.folder / "bin/srun").write_text(
+            '#!/bin/sh\nshift; setsid -w "$@"; code=$?; mv saved saved_in_time; exit $code\n'
+        )
+        (fakes.folder / "bin/python").unlink()
+        (fakes.folder / "bin/python").write_text('#!/bin/sh\nexit "$5"\n')  # `slurm settle CODE`
+        (fakes.folder / "bin/python").chmod(0o755)
+        trial = '(trap "" TERM; touch began; sleep 0.5; touch saved) &'
+        agent = f'trap "exit 0" TERM; {trial} while [ ! -e began ]; do sleep 0.02; done; kill -TERM 0; sleep 9'
+        done = fakes.run(rendered("sweep_agent", ["sh", "-c", agent]))
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertTrue((fakes.folder / "saved_in_time").is_file(), done.stderr)
+
     @pytest.mark.slow
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
         fakes = FakeSlurm()
