@@ -84,6 +84,14 @@ class FakeSlurm:
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         (self.folder / "bin" / "python").symlink_to(sys.executable)
 
+    def write_python(self, folder: str, exit_code='"$5"') -> Path:
+        """A `python` that has a free port, and ends as `-m t5suite slurm settle CODE` may, or with another code."""
+        path = self.folder / folder / "python"
+        path.unlink(missing_ok=True)
+        path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo 29500 || exit {exit_code}\n')
+        path.chmod(0o755)
+        return path
+
     def environment(self, code=0, noted="", state="RUNNING", **more) -> dict[str, str]:
         """Of a job whose step ends with this code and these codes of workers."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
@@ -333,15 +341,25 @@ class EndTest(parameterized.TestCase):
         self.assertEqual("requeue 6_2" in calls, exit_code == 75, calls)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
+    @parameterized.parameters(*WORDS)
+    def test_the_end_is_decided_by_the_python_beside_the_command_where_the_suite_is_installed(self, kind):
+        fakes = FakeSlurm()
+        (fakes.folder / "venv").mkdir()
+        fakes.write_python("bin", exit_code="1")
+        fakes.write_python("venv")
+        script, command = (ROOT / f"slurm/{kind}.sbatch").read_text(), str(fakes.folder / "venv/accelerate")
+        array = {"SLURM_ARRAY_TASK_ID": "0", "T5SUITE_SHARDS": "1"}
+        self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 1)
+        (fakes.folder / "venv/t5suite").touch(mode=0o755)
+        self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 75)
+
     def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
         """The signal comes to all processes: the agent ends, and its trial saves a while later."""
         fakes = FakeSlurm()
         (fakes.folder / "bin/srun").write_text(
             '#!/bin/sh\nshift; setsid -w "$@"; code=$?; mv saved saved_in_time; exit $code\n'
         )
-        (fakes.folder / "bin/python").unlink()
-        (fakes.folder / "bin/python").write_text('#!/bin/sh\nexit "$5"\n')  # `slurm settle CODE`
-        (fakes.folder / "bin/python").chmod(0o755)
+        fakes.write_python("bin")
         trial = '(trap "" TERM; touch began; sleep 0.5; touch saved) &'
         agent = f'trap "exit 0" TERM; {trial} while [ ! -e began ]; do sleep 0.02; done; kill -TERM 0; sleep 9'
         done = fakes.run(rendered("sweep_agent", ["sh", "-c", agent]))
