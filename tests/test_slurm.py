@@ -353,6 +353,26 @@ class EndTest(parameterized.TestCase):
         (fakes.folder / "venv/t5suite").touch(mode=0o755)
         self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 75)
 
+    @parameterized.product(kind=("fine_tune", "pre_train"), nodes=("1", "2"))
+    def test_torchrun_starts_python_and_the_entry_scripts_on_each_gpu_and_a_launcher_once(self, kind, nodes):
+        fakes = FakeSlurm()
+        python = str(fakes.write_python("bin"))
+        job = {"SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NUM_NODES": nodes}
+        training = [["/venv/t5suite", name, "--seed", "1"] for name in ("fine_tune", "pre_train", "evaluate")]
+        for words in ([python, "x.py"], *training):
+            self.assertEqual(fakes.run(rendered(kind, words, nodes=nodes), **job).returncode, 0)
+            received, _ = fakes.received("srun")
+            self.assertIn("torch.distributed.run", received)
+            self.assertEqual(received[received.index("--nproc_per_node") + 1], "4")
+            self.assertEqual(received[received.index("--no_python") + 1 :], words)
+        for words in (["accelerate", "launch", "x.py"], ["t5suite", "sweep"], ["t5suite"]):
+            if nodes == "1":
+                self.assertEqual(fakes.run(rendered(kind, words, nodes=nodes), **job).returncode, 0)
+                self.assertEqual(fakes.received("srun")[0], ["--wait=300", *words])
+                continue
+            with exits_with(78, f"the command begins with '{words[0]}', but on several nodes torchrun starts it"):
+                rendered(kind, words, nodes=nodes)
+
     def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
         """The signal comes to all processes: the agent ends, and its trial saves a while later."""
         fakes = FakeSlurm()
