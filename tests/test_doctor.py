@@ -300,6 +300,16 @@ class PlacesTest(DoctorTest):
             levels = {finding.name: finding.level for finding in self.findings(**{**ONLINE, **addresses, **variables})}
         self.assertEqual((levels["hub"], levels["wandb"]), (level, level))
 
+    def test_what_keeps_runs_from_wandb_is_told_from_what_has_no_effect(self):
+        for variables, level, what, fix in (
+            ({"WANDB_MODE": "offline", "WANDB_DISABLED": "true"}, OK, "wandb sync sends it later", ""),
+            ({"WANDB_MODE": "disabled"}, OK, "nothing is sent, and nothing is kept", ""),
+            ({"WANDB_MODE": "", "WANDB_DISABLED": "true"}, WARN, "neither .* reads it", "export WANDB_MODE=disabled"),
+        ):
+            finding = self.finding("wandb", **variables)
+            self.assertEqual((finding.level, finding.fix), (level, fix), finding)
+            self.assertRegex(finding.what, what)
+
     def test_a_server_without_a_login_is_told_and_netrc_has_one(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
         variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "", "NETRC": str(netrc)}
