@@ -382,13 +382,14 @@ class FailuresTest(SweepTest):
         """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
         codes = self.folder / "codes"
         codes.touch()
-        script = 'cat "$T5SUITE_EXIT_CODES"; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        script = 'echo "error: no $1"; seq 1000; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
         command = ["/bin/sh", "-c", script, "sh", "${args}"]
         path = self.write(command=command, method="grid", parameters={"x": {"values": [1, 2]}})
         job = mock.patch.dict(os.environ, {"T5SUITE_EXIT_CODES": str(codes)})
         for more in ((), ("--resume",)):
-            with job, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial . was refused"):
+            with job, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial . was refused") as failure:
                 run_cli("sweep", path, "--sweep_dir", self.directory, *more)
+            self.assertRegex(failure.message, r"log says:\n  error: no --x=.\n  1\n  2\n  3\n  4$")
         self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78, 78])
         self.assertEqual(codes.read_text(), "")
 
@@ -454,7 +455,7 @@ class FailuresTest(SweepTest):
         path = self.write(command=["python", "no_such_script.py", "${args}"])
         text = self.sweep(path, "--count", 1, code=78)
         self.assertRegex(
-            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log ends with:\n.*no_such_script"
+            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log says:\n.*no_such_script"
         )
 
     @pytest.mark.slow

@@ -21,8 +21,6 @@ from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import SweepFile, read_sweep
 from t5suite.launch.sweep_scripts import script_of
 
-# How much of a failed trial's output is shown.
-LAST_LINES, LAST_BYTES = 5, 4000
 # Flags that say where rows are from.
 FLAGS_OF_ROWS = {"benchmark", "task_file", "data_format", "data_class"}
 
@@ -213,20 +211,14 @@ def _run(sweep: SweepFile, words: list[str], arguments) -> None:
 
 def nothing_finished(records: list[dict], directory: str) -> str:
     """That no trial finished, with the reason of the last one and the end of what it printed."""
+    from t5suite.launch.trials import end_of_log
+
     failed = [record for record in records if record.get("why")]
     if not failed:
         return f"none of the {len(records)} trials finished; see {directory}"
     last = failed[-1]
     log = Path(f"{last['run_dir']}.log")
-    message = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} ends with:"
-    for line in _last_lines(log):
+    message = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} says:"
+    for line in end_of_log(log):
         message += f"\n  {line}"
     return message
-
-
-def _last_lines(path: Path) -> list[str]:
-    """The end of a text file; nothing of a missing one."""
-    if not path.is_file():
-        return []
-    end = path.read_bytes()[-LAST_BYTES:].decode("utf-8", errors="replace")
-    return end.splitlines()[-LAST_LINES:]

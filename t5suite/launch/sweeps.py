@@ -42,7 +42,7 @@ from t5suite.launch.sweep_summaries import summary_of
 from t5suite.launch.sweep_tables import cell_text, parameters_text, say, shell_line
 from t5suite.launch.trial_environments import trial_environment
 from t5suite.launch.trial_metrics import TrialCurve, best_of, has_done_all_steps, read_curve, result_of_run
-from t5suite.launch.trials import GRACE, TrialProcess, describe_exit
+from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, end_of_log
 from t5suite.runs.settings import without_secrets
 
 # This many failures before any success mean that the parameters are not the cause.
@@ -56,9 +56,6 @@ LOST = [
     128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
 ]  # fmt: skip
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-# What is shown of a failed trial's log.
-LOG_LINES = 5
-LOG_BYTES = 4000
 
 
 class Sweep:
@@ -356,9 +353,8 @@ class Sweep:
                 f"the first {self.failure_count} trials failed, so their parameters are hardly the cause. The last one"
             )
         log = slot.files.log
-        text = log.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace")
-        tail = [f"  {line}" for line in text.splitlines()[-LOG_LINES:]]
-        return errors.ConfigError("\n".join([f"{cause}: {why}; {log} ends with:", *tail]))
+        tail = [f"  {line}" for line in end_of_log(log)]
+        return errors.ConfigError("\n".join([f"{cause}: {why}; {log} says:", *tail]))
 
     def _progress(self, records: list[dict]) -> str:
         """How many trials have ended, and about how long this process's workers would take for the others."""
