@@ -92,9 +92,9 @@ def _write_sweep_file(directory: Path, plan: SweepPlan) -> None:
 
 def content_without_secrets(plan: SweepPlan) -> dict:
     """The content of a sweep file as it is; of a grid, whose command is from the command line, without its secrets."""
-    if plan.text is not None:
+    if plan.text is not None or plan.command is None:
         return plan.content
-    return {**plan.content, "command": without_secrets(plan.content["command"])}
+    return {**plan.content, "command": without_secrets(plan.command)}
 
 
 def changes_between(old, new, path: str = "") -> list[str]:
