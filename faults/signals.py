@@ -301,7 +301,7 @@ def _signal_ranks(context, trial, draw) -> str | None:
 
 def s4_three_signals(context: Context) -> Outcome:
     """The second changes nothing, the third ends the process at once."""
-    cases = {"SIGTERM x 3": ("SIGTERM",) * 3, "SIGUSR1, SIGTERM, SIGINT": ("SIGUSR1", "SIGTERM", "SIGINT")}
+    cases = {"SIGINT x 3": ("SIGINT",) * 3, "SIGUSR1, SIGTERM, SIGINT": ("SIGUSR1", "SIGTERM", "SIGINT")}
     found = {"two": _two_signals(context)}
     for name, signals in list(cases.items())[: 1 if context.quick else None]:
         found[name] = _three_signals(context, signals)
@@ -313,7 +313,7 @@ def s4_three_signals(context: Context) -> Outcome:
 def _two_signals(context) -> str | None:
     """One while it trains, one while it saves what the first asked for: one checkpoint."""
     script, flags, victim = _start_slow_save(context)
-    _send_in_training_then_in_save(victim, ("SIGTERM", "SIGTERM"))
+    _send_in_training_then_in_save(victim, ("SIGTERM", "SIGINT"))
     victim.wait(STOP_SECONDS)
     return stopped(victim) or goes_on(context, script, flags, victim.directory, context.reference(script, flags))
 
@@ -358,14 +358,14 @@ def _three_to_a_waiting_rank(context) -> str | None:
     victim.kill(signal.SIGSTOP, rank=1)
     time.sleep(0.5)
     for _ in range(3):
-        victim.kill(signal.SIGTERM, rank=0)
+        victim.kill(signal.SIGINT, rank=0)
         time.sleep(0.05)
     started = time.monotonic()
     victim.wait_until(lambda: victim.codes[0] is not None, "end of rank 0", 10)
     seconds = time.monotonic() - started
     victim.kill(signal.SIGCONT, rank=1)
     victim.wait(STOP_SECONDS)
-    if victim.codes[0] != 128 + signal.SIGTERM or not victim.codes[1] or seconds > 1.0:
+    if victim.codes[0] != 128 + signal.SIGINT or not victim.codes[1] or seconds > 1.0:
         return f"exit {victim.codes} after {seconds:.1f} s: {victim.tail()}"
     return torn(victim.directory)
 

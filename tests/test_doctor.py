@@ -17,10 +17,12 @@ from unittest import mock
 
 import pytest
 import torch
+import yaml
 from absl.testing import parameterized
 
 from t5suite.testing import exits_with, run_cli
 
+ROOT = Path(__file__).parent.parent
 OK, WARN, FAIL = "ok", "warn", "fail"
 # No server is asked and no launcher has left anything behind.
 BARE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
@@ -234,6 +236,27 @@ class LaunchersTest(DoctorTest):
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
+    @parameterized.parameters(
+        ("fsdp2", {}, 1, "num_processes: 1"),
+        ("fsdp2", {}, 8, ""),
+        ("fsdp2", {"use_cpu": True}, 1, ""),
+        ("fsdp2", {}, 0, ""),
+        ("fsdp2", {"fsdp_config": {"fsdp_sharding_strategy": 1}}, 8, "fsdp_version: 2"),
+        ("deepspeed_zero2", {}, 4, "num_processes: 4"),
+        ("multi_gpu", {}, 4, "num_processes: 4"),
+    )
+    def test_a_shipped_file_of_eight_gpus_on_a_machine_with_others(self, name, changes, device_count, fix):
+        path = Path(tempfile.mkdtemp()) / "config.yaml"
+        content = yaml.safe_load((ROOT / f"accelerate_configs/{name}.yaml").read_text())
+        path.write_text(yaml.safe_dump({**content, **changes}))
+        has_gpus = mock.patch("torch.accelerator.is_available", return_value=device_count > 0)
+        with has_gpus, mock.patch("torch.accelerator.device_count", return_value=device_count):
+            findings = [each for each in self.findings("--accelerate_config", path) if each.name == "accelerate config"]
+        if not fix:
+            self.assertEqual([each.level for each in findings], [OK], findings)
+        else:
+            self.assertIn((FAIL, fix), [(each.level, each.fix) for each in findings])  # DeepSpeed may be missing, too
+
     def test_what_launchers_would_trip_over_is_found(self):
         """One machine with little memory on which nothing is as it should be, and what helps."""
         foreign = programs(accelerate="true", **{"g++": "true"})
@@ -312,6 +335,16 @@ class PlacesTest(DoctorTest):
             addresses = {"HF_ENDPOINT": server, "WANDB_BASE_URL": server}
             levels = {finding.name: finding.level for finding in self.findings(**{**ONLINE, **addresses, **variables})}
         self.assertEqual((levels["hub"], levels["wandb"]), (level, level))
+
+    def test_what_keeps_runs_from_wandb_is_told_from_what_has_no_effect(self):
+        for variables, level, what, fix in (
+            ({"WANDB_MODE": "offline", "WANDB_DISABLED": "true"}, OK, "wandb sync sends it later", ""),
+            ({"WANDB_MODE": "disabled"}, OK, "nothing is sent, and nothing is kept", ""),
+            ({"WANDB_MODE": "", "WANDB_DISABLED": "true"}, WARN, "neither .* reads it", "export WANDB_MODE=disabled"),
+        ):
+            finding = self.finding("wandb", **variables)
+            self.assertEqual((finding.level, finding.fix), (level, fix), finding)
+            self.assertRegex(finding.what, what)
 
     def test_a_server_without_a_login_is_told_and_netrc_has_one(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"

@@ -176,8 +176,9 @@ class EnvironmentTest(parameterized.TestCase):
         """Its run directory, its ids, and its share of threads; nothing of a server's sweep."""
         with mock.patch.dict(os.environ, {"WANDB_SWEEP_ID": "of-a-server", "PATH": "/bin"}):
             os.environ.pop("OMP_NUM_THREADS", None)
-            environment = trial_environment("trials/0000", "abc-0000", "my sweep", 10**6, ["1", "2"])
+            environment = trial_environment("trials/0000", "/0.codes", "abc-0000", "my sweep", 10**6, ["1", "2"])
         expected = {"T5SUITE_RUN_DIR": str(Path("trials/0000").absolute()), "WANDB_RUN_ID": "abc-0000",
+                    "T5SUITE_EXIT_CODES": "/0.codes",
                     "WANDB_RUN_GROUP": "my sweep", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1,2",
                     "PATH": f"{Path(sys.executable).parent}{os.pathsep}/bin"}  # fmt: skip
         self.assertEqual({name: environment.get(name) for name in expected}, expected)

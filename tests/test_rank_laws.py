@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -1019,6 +1020,24 @@ def is_done(stop) -> None:
 
 class LostRankTest(parameterized.TestCase):
     """What becomes of the others when one rank leaves; slow tests kill processes (`lost_rank_runs`)."""
+
+    @parameterized.parameters(("1", 20.0, dict), ("2", 0.3, OSError))
+    def test_a_rank_on_another_machine_reaches_one_whose_name_is_loopback_there(self, ranks_here, seconds, expected):
+        """127.0.1.1 is what the first machine calls itself, 127.0.0.5 the address by which others know it."""
+        environment = {"MASTER_ADDR": "127.0.1.1", "LOCAL_WORLD_SIZE": ranks_here}
+        connect_to = socket.create_connection
+
+        def connect_from_elsewhere(address, timeout):
+            return connect_to(("127.0.0.5", address[1]), timeout)
+
+        elsewhere = mock.patch.object(socket, "create_connection", connect_from_elsewhere)
+        wait = mock.patch.object(lost_ranks, "CONNECT_SECONDS", seconds)
+        with mock.patch.dict(os.environ, environment), elsewhere, wait:
+            by_rank = outcomes(2, lambda: lost_ranks.connect(Ranks.of_process()))
+        for outcome in by_rank:
+            self.assertIsInstance(outcome, expected)
+            if isinstance(outcome, dict):
+                self.enter_context(next(iter(outcome.values())))
 
     @parameterized.product(
         number=(0, 2),

@@ -61,14 +61,21 @@ class SignalsTest(parameterized.TestCase):
         self.assertEqual(err, "stopped: SIGTERM: stopped during set-up; the same command starts again\n")
         self.assertLess(seconds, 10)
 
-    @parameterized.parameters(([TERM, TERM, TERM],), ([USR1, TERM, INT],))
+    def test_sigterms_of_several_senders_at_once_are_one_signal(self):
+        """Slurm, torchrun and a sweep send them within 0.1 s; who insists, sends them further apart."""
+        code, out, err, _ = signalled("training", signals=[TERM] * 6, gap=0.02)
+        self.assertEqual((code, out), (75, "asked\n"), err)
+        code, _, err, _ = signalled("insisted", signals=[TERM] * 3, gap=0.1)
+        self.assertEqual(code, 128 + TERM, err)
+
+    @parameterized.parameters(([INT, INT, INT],), ([USR1, TERM, INT],))
     def test_a_third_signal_ends_the_process_at_once(self, signals):
         code, _, err, seconds = signalled("training", signals=signals, gap=0.05)
         self.assertEqual(code, 128 + signals[-1], err)
         self.assertLess(seconds, 0.6)
 
     def test_a_third_signal_ends_a_process_that_waits_in_c_code(self):
-        code, _, err, seconds = signalled("deaf", "training", signals=[TERM, TERM, USR1], delay=0.5)
+        code, _, err, seconds = signalled("deaf", "training", signals=[TERM, INT, USR1], delay=0.5)
         self.assertEqual(code, 128 + USR1, err)
         self.assertLess(seconds, 5)
 

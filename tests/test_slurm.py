@@ -84,6 +84,14 @@ class FakeSlurm:
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         (self.folder / "bin" / "python").symlink_to(sys.executable)
 
+    def write_python(self, folder: str, exit_code='"$5"') -> Path:
+        """A `python` that has a free port, and ends as `-m t5suite slurm settle CODE` may, or with another code."""
+        path = self.folder / folder / "python"
+        path.unlink(missing_ok=True)
+        path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo 29500 || exit {exit_code}\n')
+        path.chmod(0o755)
+        return path
+
     def environment(self, code=0, noted="", state="RUNNING", **more) -> dict[str, str]:
         """Of a job whose step ends with this code and these codes of workers."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
@@ -332,6 +340,51 @@ class EndTest(parameterized.TestCase):
         calls = (fakes.folder / "scontrol.log").read_text().splitlines()
         self.assertEqual("requeue 6_2" in calls, exit_code == 75, calls)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
+
+    @parameterized.parameters(*WORDS)
+    def test_the_end_is_decided_by_the_python_beside_the_command_where_the_suite_is_installed(self, kind):
+        fakes = FakeSlurm()
+        (fakes.folder / "venv").mkdir()
+        fakes.write_python("bin", exit_code="1")
+        fakes.write_python("venv")
+        script, command = (ROOT / f"slurm/{kind}.sbatch").read_text(), str(fakes.folder / "venv/accelerate")
+        array = {"SLURM_ARRAY_TASK_ID": "0", "T5SUITE_SHARDS": "1"}
+        self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 1)
+        (fakes.folder / "venv/t5suite").touch(mode=0o755)
+        self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 75)
+
+    @parameterized.product(kind=("fine_tune", "pre_train"), nodes=("1", "2"))
+    def test_torchrun_starts_python_and_the_entry_scripts_on_each_gpu_and_a_launcher_once(self, kind, nodes):
+        fakes = FakeSlurm()
+        python = str(fakes.write_python("bin"))
+        job = {"SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NUM_NODES": nodes}
+        training = [["/venv/t5suite", name, "--seed", "1"] for name in ("fine_tune", "pre_train", "evaluate")]
+        for words in ([python, "x.py"], *training):
+            self.assertEqual(fakes.run(rendered(kind, words, nodes=nodes), **job).returncode, 0)
+            received, _ = fakes.received("srun")
+            self.assertIn("torch.distributed.run", received)
+            self.assertEqual(received[received.index("--nproc_per_node") + 1], "4")
+            self.assertEqual(received[received.index("--no_python") + 1 :], words)
+        for words in (["accelerate", "launch", "x.py"], ["t5suite", "sweep"], ["t5suite"]):
+            if nodes == "1":
+                self.assertEqual(fakes.run(rendered(kind, words, nodes=nodes), **job).returncode, 0)
+                self.assertEqual(fakes.received("srun")[0], ["--wait=300", *words])
+                continue
+            with exits_with(78, f"the command begins with '{words[0]}', but on several nodes torchrun starts it"):
+                rendered(kind, words, nodes=nodes)
+
+    def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
+        """The signal comes to all processes: the agent ends, and its trial saves a while later."""
+        fakes = FakeSlurm()
+        (fakes.folder / "bin/srun").write_text(
+            '#!/bin/sh\nshift; setsid -w "$@"; code=$?; mv saved saved_in_time; exit $code\n'
+        )
+        fakes.write_python("bin")
+        trial = '(trap "" TERM; touch began; sleep 0.5; touch saved) &'
+        agent = f'trap "exit 0" TERM; {trial} while [ ! -e began ]; do sleep 0.02; done; kill -TERM 0; sleep 9'
+        done = fakes.run(rendered("sweep_agent", ["sh", "-c", agent]))
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertTrue((fakes.folder / "saved_in_time").is_file(), done.stderr)
 
     @pytest.mark.slow
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):

@@ -14,6 +14,7 @@ from unittest import mock
 
 import optuna
 from absl.testing import parameterized
+from optuna.trial import TrialState, create_trial
 
 from t5suite import DATASET_VALS
 from t5suite.launch import process_groups, running_trials, trials
@@ -110,6 +111,29 @@ class SamplersTest(parameterized.TestCase):
         self.assertFalse(store.is_behind(low, 0, 2.0))
         self.assertTrue(store.is_behind(high, 0, 3.0))
         self.assertFalse(store.is_behind(lowest, 0, 1.0))
+
+    @parameterized.parameters(("maximize", 1), ("minimize", -1))
+    def test_gaussian_processes_count_trials_that_diverged_or_were_stopped_early(self, goal, sign):
+        """Values get better up to x = 0.6; those beyond, of pruned trials, are the worst of all, or the trial's own."""
+        search = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal=goal, sampler="gp")
+        distributions = distributions_of(search.parameters)
+
+        def proposed(values: dict, pruned: dict) -> float:
+            settings = [{"params": {"x": x}, "value": sign * value} for x, value in values.items()]
+            for x, status in pruned.items():
+                attributes = {"user_attrs": {"status": status}, "state": TrialState.PRUNED}
+                settings.append({"params": {"x": x}, **attributes})
+            trials = [create_trial(distributions=distributions, **entries) for entries in settings]
+            return propose(trials, search, distributions)["x"]
+
+        complete = {0.1: 10, 0.3: 30, 0.5: 50, 0.6: 60}
+        ended = {
+            0.7: {"state": "pruned", "value": sign * 40.0},
+            0.8: {"state": "pruned", "value": sign * 5.0},
+            0.9: {"state": "failed", "diverged": True, "value": sign * 70.0},
+            1.0: {"state": "complete", "value": None},
+        }
+        self.assertEqual(proposed(complete, ended), proposed({**complete, 0.7: 40, 0.8: 5, 0.9: 5, 1.0: 5}, {}))
 
 
 class TrialStoreTest(parameterized.TestCase):
@@ -306,6 +330,16 @@ ENDS = [
     (75, "pruned", 20, 10, "pruned", False, "stopped early at step 10"),
     (65, "", 1, 4, "failed", False, "failed, exit code 65: bad data"),
 ]
+# (a launcher's exit code, those that its workers noted, starts) -> state, exit code, a part of the message.
+ENDS_OF_LAUNCHERS = [
+    (1, "75 70 75", 1, "failed", 70, "failed, exit code 70: it diverged"),
+    (1, "75 75", 1, "preempted", 75, "preempted at step 4"),
+    (-15, "75", 1, "preempted", 75, "preempted at step 4"),
+    (1, "", 1, "preempted", 1, "were killed, such as for lack of memory; --resume continues it"),
+    (1, "", 20, "failed", 1, "failed, exit code 1, 20 times"),
+    (1, "1", 1, "failed", 1, "failed, exit code 1 ("),
+    (0, "70 0", 1, "complete", 0, "finished, best 64"),
+]
 
 
 class EndsTest(parameterized.TestCase):
@@ -316,13 +350,13 @@ class EndsTest(parameterized.TestCase):
         super().setUpClass()
         content = {
             "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
-            "parameters": {"seed": {"values": list(range(len(ENDS) + 3))}},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 3))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
         cls.sweep.has_succeeded = True
         cls.addClassCleanup(cls.sweep.store.close)
 
-    def ended(self, exit_code, stopped, starts, step) -> tuple[RunningTrial, str]:
+    def ended(self, exit_code, stopped, starts, step, noted="") -> tuple[RunningTrial, str]:
         """A trial with values at its last step and before, which has ended, and what is said of it."""
         claim = self.sweep.store.claim(100)
         claim.status["starts"] = starts
@@ -332,6 +366,7 @@ class EndsTest(parameterized.TestCase):
         lines = [{"step": step - 2, "eval/f1": 64.0}, {"step": step, "eval/f1": 61.0}] if step else []
         files.metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         files.log.touch()
+        files.exit_codes.write_text(noted)
         slot = RunningTrial(claim, files, mock.Mock(), stopped=stopped)
         with contextlib.redirect_stderr(io.StringIO()) as shown:
             self.sweep._end(slot, exit_code)
@@ -349,6 +384,16 @@ class EndsTest(parameterized.TestCase):
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
         self.assertIsNone(self.sweep.error)
+
+    def test_where_a_launcher_ends_with_a_code_of_its_own_the_workers_codes_count(self):
+        for exit_code, noted, starts, state, recorded_code, message in ENDS_OF_LAUNCHERS:
+            slot, shown = self.ended(exit_code, "", starts, 4, noted)
+            record = self.sweep.records()[slot.claim.number]
+            case = (exit_code, noted, starts)
+            self.assertEqual((record["state"], record["exit_code"]), (state, recorded_code), case)
+            self.assertIn(message, shown)
+            if state == "preempted":  # so that the next case does not continue it
+                self.sweep.store.end(slot.claim, "failed")
 
     def test_the_value_of_one_that_goes_on_is_the_best_of_its_curve(self):
         slot, _ = self.ended(75, "", 1, 4)

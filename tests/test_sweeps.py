@@ -378,6 +378,31 @@ class FailuresTest(SweepTest):
         self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
         self.assertNotIn("left", last_line, "the others are not run")
 
+    def test_a_refusal_that_a_launcher_hides_ends_the_sweep_and_is_noted_by_the_trial_alone(self):
+        """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
+        codes = self.folder / "codes"
+        codes.touch()
+        script = 'echo "error: no $1"; seq 1000; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        command = ["/bin/sh", "-c", script, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters={"x": {"values": [1, 2]}})
+        job = mock.patch.dict(os.environ, {"T5SUITE_EXIT_CODES": str(codes)})
+        for more in ((), ("--resume",)):
+            with job, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial . was refused") as failure:
+                run_cli("sweep", path, "--sweep_dir", self.directory, *more)
+            self.assertRegex(failure.message, r"log says:\n  error: no --x=.\n  1\n  2\n  3\n  4$")
+        self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78, 78])
+        self.assertEqual(codes.read_text(), "")
+
+    def test_codes_of_a_trial_s_former_start_do_not_count(self):
+        """The first start is stopped, and so the trial is started again; that start fails."""
+        marker = self.folder / "started"
+        script = f'[ -e {marker} ] && exit 3; touch {marker}; echo 75 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        command = ["/bin/sh", "-c", script, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
+        with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "Trial 0: exit code 3"):
+            run_cli("sweep", path, "--sweep_dir", self.directory)
+        self.assertIn("trial 0: preempted", shown.getvalue())
+
     @pytest.mark.slow
     def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
         curves = {"fine": ([1, 2], "exit 0"), "refused": ([1], "exit 78"), "again": ([3], "exit 0")}
@@ -430,7 +455,7 @@ class FailuresTest(SweepTest):
         path = self.write(command=["python", "no_such_script.py", "${args}"])
         text = self.sweep(path, "--count", 1, code=78)
         self.assertRegex(
-            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log ends with:\n.*no_such_script"
+            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log says:\n.*no_such_script"
         )
 
     @pytest.mark.slow
@@ -651,6 +676,22 @@ class GridTest(SweepTest):
         (rows,) = boxed_tables(text)
         self.assertEqual([(row["pearson"], row["invalid_rate"]) for row in rows], [("97", "3")] * 2)
         self.assertIn("97.00 ± 0.00 (2)", text)
+
+    def test_secrets_of_a_grid_s_command_stay_out_of_its_directory_which_goes_on_with_them_alone(self):
+        """A trial ends with 3 where it gets the secret."""
+        script = 'case "$1" in --hub_token=nobody*) exit 3;; esac; exit 78'
+        secret = "nobody-may-read-this"
+        command = ("--", "/bin/sh", "-c", script, "sh", f"--hub_token={secret}")
+        words = ("sweep", "--sweep_dir", self.directory, "--grid", "x=1,2")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 1 trials finished.*exit code 3"):
+            run_cli(*words, "--count", 1, *command)
+        with exits_with(78, "has a secret, which the directory does not hold; give the same --grid"):
+            run_cli("sweep", "--sweep_dir", self.directory, "--resume")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 2 trials finished.*exit code 3"):
+            run_cli(*words, "--resume", *command)
+        files = [file for file in self.directory.rglob("*") if file.is_file()]
+        self.assertContainsSubset(["journal.log", "sweep.json", "sweep.yaml"], [file.name for file in files])
+        self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
 
     @parameterized.parameters(
         ("rte,cola", [], ["--benchmark=glue"]),

@@ -463,8 +463,20 @@ class MirrorTest(parameterized.TestCase):
             self.assertEqual(mirror.main([str(directory), "aim"]), 74)
         self.assertEqual(message.getvalue(), f"error: another process sends {directory} to aim\n")
 
-    def test_by_hand_an_unknown_tracker_is_named(self):
-        self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)
+    def test_by_hand_what_is_no_run_or_no_tracker_is_named_and_left_as_it_is(self):
+        run, other = described_run([1]), folder()
+        missing = other / "typo"
+        for argv, message in (
+            ([], "RUN_DIRECTORY TRACKER: give both; trackers are wandb, "),
+            ([run], "RUN_DIRECTORY TRACKER: give both"),
+            ([run, "aimm"], "no tracker 'aimm'; known are wandb, "),
+            ([missing, "aim"], f"{missing} is not the directory of a run: it has no manifest.json"),
+            ([other, "aim"], f"{other} is not the directory of a run"),
+        ):
+            with contextlib.redirect_stderr(io.StringIO()) as shown:
+                self.assertEqual(mirror.main([str(word) for word in argv]), 78)
+            self.assertIn(message, shown.getvalue())
+        self.assertEmpty([*other.iterdir()])
 
 
 class GoingOnTest(parameterized.TestCase):

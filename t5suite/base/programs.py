@@ -4,7 +4,7 @@
 
 torchrun, accelerate and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in
 T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped, or did the hub fail for now (75:
-the job goes on when it is restarted), or would the same error recur (65, 78)?
+the job goes on when it is restarted), or would the same error recur (65, 78)? A sweep does so for each of its trials.
 """
 
 import atexit
@@ -98,7 +98,7 @@ def note_exit_code(code: int) -> int:
     return code
 
 
-def noted_codes(path: str | None) -> list[int]:
+def noted_codes(path: str | Path | None) -> list[int]:
     """The codes in the file, in the order in which workers ended; empty if there is no file."""
     if not path:
         return []
@@ -107,3 +107,29 @@ def noted_codes(path: str | None) -> list[int]:
     except OSError:
         return []
     return [int(line) for line in lines if line.isdecimal()]
+
+
+def first_failure(noted: list[int]) -> int | None:
+    """The first noted code of a worker that failed and would fail again; None if none has."""
+    for code in noted:
+        if code not in (EXIT_FINISHED, EXIT_PREEMPTED):
+            return code
+    return None
+
+
+def code_of_workers(exit_code: int, noted: list[int]) -> int:
+    """What a program's workers ended with, where its launcher has a code of its own: a failure first, then a stop.
+
+    A program that finished has, whatever workers noted before the launcher started them again.
+
+    >>> code_of_workers(1, [75, 70]), code_of_workers(1, [0, 75]), code_of_workers(-9, []), code_of_workers(0, [70, 0])
+    (70, 75, -9, 0)
+    """
+    if exit_code == EXIT_FINISHED:
+        return exit_code
+    failure = first_failure(noted)
+    if failure is not None:
+        return failure
+    if EXIT_PREEMPTED in noted:
+        return EXIT_PREEMPTED
+    return exit_code

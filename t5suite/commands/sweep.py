@@ -14,14 +14,13 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
+from t5suite.base.redaction import SHOWN
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import SweepFile, read_sweep
 from t5suite.launch.sweep_scripts import script_of
 
-# How much of a failed trial's output is shown.
-LAST_LINES, LAST_BYTES = 5, 4000
 # Flags that say where rows are from.
 FLAGS_OF_ROWS = {"benchmark", "task_file", "data_format", "data_class"}
 
@@ -118,11 +117,12 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
     """The sweep of the flags, and words for its trials' command.
 
     Raises:
-      ConfigError: neither a file nor a grid, or both.
+      ConfigError: neither a file nor a grid, or both; a directory alone, whose trials need a secret.
     """
     files = arguments.files
     is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
-    if arguments.resume and arguments.sweep_dir and not is_grid and not files:
+    is_directory_alone = arguments.resume and arguments.sweep_dir and not is_grid and not files
+    if is_directory_alone:
         files = [str(Path(arguments.sweep_dir) / "sweep.yaml")]
     if is_grid == bool(files) or len(files) > 1:
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both, and one file")
@@ -130,7 +130,14 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
         return _grid_by_flags(arguments), []
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
-    return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), arguments.words
+    sweep = read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file"))
+    lacks_secret = any(SHOWN in word for word in sweep.command())
+    if is_directory_alone and lacks_secret:
+        raise ConfigError(
+            f"--sweep_dir {arguments.sweep_dir}: the command of its trials has a secret, which the directory does not "
+            "hold; give the same --grid, --seeds, --tasks and command again"
+        )
+    return sweep, arguments.words
 
 
 def _grid_by_flags(arguments) -> SweepFile:
@@ -204,20 +211,14 @@ def _run(sweep: SweepFile, words: list[str], arguments) -> None:
 
 def nothing_finished(records: list[dict], directory: str) -> str:
     """That no trial finished, with the reason of the last one and the end of what it printed."""
+    from t5suite.launch.trials import end_of_log
+
     failed = [record for record in records if record.get("why")]
     if not failed:
         return f"none of the {len(records)} trials finished; see {directory}"
     last = failed[-1]
     log = Path(f"{last['run_dir']}.log")
-    message = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} ends with:"
-    for line in _last_lines(log):
+    message = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} says:"
+    for line in end_of_log(log):
         message += f"\n  {line}"
     return message
-
-
-def _last_lines(path: Path) -> list[str]:
-    """The end of a text file; nothing of a missing one."""
-    if not path.is_file():
-        return []
-    end = path.read_bytes()[-LAST_BYTES:].decode("utf-8", errors="replace")
-    return end.splitlines()[-LAST_LINES:]

@@ -11,6 +11,7 @@ import json
 from t5suite.base.errors import ConfigError
 from t5suite.launch.commands import ARGUMENT_MACROS, SEED, TASK, macro_name, read_word
 from t5suite.launch.sweep_metrics import goal_of
+from t5suite.runs.settings import without_secrets
 
 
 def grid_content(
@@ -33,7 +34,8 @@ def grid_content(
     content = {"method": "grid", "parameters": _grid_parameters(settings, seeds, tasks), "command": command}
     if metric:
         content["metric"] = {"name": metric, "goal": goal_of(metric)}
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]
+    content_without_secrets = {**content, "command": without_secrets(command)}
+    digest = hashlib.sha256(json.dumps(content_without_secrets).encode()).hexdigest()[:8]
     return {"name": f"grid-{digest}", **content}
 
 

@@ -12,12 +12,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import EXIT_BUG, ConfigError
+from t5suite.base.programs import noted_codes
 from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.sweep_store import Claim
 from t5suite.launch.sweep_tables import say
 from t5suite.launch.trials import TrialProcess
-from t5suite.runs.directory import METRICS
+from t5suite.runs.directory import MANIFEST, METRICS
 from t5suite.runs.lock import RunLock
 
 # For processes whose driver has died, before they are signalled again: launchers forward signals, and a script takes
@@ -46,6 +47,11 @@ class TrialFiles:
     def log(self) -> Path:
         """What its processes print."""
         return self.run_dir.with_suffix(".log").absolute()
+
+    @property
+    def exit_codes(self) -> Path:
+        """The exit codes of its last start's workers, of which a launcher says nothing (`base.programs`)."""
+        return self.run_dir.with_suffix(".codes").absolute()
 
     @property
     def parameters(self) -> Path:
@@ -91,6 +97,7 @@ class RunningTrial:
 
     def begin(self) -> None:
         """Lets the process become the trial's command."""
+        self.files.exit_codes.write_bytes(b"")
         self.process.start()
         self.began = time.monotonic()
 
@@ -99,6 +106,14 @@ class RunningTrial:
         self.stopped = self.stopped or reason
         if self.began is not None:
             self.process.stop(grace)
+
+    def was_killed_in_silence(self, exit_code: int) -> bool:
+        """Whether a launcher reports a failure (1) of workers that noted none, although their run had begun.
+
+        They note every other end: a signal such as the kernel's SIGKILL has ended them.
+        """
+        has_begun = (self.files.run_dir / MANIFEST).is_file()
+        return exit_code == EXIT_BUG and has_begun and not noted_codes(self.files.exit_codes)
 
     def pass_rung(self) -> None:
         """Counts a comparison with other trials."""

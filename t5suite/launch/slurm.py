@@ -19,6 +19,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import find
+from t5suite.base.script_flags import SCRIPTS
 
 MARKER = "# [t5suite: {}]"
 # Options of a job (sbatch's, with underscores): an example, and help.
@@ -106,11 +107,18 @@ def _check_command(job: BatchJob) -> None:
         raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
     nodes = job.options.get("nodes") or _option_of_template(job.kind, "nodes")
     is_for_torchrun = nodes != "1" and job.kind not in ARRAYS
-    if is_for_torchrun and not Path(words[0]).name.startswith("python"):
+    if is_for_torchrun and not _is_for_each_gpu(words):
         raise ConfigError(
             f"t5suite slurm {job.kind} --nodes {nodes}: the command begins with {words[0]!r}, but on several "
             "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py; or give --nodes 1"
         )
+
+
+def _is_for_each_gpu(words: list[str]) -> bool:
+    """Whether torchrun is to start the command, as the templates have it; others are launchers themselves."""
+    program = Path(words[0]).name
+    is_entry_script = program == "t5suite" and "".join(words[1:2]) in SCRIPTS
+    return is_entry_script or program.startswith("python")
 
 
 def _options_of(job: BatchJob) -> list[str]:

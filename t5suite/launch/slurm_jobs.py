@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, ConfigError
-from t5suite.base.programs import EXIT_CODES_VARIABLE, noted_codes
+from t5suite.base.programs import EXIT_CODES_VARIABLE, first_failure, noted_codes
 
 SLURM_SECONDS = 60
 MAX_REQUEUES = 50
@@ -61,9 +61,9 @@ def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requ
       state: the job's, as Slurm reports it.
       restarts: how often it has been requeued.
     """
-    failures = [code for code in noted if code not in (EXIT_FINISHED, EXIT_PREEMPTED)]
-    if failures:
-        return Decision(False, failures[0], f"a worker failed with {failures[0]}, and would fail again")
+    failure = first_failure(noted)
+    if failure is not None:
+        return Decision(False, failure, f"a worker failed with {failure}, and would fail again")
     reason = _reason_to_continue(exit_code, noted, state)
     if reason is None and exit_code == EXIT_FINISHED:
         return Decision(False, exit_code, "finished")

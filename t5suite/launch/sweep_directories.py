@@ -16,6 +16,7 @@ from t5suite.base.files import whole_file
 from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.runs.lock import WITHOUT_LOCKS
+from t5suite.runs.settings import without_secrets
 
 SWEEP_FILE = "sweep.yaml"
 # As many differences of two sweep files, or files that are not a sweep's, are named.
@@ -63,7 +64,7 @@ def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
         raise ConfigError(f"--sweep_dir {directory}: not empty ({names}, ...) and not a sweep's; give another one")
     directory.mkdir(parents=True, exist_ok=True)
     _write_sweep_file(directory, plan)
-    changes = changes_between(read_yaml(path).content, plan.content)
+    changes = changes_between(read_yaml(path).content, content_without_secrets(plan))
     if changes:
         raise ConfigError(
             f"--sweep_dir {directory} holds a sweep of another file ({SWEEP_FILE} there): "
@@ -80,11 +81,20 @@ def _write_sweep_file(directory: Path, plan: SweepPlan) -> None:
     import yaml
 
     path = directory / SWEEP_FILE
-    text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
+    text = plan.text
+    if text is None:
+        text = yaml.safe_dump(content_without_secrets(plan), sort_keys=False, allow_unicode=True)
     with locked(directory):
         if not path.is_file():
             with whole_file(path) as temporary:
                 temporary.write_text(text, encoding="utf-8")
+
+
+def content_without_secrets(plan: SweepPlan) -> dict:
+    """The content of a sweep file as it is; of a grid, whose command is from the command line, without its secrets."""
+    if plan.text is not None or plan.command is None:
+        return plan.content
+    return {**plan.content, "command": without_secrets(plan.command)}
 
 
 def changes_between(old, new, path: str = "") -> list[str]:

@@ -230,8 +230,50 @@ def propose(trials: list, search: Search, distributions: dict) -> dict:
         sampler = optuna.samplers.RandomSampler(seed=seed)
     elif search.sampler == "gp":
         sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=FIRST_AT_RANDOM)
+        trials = _with_values(trials, search.goal)
     else:
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=FIRST_AT_RANDOM, constant_liar=True)
     study = optuna.create_study(direction=search.goal, sampler=sampler)
     study.add_trials(trials)
     return study.ask(distributions).params
+
+
+def _with_values(trials: list, goal: str) -> list:
+    """The trials, of which the pruned ones are complete with a value: GPSampler passes others over.
+
+    One that was stopped early has its best value until then. One that diverged, or whose metric was never a number, has
+    the worst of all trials' values.
+    """
+    from optuna.trial import TrialState, create_trial
+
+    values = [_value_of(trial) for trial in trials]
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return trials
+    worst = min(numbers)
+    if goal == "minimize":
+        worst = max(numbers)
+    trials_with_values = []
+    for trial, value in zip(trials, values, strict=True):
+        if trial.state == TrialState.PRUNED:
+            if value is None:
+                value = worst
+            trial = create_trial(
+                state=TrialState.COMPLETE, params=trial.params, distributions=trial.distributions, value=value
+            )
+        trials_with_values.append(trial)
+    return trials_with_values
+
+
+def _value_of(trial) -> float | None:
+    """The value of a trial that is complete or was stopped early; None for others, and where it is no finite number."""
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.COMPLETE:
+        return trial.value
+    status = trial.user_attrs.get("status", {})
+    value = status.get("value")
+    has_number = value is not None and math.isfinite(value)
+    if status.get("state") == "pruned" and has_number:
+        return value
+    return None

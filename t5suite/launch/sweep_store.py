@@ -179,7 +179,8 @@ class TrialStore:
     def _finish(self, number: int, status: dict) -> None:
         """Ends the trial in Optuna, which does not accept NaN: a trial that diverged or has no value counts as bad.
 
-        A pruned trial without values is TPE's worst; a failed one would be ignored.
+        A pruned trial without values is TPE's worst; a failed one would be ignored. Gaussian processes ignore both, so
+        `propose` gives a pruned trial a value.
         """
         from optuna.trial import TrialState
 

@@ -23,9 +23,17 @@ from pathlib import Path
 
 from t5suite.base import errors
 from t5suite.base.files import write_json
+from t5suite.base.programs import code_of_workers, noted_codes
 from t5suite.base.redaction import SHOWN, redacted_value
 from t5suite.base.terminal import short_time
-from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in, installed_script
+from t5suite.launch.commands import (
+    DEFAULT_COMMAND,
+    command_without,
+    command_words,
+    entry_script,
+    flags_in,
+    installed_script,
+)
 from t5suite.launch.running_trials import RunningTrial, TrialFiles
 from t5suite.launch.sweep_directories import locked, open_directory
 from t5suite.launch.sweep_plans import SweepPlan
@@ -34,7 +42,7 @@ from t5suite.launch.sweep_summaries import summary_of
 from t5suite.launch.sweep_tables import cell_text, parameters_text, say, shell_line
 from t5suite.launch.trial_environments import trial_environment
 from t5suite.launch.trial_metrics import TrialCurve, best_of, has_done_all_steps, read_curve, result_of_run
-from t5suite.launch.trials import GRACE, TrialProcess, describe_exit
+from t5suite.launch.trials import GRACE, TrialProcess, describe_exit, end_of_log
 from t5suite.runs.settings import without_secrets
 
 # This many failures before any success mean that the parameters are not the cause.
@@ -48,9 +56,6 @@ LOST = [
     128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
 ]  # fmt: skip
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-# What is shown of a failed trial's log.
-LOG_LINES = 5
-LOG_BYTES = 4000
 
 
 class Sweep:
@@ -78,6 +83,8 @@ class Sweep:
         self.sweep_id = entries["sweep_id"]
         self.plan = replace(plan, words=self._words_after_flags(plan.words, entries["words"]), name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
+        command = [str(word) for word in plan.command or DEFAULT_COMMAND]
+        _, self.script = entry_script(command, plan.program)
         self.slots: list[RunningTrial | None] = [None] * workers
         self.failure_count = 0
         self.has_succeeded = "complete" in states or "pruned" in states
@@ -180,7 +187,9 @@ class Sweep:
         if "${args_json_file}" in map(str, self.plan.command or ()):
             files.parameters.write_text(json.dumps(claim.parameters), encoding="utf-8")
         run_id = f"{self.sweep_id}-{claim.number:04d}"
-        environment = trial_environment(files.run_dir, run_id, self.plan.name, self.workers, self.devices[worker])
+        environment = trial_environment(
+            files.run_dir, files.exit_codes, run_id, self.plan.name, self.workers, self.devices[worker]
+        )
         words = self.words(claim.number, claim.parameters)
         return RunningTrial(claim, files, TrialProcess(words, files.log, environment))
 
@@ -258,6 +267,9 @@ class Sweep:
     def _end(self, slot: RunningTrial, exit_code: int) -> None:
         """Records the end of a trial's processes: its own, or one from which it goes on."""
         claim = slot.claim
+        exit_code = code_of_workers(exit_code, noted_codes(slot.files.exit_codes))
+        notes_codes = self.script is not None
+        was_killed_in_silence = notes_codes and slot.was_killed_in_silence(exit_code)
         curve = self._curve(slot.files)
         facts = {
             "seconds": slot.seconds(),
@@ -275,9 +287,9 @@ class Sweep:
             self.store.give_back(claim, **facts, process=None)
             message = f"preempted at step {curve.last_step}"
         elif exit_code in LOST and may_restart:
-            # This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
-            self.store.note(claim, **facts, state="preempted", process=None)
-            message = f"{describe_exit(exit_code)} from outside; --resume continues it ({slot.files.log})"
+            message = self._leave(slot, facts, f"{describe_exit(exit_code)} from outside")
+        elif was_killed_in_silence and may_restart:
+            message = self._leave(slot, facts, "the launcher's processes were killed, such as for lack of memory")
         else:
             why = describe_exit(exit_code)
             if not may_restart:
@@ -285,6 +297,14 @@ class Sweep:
             message = self._fail(slot, facts, why)
         records = self.write_summary()
         say(f"trial {claim.number}: {message}{self._progress(records)}")
+
+    def _leave(self, slot: RunningTrial, facts: dict, why: str) -> str:
+        """Records a trial that was killed; returns the message.
+
+        This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
+        """
+        self.store.note(slot.claim, **facts, state="preempted", process=None)
+        return f"{why}; --resume continues it ({slot.files.log})"
 
     def _finish(self, slot: RunningTrial, facts: dict, curve: TrialCurve) -> str:
         """Records a trial that ended by itself, a failure if it has no value; returns the message."""
@@ -333,9 +353,8 @@ class Sweep:
                 f"the first {self.failure_count} trials failed, so their parameters are hardly the cause. The last one"
             )
         log = slot.files.log
-        text = log.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace")
-        tail = [f"  {line}" for line in text.splitlines()[-LOG_LINES:]]
-        return errors.ConfigError("\n".join([f"{cause}: {why}; {log} ends with:", *tail]))
+        tail = [f"  {line}" for line in end_of_log(log)]
+        return errors.ConfigError("\n".join([f"{cause}: {why}; {log} says:", *tail]))
 
     def _progress(self, records: list[dict]) -> str:
         """How many trials have ended, and about how long this process's workers would take for the others."""

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.programs import EXIT_CODES_VARIABLE
 
 # A W&B sweep that started this one must not count these trials as its own runs.
 VARIABLES_OF_A_SERVER = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
@@ -55,7 +56,9 @@ def _consecutive(devices: list[str], count: int, workers: int) -> list[list[str]
     return [devices[i * count : (i + 1) * count] for i in range(workers)]
 
 
-def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: list[str] | None) -> dict[str, str]:
+def trial_environment(
+    run_dir, exit_codes, run_id: str, group: str, workers: int, devices: list[str] | None
+) -> dict[str, str]:
     """The environment variables of a trial's process.
 
     The programs installed with this Python (`python`, `accelerate`) come first in PATH, so that a sweep runs in the
@@ -63,6 +66,7 @@ def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: l
     set.
 
     Args:
+      exit_codes: the file to which the trial's workers add their exit codes; that of a Slurm job is for its own.
       devices: the GPUs for CUDA_VISIBLE_DEVICES; None: all that are visible.
     """
     variables = {name: text for name, text in os.environ.items() if name not in VARIABLES_OF_A_SERVER}
@@ -70,6 +74,7 @@ def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: l
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     variables.setdefault("OMP_NUM_THREADS", str(threads))
     variables["T5SUITE_RUN_DIR"] = str(Path(run_dir).absolute())
+    variables[EXIT_CODES_VARIABLE] = str(exit_codes)
     variables["WANDB_RUN_ID"] = run_id
     variables["WANDB_RUN_GROUP"] = group
     if devices is not None:

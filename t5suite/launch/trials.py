@@ -24,6 +24,9 @@ from t5suite.launch.process_groups import group_members, identity, signal_group
 
 # Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
 GRACE = 60.0
+# What is shown of a failed trial's log, of whose end so much is read.
+LOG_LINES = 5
+LOG_BYTES = 20_000
 # Waits for a byte, then becomes the trial; without the byte (the sweep died before it recorded the process) it ends.
 WAITER = """
 import ctypes, os, signal, sys
@@ -100,6 +103,21 @@ class TrialProcess:
         if time.monotonic() >= self._kill_at:
             signal_group(self._process.pid, signal.SIGKILL)
         return None
+
+
+def end_of_log(log) -> list[str]:
+    """The lines of a trial's log that say why it ended: those from the last `error:` on, or else its last ones.
+
+    Behind the script's own message a launcher prints a traceback of itself. No lines of a missing log.
+    """
+    path = Path(log)
+    if not path.is_file():
+        return []
+    lines = path.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace").splitlines()
+    places_of_errors = [place for place, line in enumerate(lines) if line.startswith("error: ")]
+    if places_of_errors:
+        return lines[places_of_errors[-1] :][:LOG_LINES]
+    return lines[-LOG_LINES:]
 
 
 def describe_exit(code: int) -> str:

@@ -198,11 +198,12 @@ def lock(folder: Path):
 
 def main(argv) -> int:
     """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` if a training process sends commands."""
+    problem = _problem_of_words(argv)
+    if problem is not None:
+        print(f"error: {problem}", file=sys.stderr)
+        return EXIT_BAD_CONFIGURATION
     directory = Path(argv[0]).absolute()
     name = argv[1]
-    if not TRACKERS.get(name):
-        print(f"error: no tracker {name!r}; known are {', '.join(filter(TRACKERS.get, TRACKERS))}", file=sys.stderr)
-        return EXIT_BAD_CONFIGURATION
     folder = directory / "trackers" / name
     folder.mkdir(parents=True, exist_ok=True)
     if "--live" in argv:
@@ -214,6 +215,20 @@ def main(argv) -> int:
         print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
+
+
+def _problem_of_words(argv: list[str]) -> str | None:
+    """Why there is nothing to send, or nowhere to send it; None if there is."""
+    trackers = ", ".join(filter(TRACKERS.get, TRACKERS))
+    if len(argv) < 2:
+        return f"python -m {MIRROR} RUN_DIRECTORY TRACKER: give both; trackers are {trackers}"
+    directory, name = argv[:2]
+    if not TRACKERS.get(name):
+        return f"no tracker {name!r}; known are {trackers}"
+    described = (Path(directory) / MANIFEST, Path(directory) / "trackers" / name / SETUP_FILE)
+    if not any(path.is_file() for path in described):
+        return f"{directory} is not the directory of a run: it has no {MANIFEST}"
+    return None
 
 
 def _serve(folder: Path, argv: list[str], mirror_run) -> int:

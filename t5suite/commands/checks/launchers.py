@@ -92,7 +92,7 @@ def check_accelerate_config(checkup: Checkup) -> list[CheckResult]:
     if not isinstance(process_count, int) or process_count < 1:
         what = f"{path}: num_processes is {process_count!r}"
         return [CheckResult(FAIL, ACCELERATE_FILE, what, "num_processes: 1 or more")]
-    results = _check_distribution(settings, path) + _check_precision_and_deepspeed(settings, path)
+    results = _check_distribution(settings, path) + _check_precision_and_sharding(settings, path)
     if results:
         return results
     precision = settings.get("mixed_precision", "no")
@@ -118,14 +118,17 @@ def _check_distribution(settings: dict, path: Path) -> list[CheckResult]:
     if kind == "NO" and process_count > 1:
         what = f"{path}: distributed_type NO runs one process, not {process_count}, without a warning"
         return [CheckResult(WARN, ACCELERATE_FILE, what, "distributed_type: MULTI_GPU")]
-    if kind == "MULTI_GPU" and local_process_count > device_count:
+    runs_on_cpus = settings.get("use_cpu") or device_count == 0
+    is_sharded_over_gpus = kind in ("FSDP", "DEEPSPEED") and not runs_on_cpus
+    needs_gpus = kind == "MULTI_GPU" or is_sharded_over_gpus
+    if needs_gpus and local_process_count > device_count:
         what = f"{path}: {local_process_count} processes on this machine, which has {device_count} GPUs"
         return [CheckResult(FAIL, ACCELERATE_FILE, what, f"num_processes: {max(1, device_count)}")]
     return []
 
 
-def _check_precision_and_deepspeed(settings: dict, path: Path) -> list[CheckResult]:
-    """Whether T5 can be trained in the precision, and DeepSpeed with its file."""
+def _check_precision_and_sharding(settings: dict, path: Path) -> list[CheckResult]:
+    """Whether T5 can be trained in the precision, FSDP is the second one, and DeepSpeed runs with its file."""
     results = []
     if str(settings.get("mixed_precision")) == "fp16":
         what = f"{path}: mixed_precision fp16, which T5 overflows"
@@ -133,6 +136,12 @@ def _check_precision_and_deepspeed(settings: dict, path: Path) -> list[CheckResu
     if _distributed_type(settings) == "DEEPSPEED" and not is_installed("deepspeed"):
         what = f"{path}: asks for DeepSpeed, which is not installed"
         results.append(CheckResult(FAIL, ACCELERATE_FILE, what, "pip install 't5suite[deepspeed]'"))
+    fsdp_settings = settings.get("fsdp_config")
+    if _distributed_type(settings) == "FSDP" and isinstance(fsdp_settings, dict):
+        version = fsdp_settings.get("fsdp_version", 1)  # accelerate's default
+        if str(version) != "2":
+            what = f"{path}: fsdp_version {version}, which every run refuses"
+            results.append(CheckResult(FAIL, ACCELERATE_FILE, what, "fsdp_version: 2"))
     deepspeed_settings = settings.get("deepspeed_config")
     if isinstance(deepspeed_settings, dict):
         deepspeed_file = deepspeed_settings.get("deepspeed_config_file")

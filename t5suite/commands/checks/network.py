@@ -25,9 +25,14 @@ def check_wandb(checkup: Checkup) -> list[CheckResult]:
     if not is_installed("wandb"):
         return [CheckResult(OK, "wandb", "is not installed")]
     mode = checkup.environ.get("WANDB_MODE", "").lower()
-    if mode in ("offline", "disabled", "dryrun") or checkup.is_set("WANDB_DISABLED"):
-        what = f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)"
+    if mode == "disabled":
+        return [CheckResult(OK, "wandb", "WANDB_MODE=disabled: nothing is sent, and nothing is kept for later")]
+    if mode in ("offline", "dryrun"):
+        what = f"WANDB_MODE={mode}: no server is needed (wandb sync sends it later)"
         return [CheckResult(OK, "wandb", what)]
+    if checkup.is_set("WANDB_DISABLED"):
+        what = "WANDB_DISABLED is set, but neither wandb nor transformers reads it: runs are sent"
+        return [CheckResult(WARN, "wandb", what, "export WANDB_MODE=disabled")]
     server = checkup.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
     trouble = why_unreachable(server, checkup.timeout)
     if trouble is not None:

@@ -155,7 +155,8 @@ def connect(ranks) -> dict[int, socket.socket]:
       OSError: some rank cannot reach rank 0; raised on all ranks.
     """
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    listener = ranks.all_succeed(lambda: _listen(host) if ranks.is_main else None)
+    addresses = _addresses_to_listen_at(host, ranks.world_size)
+    listener = ranks.all_succeed(lambda: _listen(addresses) if ranks.is_main else None)
     # Rank 0 makes both, and the others get them.
     port, token = ranks.together(lambda: (listener.getsockname()[1], secrets.token_hex(16)))
     if not ranks.is_main:
@@ -164,12 +165,24 @@ def connect(ranks) -> dict[int, socket.socket]:
         return ranks.all_succeed(_accept_ranks, listener, token, ranks.world_size)
 
 
-def _listen(host: str) -> socket.socket:
-    """Listens on the ranks' MASTER_ADDR, or on all addresses if that one is not this machine's."""
-    for address in (host, ""):
+def _addresses_to_listen_at(host: str, world_size: int) -> tuple[str, ...]:
+    """The ranks' MASTER_ADDR, or all addresses ("") if that one is not this machine's.
+
+    With ranks on other machines, all at once: a name that they know this machine by may be loopback here (127.0.1.1 of
+    Debian).
+    """
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or world_size)
+    if ranks_here < world_size:
+        return ("",)
+    return (host, "")
+
+
+def _listen(addresses: tuple[str, ...]) -> socket.socket:
+    """Listens at the first of these addresses that is this machine's."""
+    for address in addresses:
         with contextlib.suppress(OSError):
             return socket.create_server((address, 0), backlog=1024)
-    raise OSError(f"no port to listen at for the other ranks ({host})")
+    raise OSError(f"no port to listen at for the other ranks ({addresses[0]!r})")
 
 
 def _accept_ranks(listener: socket.socket, token: str, world_size: int) -> dict[int, socket.socket]:

@@ -14,6 +14,9 @@ the phase `set-up`, which has no state to save, the first one raises `Preempted`
 still blocked 20 s later (in a download, a collective), the process exits with code 75. In any other phase the trainer
 checks the flag at the end of each step, the evaluation between batches.
 
+SIGTERMs within REPEAT_SECONDS are one signal. At a job's time limit a rank gets one by Slurm, one by torchrun, and
+another one by torchrun (2.13) if a sweep or W&B's agent signals that again while it waits for its ranks.
+
 Python runs signal handlers only in the main thread and between bytecodes, so a thread counts the signals: the third
 must work while the main thread waits for another rank. Scripts call `catch_signals` before they import torch, so this
 module must not import it.
@@ -36,6 +39,8 @@ from t5suite.base.programs import note_exit_code
 
 # The signal that ends the process at once.
 FATAL_COUNT = 3
+# Those who stop a job signal its processes within 0.1 s, all of them.
+REPEAT_SECONDS = 2.0
 SET_UP = "set-up"
 PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
 # Slurm's default KillWait is 30 s: the process must have exited by then.
@@ -43,6 +48,28 @@ SET_UP_SECONDS = 20.0
 # A rank may lose another before it gets the signal itself: launchers signal processes one after the other.
 SKEW_SECONDS = 3.0
 SAME_COMMAND = "the same command"
+
+
+class Sigterms:
+    """The SIGTERMs of one process, some of which repeat another.
+
+    >>> sigterms = Sigterms()
+    >>> [sigterms.is_repeat(number) for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)]
+    [False, True, False]
+    """
+
+    def __init__(self):
+        self._counted_at: float | None = None
+
+    def is_repeat(self, number: int) -> bool:
+        """Whether a signal that comes now is a SIGTERM less than REPEAT_SECONDS after the last one that was none."""
+        if number != signal.SIGTERM:
+            return False
+        now = time.monotonic()
+        if self._counted_at is not None and now - self._counted_at < REPEAT_SECONDS:
+            return True
+        self._counted_at = now
+        return False
 
 
 class StopRequests:
@@ -65,6 +92,7 @@ class StopRequests:
         self.current_phase = SET_UP
         self._num_phases = 0
         self._handled = itertools.count(1)
+        self._handled_sigterms = Sigterms()
         self._waited_for = None
 
     @contextlib.contextmanager
@@ -183,6 +211,8 @@ class StopRequests:
 
     def _handle(self, number: int, frame) -> None:
         """Runs in the main thread, between bytecodes."""
+        if self._handled_sigterms.is_repeat(number):
+            return
         count = next(self._handled)  # atomic: a second signal may interrupt this handler
         if count >= FATAL_COUNT:  # the watcher is quicker, unless other code replaced the wakeup fd
             _exit_at_once(number)
@@ -193,6 +223,7 @@ class StopRequests:
     def _watch(self, receiver: socket.socket, forward_to: int) -> None:
         """The thread that counts signals; `restore` ends it."""
         count, deadline, phase = 0, None, None
+        sigterms = Sigterms()
         while True:
             try:
                 receiver.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
@@ -210,7 +241,7 @@ class StopRequests:
                 if forward_to >= 0:
                     with contextlib.suppress(OSError):
                         os.write(forward_to, bytes([number]))
-                if number not in STOP_SIGNALS:
+                if number not in STOP_SIGNALS or sigterms.is_repeat(number):
                     continue
                 count += 1
                 if count == 1 and self.current_phase == SET_UP:
