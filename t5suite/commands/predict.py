@@ -156,9 +156,10 @@ def _check_task_and_files(arguments) -> None:
         template_by_flags,
         text_settings_by_flags,
     )
-    from t5suite.tasks.task_card import read_task_card
+    from t5suite.tasks.task_card import task_card_of_model
 
-    text = text_settings_by_flags(arguments, read_task_card(arguments.model_name_or_path), warns=False)
+    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision)
+    text = text_settings_by_flags(arguments, card, warns=False)
     decoding_by_flags(arguments, text)
     template_by_flags(arguments, text)
     candidate_labels(arguments.labels, text, warns=False)
