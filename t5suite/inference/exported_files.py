@@ -64,6 +64,7 @@ class CTranslate2Files:
             [self._tokens(prompt) for prompt in prompts],
             beam_size=num_beams,
             max_decoding_length=max_new_tokens,
+            min_decoding_length=0,  # 1 by default, with which no answer is empty
             max_input_length=0,
             length_penalty=length_penalty,
         )
