@@ -231,7 +231,8 @@ class AnswersTest(TestCase):
 
     def predictor(self, encoding=None, settings=None, **outputs) -> ExportedPredictor:
         encoding = encoding or TextEncoding(TOKENIZER, LENGTHS_OF_TEXTS)
-        return ExportedPredictor(SimpleNamespace(**outputs), encoding, batch_size=2, generation_settings=settings)
+        files = SimpleNamespace(ends=frozenset(), **outputs)
+        return ExportedPredictor(files, encoding, batch_size=2, generation_settings=settings)
 
     def written(self, settings=None, plain=False, **decoding) -> tuple[list, set]:
         """The answers to three prompts, the longest last, and with which settings the files were asked."""

@@ -1,5 +1,7 @@
 """`t5suite predict` answers from ONNX files and CTranslate2's as from the model that they were made of."""
 
+import itertools
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -133,6 +135,25 @@ class HandMadeFilesTest(parameterized.TestCase):
                 list(line["probabilities"].values()), shares / shares.sum(), rtol=1e-4, atol=1e-6
             )
             self.assertEqual(line["prediction"], ("good", "bad", "it")[log_p.argmax()])
+
+    @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
+    def test_an_answer_ends_at_each_end_of_the_configuration(self, family, start):
+        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
+        folder = self.folder_of(family, write)
+        sources = self.ids
+        if family == "causal":
+            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        written = [self.tables.written(source, start, 5, EOS) for source in sources]
+        end = written[0][0]
+        for file in ("config.json", "generation_config.json"):
+            settings = json.loads((folder / file).read_text())
+            (folder / file).write_text(json.dumps({**settings, "eos_token_id": [EOS, end]}))
+        lines = self.answers(folder, "--max_new_tokens 5")
+        for line, ids in zip(lines, written, strict=True):
+            before_end = list(itertools.takewhile(lambda token: token not in (EOS, end), ids))
+            self.assertEqual(line["prediction"], tiny_tokenizer().decode(before_end))
+            self.assertEqual(line.get("truncated", False), len(before_end) == 5)
+        self.assertEqual(lines[0]["prediction"], "")
 
     @parameterized.parameters("seq2seq", "encoder")
     def test_a_line_says_how_many_tokens_were_cut(self, family):

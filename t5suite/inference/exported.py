@@ -38,6 +38,7 @@ from t5suite.inference.predictor import (
     choice_of,
     encoded_candidates,
 )
+from t5suite.models.answering.answerer import before_end
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
@@ -115,6 +116,7 @@ class ExportedPredictor:
             settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
             raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
+        ends = self.files.ends | {eos}
         length_penalty = decoding.length_penalty
         if length_penalty is None and not plain:
             length_penalty = self.length_penalty
@@ -127,9 +129,10 @@ class ExportedPredictor:
             )
             if self.ends_by_force:
                 written_ids = [[*ids[:-1], eos] if len(ids) == max_new_tokens else ids for ids in written_ids]
+            texts = self.encoding.texts([before_end(ids, ends) for ids in written_ids])
             return [
-                [WrittenAnswer(text, None, truncated=ids[-1:] != [eos], num_tokens=len(ids))]
-                for text, ids in zip(self.encoding.texts(written_ids), written_ids, strict=True)
+                [WrittenAnswer(text, None, truncated=ids[-1] not in ends, num_tokens=len(ids))]
+                for text, ids in zip(texts, written_ids, strict=True)
             ]
 
         return self._in_batches(prompts, answer_batch)
