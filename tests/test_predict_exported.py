@@ -173,3 +173,34 @@ class HandMadeFilesTest(parameterized.TestCase):
             shares = np.exp(logits) / np.exp(logits).sum()
             np.testing.assert_allclose(list(line["probabilities"].values()), shares, rtol=1e-4, atol=1e-6)
             self.assertEqual(line["prediction"], ("negative", "positive")[logits.argmax()])
+
+    def folder_of_hub_head(self, **settings) -> Path:
+        """As of a classifier that was trained elsewhere: its configuration says no kind of problem, and no task."""
+        folder = self.folder_of("masked", hand_made_onnx.write_classifier, 2)
+        (folder / "task.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        unnamed = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+        (folder / "config.json").write_text(json.dumps({**config, "problem_type": None, **unnamed, **settings}))
+        return folder
+
+    @parameterized.named_parameters(
+        ("names of a task", {}, "--benchmark mini --dataset_name sentiment", ("negative", "positive")),
+        ("own names", {"id2label": {"0": "yes", "1": "no"}, "label2id": {"yes": 0, "no": 1}}, "", ("yes", "no")),
+    )
+    def test_a_head_that_was_trained_elsewhere_answers(self, settings, flags, words):
+        folder = self.folder_of_hub_head(**settings)
+        for line, ids in zip(self.answers(folder, flags), self.ids, strict=True):
+            self.assertEqual(line["prediction"], words[self.tables.seen_VV[ids, :2].sum(axis=0).argmax()])
+
+    @parameterized.parameters(
+        ({}, "", "the classes of its head have no names; --benchmark and --dataset_name"),
+        (
+            {},
+            "--benchmark mini --dataset_name similarity",
+            "its head gives one of LABEL_0, LABEL_1; the task is a number",
+        ),
+        ({"architectures": ["BertForMaskedLM"]}, "", "this encoder has no head for labels"),
+    )
+    def test_a_head_that_does_not_answer_the_task_is_refused(self, settings, flags, message):
+        with exits_with(78, message):
+            self.answers(self.folder_of_hub_head(**settings), flags)
