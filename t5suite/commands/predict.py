@@ -14,7 +14,13 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.script_flags import flags_of
-from t5suite.commands.path_checks import check_input_file, check_model, check_output_file, is_only_process
+from t5suite.commands.path_checks import (
+    check_input_file,
+    check_model,
+    check_model_revision,
+    check_output_file,
+    is_only_process,
+)
 from t5suite.commands.shared import add_libraries_flag, check_at_least
 
 # Of files in other forms than the answers'.
@@ -114,6 +120,7 @@ def predict(arguments) -> None:
     _check_predict_flags(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path)
+    check_model_revision(arguments)
     if is_only_process():
         _check_task_and_files(arguments)
     from t5suite.training.processes.launchers import check_launched_ranks, join_srun
