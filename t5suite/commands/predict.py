@@ -185,13 +185,20 @@ def _check_output(arguments) -> None:
     Raises:
       ConfigError: they do not.
     """
-    output_folder = os.path.dirname(arguments.output) or "."
-    if os.path.realpath(output_folder) == os.path.realpath(arguments.input):
+    if os.path.isdir(arguments.input) and _is_among_rows(arguments.output, arguments.input):
         raise ConfigError(f"--output {arguments.output}: it would be among the files that are read (--input)")
     check_output_file("--output", arguments.output, arguments.input)
     stem, suffix = os.path.splitext(arguments.output)
     if suffix.lower() in TABLE_SUFFIXES:
         raise ConfigError(f"--output {arguments.output}: answers are JSON lines; name the file {stem}.jsonl")
+
+
+def _is_among_rows(path: str, input_folder: str) -> bool:
+    """Whether a file is in a folder whose files of rows are read: the input itself, or that of its test split."""
+    from t5suite.inference.rows import row_files
+
+    folders = {input_folder, *(os.path.dirname(file) for file in row_files(input_folder))}
+    return os.path.realpath(os.path.dirname(path) or ".") in map(os.path.realpath, folders)
 
 
 def _continues_output(arguments) -> bool:
