@@ -104,7 +104,8 @@ def show(setup: RunSetup) -> dict:
     steps.settle_reads(arguments, setup.plan, setup.trains)
     tokenizer, model = tokenizer_and_model(arguments.model, tasks=setup.plan.tasks)
     name = arguments.model.model_name_or_path
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name)
+    revision = arguments.model.model_revision
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name, revision)
     data = data_of(setup, Learner(tokenizer, model, encoding))
     lengths = lengths_of(arguments.data)
     mixing = mixing_by_flags(arguments)

@@ -54,7 +54,7 @@ from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_an
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
-from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
+from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, task_card_of_model, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
@@ -116,15 +116,19 @@ class FineTuner:
         with self._process.entered():
             self._read_arguments()
             self._plug_ins = combine_plug_ins(plug_ins_by_flags(self.arguments), plug_in_objects)
-            self._card = read_task_card(self.model_args.model_name_or_path)
             steps.begin_reads(self.arguments)
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
+            # Without data the plan is that of the model. With data its directory, which names the commits that a run
+            # has read, follows from the plan.
+            self._card = None if self._has_data else self._read_card()
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
                 self._default_directory = self._name_directory()
                 self._choose_output_dir()
             self._make_model()
+            if self._card is None:
+                self._card = self._read_card()
 
     def train(self, valid: bool = True, **longer) -> dict:
         """Trains, scores, writes the run directory and returns what `results.json` holds.
@@ -469,12 +473,23 @@ class FineTuner:
 
     def _load_model(self):
         """Loads the tokenizer and the model that the flags name."""
-        earlier_reads = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
-        settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
+        self._settle_model_reads()
         # A copy, to which words are added: this may run again, and the tokenizer is the user's.
         tokenizer = copy.deepcopy(self._tokenizer_in_memory)
         self.tokenizer, model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         return model
+
+    def _settle_model_reads(self) -> None:
+        """Looks up the commits of the models that the flags name; those of the run that is resumed stay."""
+        earlier_reads = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
+        settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
+
+    def _read_card(self) -> TaskCard | None:
+        """The task card of the model that the flags name; None if it has none, or is in memory."""
+        if self._model_in_memory is not None:
+            return None
+        self._settle_model_reads()
+        return task_card_of_model(self.model_args.model_name_or_path, self.model_args.model_revision)
 
     def _prepare_model_in_memory(self):
         """Prepares the user's own model, and freezes what the flags name."""

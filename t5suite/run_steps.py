@@ -98,7 +98,9 @@ def make_learner(
     model_args = arguments.model
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, arguments.training, trains)
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
+    encoding = encoding_by_flags(
+        model, tokenizer, arguments.data, changed, model_args.model_name_or_path, model_args.model_revision
+    )
     return Learner(tokenizer, model, encoding, title)
 
 

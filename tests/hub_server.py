@@ -11,16 +11,19 @@ references, and files, whole or in part. It knows tokens, private and gated repo
 answers a request in another way, for tests of what happens when the hub fails: `rate_limited`, `failing`, `cut`, `slow`.
 """
 
+import contextlib
 import hashlib
 import http.server
 import json
+import os
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 SECTIONS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 API = re.compile(
@@ -152,6 +155,27 @@ class HubServer:
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
         }
+
+    @contextlib.contextmanager
+    def read_by_this_process(self, cache) -> Iterator[None]:
+        """The hub's client and `t5suite` read this hub in this block: the client has read most settings already."""
+        from t5suite.base.hub import hub_reachable
+
+        constants = {
+            "ENDPOINT": self.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": self.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": str(Path(cache) / "hub"),
+            "HF_HUB_OFFLINE": False,
+        }
+        hub_reachable.cache_clear()
+        try:
+            with (
+                mock.patch.dict(os.environ, self.environment(cache)),
+                mock.patch.multiple("huggingface_hub.constants", **constants),
+            ):
+                yield
+        finally:
+            hub_reachable.cache_clear()
 
     def forget_faults(self) -> None:
         """From here on every request is answered truly."""

@@ -495,6 +495,11 @@ def working_folder() -> str:
     """The files that the command lines name."""
     place = Path(tempfile.mkdtemp())
     (place / "tiny").symlink_to(model_folder())
+    repository = place / "hub" / "models--lab--tiny"  # as the hub's client keeps lab/tiny
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/r1").write_text("a" * 40)
+    (repository / "snapshots").mkdir()
+    (repository / "snapshots" / ("a" * 40)).symlink_to(model_folder())
     rows = tiny_rows(count=4)
     write_rows(place / "rows.jsonl", rows)
     (place / "rows.csv").write_text("review;label\n" + "".join(f"{row['sentence']};1\n" for row in rows))
@@ -556,6 +561,7 @@ class WorkTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = working_folder()
+        cls.enterClassContext(mock.patch("huggingface_hub.constants.HF_HUB_CACHE", f"{cls.folder}/hub"))
 
     @parameterized.parameters((command, number) for command, lines in ARRIVALS.items() for number in range(len(lines)))
     def test_a_command_line_arrives_where_the_work_is_done(self, command, number):
@@ -580,6 +586,18 @@ class WorkTest(parameterized.TestCase):
     def check_parts(self, arrived, expected, place):
         self.assertEqual(arrived, expected, place)
         self.assertEqual(kinds(arrived), kinds(expected), place)
+
+    @parameterized.parameters(
+        "predict --input rows.jsonl",
+        "serve --port 0",
+        "export --output_dir out",
+        "adapt --output_dir out --tokenizer_name tiny",
+        "trim --output_dir out --text a.txt",
+    )
+    def test_a_revision_of_a_folder_is_refused(self, words):
+        message = "--model_revision v2 has no effect: --model_name_or_path tiny is a folder"
+        with contextlib.chdir(self.folder), exits_with(78, message):
+            run_cli(*words.split(), "--model_name_or_path", "tiny", "--model_revision", "v2")
 
     def test_every_held_out_document_of_a_stream_ends_with_the_separator(self):
         words = "pre_train_t5 --output_dir streamed --streaming --max_steps 2 --train_file a.txt --inputs_length 8"

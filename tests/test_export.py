@@ -319,6 +319,20 @@ class FlagsTest(TestCase):
         self.output.mkdir()
         with contextlib.chdir(self.output), exits_with(78, "--output_dir .*empty' is the current directory"):
             self.export(source_folder())
+        with (
+            mock.patch.object(os.path, "ismount", return_value=True),
+            exits_with(78, "--output_dir .*empty' is a mount point"),
+        ):
+            self.export(source_folder())
+
+    def test_a_link_to_an_empty_folder_is_followed(self):
+        there = self.folder / "other disk" / "empty"
+        there.mkdir(parents=True)
+        self.output.symlink_to(there)
+        self.export(source_folder())
+        self.assertTrue(self.output.is_symlink())
+        self.assertTrue(torch.equal(logits_of(there), logits_of(source_folder())))
+        self.assertEqual(os.listdir(there.parent), ["empty"])
 
     @parameterized.parameters(
         ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),

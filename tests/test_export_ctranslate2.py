@@ -100,6 +100,27 @@ class FilesTest(parameterized.TestCase):
         (line,) = read_rows(place / "answers.jsonl")
         self.assertEqual(line["prediction"], whole)
 
+    @torch.no_grad()
+    def test_an_empty_answer_is_empty(self):
+        place = Path(tempfile.mkdtemp())
+        (place / "rows.txt").write_text("Nothing to correct.\n")
+        model = tiny_model("t5-v1_1-small", T5)
+        prompt = torch.tensor([TOKENIZER("Nothing to correct.")["input_ids"]])
+        start = torch.tensor([[model.config.decoder_start_token_id]])
+        states = model(input_ids=prompt, decoder_input_ids=start, output_hidden_states=True).decoder_hidden_states
+        model.lm_head.weight[1] = 10 * states[-1][0, 0]  # the end is the likeliest first token
+        folder = save_model(place / "model", model)
+        files = export(folder)
+        figures = card_of(files)["check"]
+        self.assertEqual((figures["greedy_equal"], figures["beams_equal"]), (figures["prompts"], figures["prompts"]))
+        for num_beams in (1, 4):
+            for number, source in enumerate((folder, files)):
+                output = place / f"answers-{num_beams}-{number}.jsonl"
+                words = ["--input", place / "rows.txt", "--raw", "--num_beams", num_beams, "--output", output]
+                run_cli("predict", "--model_name_or_path", source, *words, "--use_cpu", "--max_new_tokens", "8")
+                (line,) = read_rows(output)
+                self.assertEqual(line["prediction"], "")
+
     def test_settings_of_generation_that_files_do_not_heed_are_refused_and_beams_are_the_flag_s(self):
         files = Path(shutil.copytree(files_of("tied T5"), Path(tempfile.mkdtemp()) / "files"))
         place = files.parent

@@ -231,7 +231,8 @@ class AnswersTest(TestCase):
 
     def predictor(self, encoding=None, settings=None, **outputs) -> ExportedPredictor:
         encoding = encoding or TextEncoding(TOKENIZER, LENGTHS_OF_TEXTS)
-        return ExportedPredictor(SimpleNamespace(**outputs), encoding, batch_size=2, generation_settings=settings)
+        files = SimpleNamespace(ends=frozenset(), **outputs)
+        return ExportedPredictor(files, encoding, batch_size=2, generation_settings=settings)
 
     def written(self, settings=None, plain=False, **decoding) -> tuple[list, set]:
         """The answers to three prompts, the longest last, and with which settings the files were asked."""
@@ -319,7 +320,7 @@ class AnswersTest(TestCase):
             files = CTranslate2Files(self.folder, tokenizer, use_cpu=True)
         self.assertEqual(files.write([[2, 1], [3, 1]], 3, 1, 4, 0.5), [[2, 1], [2, 3, 4]])
         self.assertEqual(asked, {"prompts": [["a", "q"], ["b", "q"]], "beam_size": 4, "max_decoding_length": 3,
-                                 "max_input_length": 0, "length_penalty": 0.5})  # fmt: skip
+                                 "min_decoding_length": 0, "max_input_length": 0, "length_penalty": 0.5})  # fmt: skip
         self.assertEqual(files.log_probabilities([([2, 1], [3, 4, 1]), ([2, 1], [1])]), [-0.75, -2.0])
         self.assertEqual((asked["answers"], asked["max_input_length"]), ([["b", "c"], []], 0))
 

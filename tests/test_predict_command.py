@@ -69,6 +69,16 @@ class FoldersAndFormsTest(parameterized.TestCase):
         with exits_with(78, "notes.md is not one"):
             printed("--raw", rows=str(folder))
 
+    def test_answers_are_not_written_among_the_rows_of_the_test_split(self):
+        folder = Path(tempfile.mkdtemp())
+        for split in ("train", "test"):
+            write_rows(folder / split / "rows.jsonl", [{"input": "fine"}])
+        (folder / "link").symlink_to(folder / "test")
+        for place in ("test", "link"):
+            with exits_with(78, f"--output .*{place}/answers.jsonl: it would be among the files that are read"):
+                printed(rows=str(folder), output=folder / place / "answers.jsonl")
+        self.assertLen(answers(rows=folder), 1)
+
     def test_a_form_stands_around_finished_texts_alone(self):
         rows = Path(tempfile.mkdtemp()) / "rows.txt"
         rows.write_text("It rains.\n")

@@ -1,5 +1,7 @@
 """`t5suite predict` answers from ONNX files and CTranslate2's as from the model that they were made of."""
 
+import itertools
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -134,6 +136,25 @@ class HandMadeFilesTest(parameterized.TestCase):
             )
             self.assertEqual(line["prediction"], ("good", "bad", "it")[log_p.argmax()])
 
+    @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
+    def test_an_answer_ends_at_each_end_of_the_configuration(self, family, start):
+        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
+        folder = self.folder_of(family, write)
+        sources = self.ids
+        if family == "causal":
+            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        written = [self.tables.written(source, start, 5, EOS) for source in sources]
+        end = written[0][0]
+        for file in ("config.json", "generation_config.json"):
+            settings = json.loads((folder / file).read_text())
+            (folder / file).write_text(json.dumps({**settings, "eos_token_id": [EOS, end]}))
+        lines = self.answers(folder, "--max_new_tokens 5")
+        for line, ids in zip(lines, written, strict=True):
+            before_end = list(itertools.takewhile(lambda token: token not in (EOS, end), ids))
+            self.assertEqual(line["prediction"], tiny_tokenizer().decode(before_end))
+            self.assertEqual(line.get("truncated", False), len(before_end) == 5)
+        self.assertEqual(lines[0]["prediction"], "")
+
     @parameterized.parameters("seq2seq", "encoder")
     def test_a_line_says_how_many_tokens_were_cut(self, family):
         write, *more = {"seq2seq": (hand_made_onnx.write_seq2seq,), "encoder": (hand_made_onnx.write_classifier, 2)}[
@@ -152,3 +173,34 @@ class HandMadeFilesTest(parameterized.TestCase):
             shares = np.exp(logits) / np.exp(logits).sum()
             np.testing.assert_allclose(list(line["probabilities"].values()), shares, rtol=1e-4, atol=1e-6)
             self.assertEqual(line["prediction"], ("negative", "positive")[logits.argmax()])
+
+    def folder_of_hub_head(self, **settings) -> Path:
+        """As of a classifier that was trained elsewhere: its configuration says no kind of problem, and no task."""
+        folder = self.folder_of("masked", hand_made_onnx.write_classifier, 2)
+        (folder / "task.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        unnamed = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+        (folder / "config.json").write_text(json.dumps({**config, "problem_type": None, **unnamed, **settings}))
+        return folder
+
+    @parameterized.named_parameters(
+        ("names of a task", {}, "--benchmark mini --dataset_name sentiment", ("negative", "positive")),
+        ("own names", {"id2label": {"0": "yes", "1": "no"}, "label2id": {"yes": 0, "no": 1}}, "", ("yes", "no")),
+    )
+    def test_a_head_that_was_trained_elsewhere_answers(self, settings, flags, words):
+        folder = self.folder_of_hub_head(**settings)
+        for line, ids in zip(self.answers(folder, flags), self.ids, strict=True):
+            self.assertEqual(line["prediction"], words[self.tables.seen_VV[ids, :2].sum(axis=0).argmax()])
+
+    @parameterized.parameters(
+        ({}, "", "the classes of its head have no names; --benchmark and --dataset_name"),
+        (
+            {},
+            "--benchmark mini --dataset_name similarity",
+            "its head gives one of LABEL_0, LABEL_1; the task is a number",
+        ),
+        ({"architectures": ["BertForMaskedLM"]}, "", "this encoder has no head for labels"),
+    )
+    def test_a_head_that_does_not_answer_the_task_is_refused(self, settings, flags, message):
+        with exits_with(78, message):
+            self.answers(self.folder_of_hub_head(**settings), flags)

@@ -205,6 +205,17 @@ class AnswersTest(ServedTest):
             [piece["finish_reason"] for piece in choices], [*[None] * (len(choices) - 1), choice["finish_reason"]]
         )
 
+    def test_null_is_the_default_of_every_setting_of_a_completion(self):
+        """OpenAI's clients send it for what is not set."""
+        names = (
+            "model max_tokens temperature top_p n seed stream stream_options user best_of echo frequency_penalty "
+            "presence_penalty logit_bias logprobs stop suffix"
+        ).split()
+        expected = posted(self.url, "/v1/completions", {"prompt": "a b"})["choices"]
+        self.assertEqual(
+            posted(self.url, "/v1/completions", {"prompt": "a b", **dict.fromkeys(names)})["choices"], expected
+        )
+
     def test_several_texts_and_several_draws_have_a_choice_each(self):
         body = {"prompt": ["a b", "c"], "n": 8, "temperature": 1.0, "max_tokens": 60}
         completion = posted(self.url, "/v1/completions", body)
@@ -266,6 +277,8 @@ MESSAGES = (
     ("/predict", {"rows": ["a"], "text_column": "b"}, "text_column: this server has no such setting"),
     ("/v1/completions", {"prompt": [3]}, "prompt must be a text, or a list of texts"),
     ("/v1/completions", {}, "prompt: Field required"),
+    ("/v1/completions", {"prompt": None}, "prompt must be a text, or a list of texts"),
+    ("/v1/completions", {"prompt": "a", "max_length": None}, "max_length: this server has no such setting"),
     ("/v1/completions", {"prompt": "a", "stop": ["b"]}, "stop must be null, as by default"),
     ("/v1/completions", {"prompt": "a", "echo": True}, "echo must be false"),
     ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options: no effect without stream"),

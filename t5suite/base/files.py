@@ -204,7 +204,8 @@ def check_new_folder(path) -> None:
     """Rejects a path where something exists.
 
     Raises:
-      ConfigError: there is a file of that name, a folder that is not empty, or it is the current directory.
+      ConfigError: there is a file of that name, a folder that is not empty, or one that cannot be replaced: the current
+        directory, a mount point.
     """
     path = Path(path)
     problem = _problem_of_new_folder(path)
@@ -219,6 +220,8 @@ def _problem_of_new_folder(path: Path) -> str | None:
             return "is not empty"
         if path.samefile(Path.cwd()):
             return "is the current directory, which would be replaced"
+        if os.path.ismount(path.resolve()):
+            return "is a mount point, which cannot be replaced"
         return None
     if path.exists() or path.is_symlink():
         return "is a file"
@@ -229,11 +232,13 @@ def _problem_of_new_folder(path: Path) -> str | None:
 def new_folder(path) -> Iterator[Path]:
     """A temporary folder next to `path`; it becomes `path` at the end of the block, or is deleted if the block fails.
 
+    Of a link to an empty folder it becomes that folder: a link cannot be replaced by a folder.
+
     Raises:
       ConfigError: see `check_new_folder`.
     """
-    path = Path(path)
     check_new_folder(path)
+    path = Path(path).resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:

@@ -58,6 +58,26 @@ def local_options(
     return {"revision": commit, "local_files_only": True}
 
 
+def file_of_model(name: str, file: str, revision: str | None = None) -> Path | None:
+    """A small file beside a model's weights, in its folder or as its repository has it; None if it has none.
+
+    >>> file_of_model("ada/mini", "task.json")
+    PosixPath('/home/ada/.cache/huggingface/hub/models--ada--mini/snapshots/4e79f2.../task.json')
+
+    Args, raises: as `local_options`.
+    """
+    commit = commit_to_read("model", name, revision)
+    if commit is None:
+        path = Path(name) / file
+        return path if path.is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    if prepare_hub():
+        fetch_model(name, commit, with_weights=False)
+    cached = try_to_load_from_cache(name, file, revision=commit)
+    return Path(cached) if isinstance(cached, str) else None
+
+
 def fetch_model(name: str, commit: str, with_weights: bool) -> None:
     """Downloads settings, tokenizer and code of a model, and its weights, into the cache of the hub's client.
 

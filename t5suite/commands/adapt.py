@@ -9,7 +9,7 @@ from pathlib import Path
 
 from t5suite.base.files import check_new_folder
 from t5suite.base.libraries import choose_libraries
-from t5suite.commands.path_checks import check_model, check_place
+from t5suite.commands.path_checks import check_model, check_model_revision, check_place
 from t5suite.commands.shared import (
     add_json_flag,
     add_libraries_flag,
@@ -51,6 +51,7 @@ def adapt(arguments) -> None:
     check_dry_run(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path, of_run=True)
+    check_model_revision(arguments)
     is_adapted = arguments.check and (Path(arguments.output_dir) / RECORD).is_file()
     if is_adapted:
         check_model("--output_dir", arguments.output_dir)

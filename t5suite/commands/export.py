@@ -10,7 +10,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.lookup import find
-from t5suite.commands.path_checks import check_input_file, check_model, check_place
+from t5suite.commands.path_checks import check_input_file, check_model, check_model_revision, check_place
 from t5suite.commands.shared import add_json_flag, add_libraries_flag, note, print_json
 
 EXPORT_FORMATS = ("hf", "onnx", "ctranslate2")
@@ -121,6 +121,7 @@ def _check_files(arguments) -> None:
     """
     if arguments.model_name_or_path is not None:
         check_model("--model_name_or_path", arguments.model_name_or_path, of_run=True)
+        check_model_revision(arguments)
     else:
         check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
     check_new_folder(arguments.output_dir)

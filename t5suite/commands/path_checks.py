@@ -10,6 +10,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import STANDARD_INPUT
+from t5suite.base.hub_commits import is_repository
 from t5suite.base.lookup import closest
 from t5suite.base.model_files import check_has_model, check_model_files
 
@@ -99,6 +100,20 @@ def check_model(flag: str, name: str, of_run: bool = False) -> None:
         check_model_files(flag, name)
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{missing_path_hint(name)}")
+
+
+def check_model_revision(arguments) -> None:
+    """Refuses `--model_revision` if neither the model nor its tokenizer is of the hub.
+
+    >>> check_model_revision(Namespace(model_name_or_path="runs/rte", tokenizer_name=None, model_revision="v2"))
+    ConfigError: --model_revision v2 has no effect: --model_name_or_path runs/rte is a folder
+    """
+    revision = arguments.model_revision
+    name = arguments.model_name_or_path
+    if revision is None or name is None or not os.path.isdir(name):
+        return
+    if not is_repository(getattr(arguments, "tokenizer_name", None)):
+        raise ConfigError(f"--model_revision {revision} has no effect: --model_name_or_path {name} is a folder")
 
 
 def may_be_of_the_hub(name: str) -> bool:

@@ -14,7 +14,13 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.script_flags import flags_of
-from t5suite.commands.path_checks import check_input_file, check_model, check_output_file, is_only_process
+from t5suite.commands.path_checks import (
+    check_input_file,
+    check_model,
+    check_model_revision,
+    check_output_file,
+    is_only_process,
+)
 from t5suite.commands.shared import add_libraries_flag, check_at_least
 
 # Of files in other forms than the answers'.
@@ -114,6 +120,7 @@ def predict(arguments) -> None:
     _check_predict_flags(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path)
+    check_model_revision(arguments)
     if is_only_process():
         _check_task_and_files(arguments)
     from t5suite.training.processes.launchers import check_launched_ranks, join_srun
@@ -156,9 +163,10 @@ def _check_task_and_files(arguments) -> None:
         template_by_flags,
         text_settings_by_flags,
     )
-    from t5suite.tasks.task_card import read_task_card
+    from t5suite.tasks.task_card import task_card_of_model
 
-    text = text_settings_by_flags(arguments, read_task_card(arguments.model_name_or_path), warns=False)
+    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision)
+    text = text_settings_by_flags(arguments, card, warns=False)
     decoding_by_flags(arguments, text)
     template_by_flags(arguments, text)
     candidate_labels(arguments.labels, text, warns=False)
@@ -177,13 +185,20 @@ def _check_output(arguments) -> None:
     Raises:
       ConfigError: they do not.
     """
-    output_folder = os.path.dirname(arguments.output) or "."
-    if os.path.realpath(output_folder) == os.path.realpath(arguments.input):
+    if os.path.isdir(arguments.input) and _is_among_rows(arguments.output, arguments.input):
         raise ConfigError(f"--output {arguments.output}: it would be among the files that are read (--input)")
     check_output_file("--output", arguments.output, arguments.input)
     stem, suffix = os.path.splitext(arguments.output)
     if suffix.lower() in TABLE_SUFFIXES:
         raise ConfigError(f"--output {arguments.output}: answers are JSON lines; name the file {stem}.jsonl")
+
+
+def _is_among_rows(path: str, input_folder: str) -> bool:
+    """Whether a file is in a folder whose files of rows are read: the input itself, or that of its test split."""
+    from t5suite.inference.rows import row_files
+
+    folders = {input_folder, *(os.path.dirname(file) for file in row_files(input_folder))}
+    return os.path.realpath(os.path.dirname(path) or ".") in map(os.path.realpath, folders)
 
 
 def _continues_output(arguments) -> bool:

@@ -10,7 +10,7 @@ import os
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import choose_libraries
-from t5suite.commands.path_checks import check_model
+from t5suite.commands.path_checks import check_model, check_model_revision
 from t5suite.commands.predict import add_model_flags, add_text_flags
 from t5suite.commands.shared import add_libraries_flag, check_at_least
 
@@ -57,6 +57,7 @@ def serve(arguments) -> None:
     _check_serve_flags(arguments)
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path)
+    check_model_revision(arguments)
     from t5suite.inference.serving.running import serve_by_flags
 
     serve_by_flags(arguments)

@@ -9,7 +9,7 @@ import sys
 
 from t5suite.base.files import check_new_folder
 from t5suite.base.libraries import choose_libraries
-from t5suite.commands.path_checks import check_model, check_place
+from t5suite.commands.path_checks import check_model, check_model_revision, check_place
 from t5suite.commands.shared import (
     add_json_flag,
     add_libraries_flag,
@@ -87,6 +87,7 @@ def _check_files(arguments) -> None:
     from t5suite.export.trim_words import read_piece_names
 
     check_model(FLAG, arguments.model_name_or_path, of_run=True)
+    check_model_revision(arguments)
     if os.path.isdir(arguments.model_name_or_path):
         check_folder_type(arguments.model_name_or_path, f"{FLAG} {arguments.model_name_or_path}")
     if arguments.output_dir is not None:

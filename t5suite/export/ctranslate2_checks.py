@@ -51,7 +51,9 @@ def compare_ctranslate2(model, tokenizer, folder) -> dict:
     for name, num_beams in (("greedy_equal", 1), ("beams_equal", BEAMS)):
         counts[name] = 0
         for prompt, pieces in zip(prompts, prompt_pieces, strict=True):
-            results = translator.translate_batch([pieces], beam_size=num_beams, max_decoding_length=NEW_TOKENS)
+            results = translator.translate_batch(
+                [pieces], beam_size=num_beams, max_decoding_length=NEW_TOKENS, min_decoding_length=0
+            )
             answer_of_files = tokenizer.convert_tokens_to_ids(results[0].hypotheses[0])
             counts[name] += answer_of_files == _written_answer(model, tokenizer, prompt, num_beams)
     return {"score_difference": max(differences), **counts, "prompts": len(prompts)}

@@ -30,11 +30,12 @@ from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weights import fit_to_model
+from t5suite.tasks.task_card import TASK_CARD
 
 CARD = "export.json"
 SPIECE = "spiece.model"
-# The task card and tokenizer files, copied in addition to what `save_pretrained` writes.
-COPIED_FILES = ("task.json", SPIECE, "sentencepiece.bpe.model")
+# Tokenizer files of a folder, copied in addition to what `save_pretrained` writes.
+COPIED_FILES = (SPIECE, "sentencepiece.bpe.model")
 
 
 def export_model(flags) -> dict:
@@ -142,6 +143,8 @@ def save_other_files(source: ExportSource, folder) -> None:
     if isinstance(settings.get("extra_special_tokens"), list):
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
         write_json(folder / "tokenizer_config.json", settings)
+    if source.task_card is not None:
+        shutil.copyfile(source.task_card, folder / TASK_CARD)
     for name in COPIED_FILES:
         if source.folder is not None and (source.folder / name).is_file() and not (folder / name).exists():
             shutil.copyfile(source.folder / name, folder / name)

@@ -27,6 +27,7 @@ from transformers import AutoModelForSequenceClassification
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
+from t5suite.base.hub_files import file_of_model
 from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merge_adapter
@@ -39,7 +40,7 @@ from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.models.weight_files import FOLDER_FILES
-from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.task_card import TASK_CARD, read_task_card
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 
@@ -71,6 +72,7 @@ class ExportSource:
       model: whole, in float32, in evaluation mode; adapters are merged into it.
       folder: where it is on this machine; None for a hub model.
       dtype: how the weights were stored: the precision of the export unless another is asked for.
+      task_card: the file that says its tasks, in its folder or of the hub; None if it has none.
     """
 
     model: Any
@@ -78,6 +80,7 @@ class ExportSource:
     folder: Path | None
     dtype: torch.dtype
     family: str
+    task_card: Path | None = None
 
 
 def load_source(flags, staging) -> ExportSource:
@@ -163,7 +166,8 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
             model = trained_weights(AutoModelForSequenceClassification, weights_place, config, loading_options)
         else:
             model = load_model(weights_place, **options)
-    return ExportSource(model, tokenizer, folder, dtype, flags.model_family or family_for_export(model))
+    task_card = file_of_model(str(folder or name), TASK_CARD, flags.model_revision)
+    return ExportSource(model, tokenizer, folder, dtype, flags.model_family or family_for_export(model), task_card)
 
 
 def _folder_with_weights(folder: Path, staging: Path) -> Path:

@@ -47,7 +47,7 @@ from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
-from t5suite.tasks.task_card import TASK_CARD, TaskCard, read_task_card
+from t5suite.tasks.task_card import TASK_CARD, TaskCard, task_card_of_model
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
-    card = read_task_card(source.folder)
+    card = task_card_of_model(str(source.folder or flags.model_name_or_path), flags.model_revision)
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)

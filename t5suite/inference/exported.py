@@ -38,10 +38,11 @@ from t5suite.inference.predictor import (
     choice_of,
     encoded_candidates,
 )
+from t5suite.models.answering.answerer import before_end
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
-from t5suite.models.heads import output_words
+from t5suite.models.heads import output_words, take_trained_head
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.tasks.languages import Languages
@@ -115,6 +116,7 @@ class ExportedPredictor:
             settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
             raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
+        ends = self.files.ends | {eos}
         length_penalty = decoding.length_penalty
         if length_penalty is None and not plain:
             length_penalty = self.length_penalty
@@ -127,9 +129,10 @@ class ExportedPredictor:
             )
             if self.ends_by_force:
                 written_ids = [[*ids[:-1], eos] if len(ids) == max_new_tokens else ids for ids in written_ids]
+            texts = self.encoding.texts([before_end(ids, ends) for ids in written_ids])
             return [
-                [WrittenAnswer(text, None, truncated=ids[-1:] != [eos], num_tokens=len(ids))]
-                for text, ids in zip(self.encoding.texts(written_ids), written_ids, strict=True)
+                [WrittenAnswer(text, None, truncated=ids[-1] not in ends, num_tokens=len(ids))]
+                for text, ids in zip(texts, written_ids, strict=True)
             ]
 
         return self._in_batches(prompts, answer_batch)
@@ -198,11 +201,14 @@ def ignored_settings(generation_settings: dict) -> dict:
     return settings
 
 
-def load_exported(arguments, settings: EncodingSettings, batch_size: int, world_size: int = 1) -> ExportedPredictor:
+def load_exported(
+    arguments, settings: EncodingSettings, batch_size: int, world_size: int = 1, tasks=()
+) -> ExportedPredictor:
     """The files of a folder, ready to answer.
 
     Args:
       arguments: the flags of `t5suite predict`.
+      tasks: those that an encoder's head is for.
 
     Raises:
       ConfigError: flags that the files do not support, or a model with languages.
@@ -223,7 +229,7 @@ def load_exported(arguments, settings: EncodingSettings, batch_size: int, world_
         generation_settings = {**_generation_settings(folder), "num_beams": None}
         return ExportedPredictor(files, encoding, batch_size, generation_settings)
     files = OnnxFiles(folder, arguments.use_cpu)
-    encoding = replace(_onnx_encoding(folder, files.family, tokenizer, settings), template=settings.template)
+    encoding = replace(_onnx_encoding(folder, files.family, tokenizer, settings, tasks), template=settings.template)
     return ExportedPredictor(files, encoding, batch_size, _generation_settings(folder))
 
 
@@ -254,11 +260,11 @@ def unsupported_settings(kind: str) -> list[str]:
     return names
 
 
-def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSettings) -> TextEncoding:
+def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSettings, tasks) -> TextEncoding:
     """The encoding of a model whose class is not loaded, by its configuration.
 
     Raises:
-      ConfigError: an encoder without a head.
+      ConfigError: an encoder without a head, or with one for something else than the tasks.
     """
     config = AutoConfig.from_pretrained(folder)
     if family == "causal":
@@ -267,8 +273,8 @@ def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSetti
             separator = getattr(config, SEPARATOR, None)
         return PromptEncoding(tokenizer, settings.lengths, DEFAULT_SEPARATOR if separator is None else separator)
     if family == "encoder":
-        if config.problem_type is None:
-            raise ConfigError(f"{folder}: this encoder has no head for labels")
+        if config.problem_type is None:  # the suite's own training sets it
+            take_trained_head(config, tasks, str(folder))
         encoding_class = LabelsEncoding if labels_words(config.architectures) else SegmentEncoding
         has_type_ids = "token_type_ids" in tokenizer.model_input_names
         has_several_types = getattr(config, "type_vocab_size", 2) > 1

@@ -18,7 +18,11 @@ CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class OnnxFiles:
-    """Log-probabilities and greedy answers from a folder of ONNX files."""
+    """Log-probabilities and greedy answers from a folder of ONNX files.
+
+    Attributes:
+      ends: the tokens that end an answer, besides the tokenizer's: the model's configuration may name several.
+    """
 
     def __init__(self, folder, use_cpu: bool):
         require_onnx("onnxruntime")
@@ -28,10 +32,11 @@ class OnnxFiles:
         providers = [CPU_PROVIDER] if use_cpu else [CUDA_PROVIDER, CPU_PROVIDER]
         self.model = OnnxModel(folder, providers=[name for name in providers if name in available])
         self.family = self.model.family
+        self.ends = self.model.eos
 
     def write(self, prompts, max_new_tokens: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
         """Token ids, with the end token if the model wrote it."""
-        return self.model.generate(prompts, max_new_tokens, ends=frozenset({eos}))
+        return self.model.generate(prompts, max_new_tokens, ends=self.ends | {eos})
 
     def log_probabilities(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         """Log-probabilities of answers after their prompts, for `(prompt's ids, answer's ids)`."""
@@ -50,6 +55,8 @@ class OnnxFiles:
 class CTranslate2Files:
     """Log-probabilities and answers from a folder of CTranslate2 files; only T5 types are exported to them."""
 
+    ends = frozenset()  # a T5's answers end with the tokenizer's token alone
+
     def __init__(self, folder, tokenizer, use_cpu: bool):
         try:
             import ctranslate2
@@ -64,6 +71,7 @@ class CTranslate2Files:
             [self._tokens(prompt) for prompt in prompts],
             beam_size=num_beams,
             max_decoding_length=max_new_tokens,
+            min_decoding_length=0,  # 1 by default, with which no answer is empty
             max_input_length=0,
             length_penalty=length_penalty,
         )

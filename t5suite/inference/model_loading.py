@@ -58,7 +58,7 @@ def load_predictor(
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
-        return load_exported(source, settings, batch_size, ranks.world_size)
+        return load_exported(source, settings, batch_size, ranks.world_size, tasks)
     tokenizer, model = load_parts(source, tasks)
     encoding = encoding_for(model, tokenizer, settings.lengths, settings.separator, settings.languages)
     encoding = dataclasses.replace(encoding, template=settings.template)

@@ -41,7 +41,7 @@ from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import family_of, load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.task_card import TaskCard, read_task_card
+from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tasks.tokenization import bind_fits
 from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
@@ -66,7 +66,7 @@ def predict_by_flags(arguments) -> None:
     check_accelerate_settings(arguments)
     ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
-    card = ranks.together(read_task_card, arguments.model_name_or_path)
+    card = ranks.together(task_card_of_model, arguments.model_name_or_path, arguments.model_revision)
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
 

@@ -19,6 +19,9 @@ from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
 
+# Ends of the names of transformers' classes with a head, and of the suite's own.
+CLASSES_WITH_HEAD = ("ForSequenceClassification", "ForTokenClassification")
+
 
 @dataclass(frozen=True)
 class Head:
@@ -75,6 +78,27 @@ def prepare_head(config, head: Head, auto_class) -> bool:
     return not is_usable
 
 
+def take_trained_head(config, tasks, place: str) -> None:
+    """Completes the configuration of a head that was trained elsewhere, without loading it, for tasks if there are any.
+
+    Raises:
+      ConfigError: there is no head; it predicts something else than the tasks need; its classes have no names, and no
+        task says what they are.
+    """
+    if not any(name.endswith(CLASSES_WITH_HEAD) for name in config.architectures or ()):
+        raise ConfigError(f"{place}: this encoder has no head for labels")
+    trained_head = head_of_config(config)
+    if tasks:
+        head = head_for(tasks)
+        if trained_head.per_token != head.per_token or not _predicts_same(config, head):
+            raise ConfigError(f"{place}: its head gives {trained_head.description}; the task is {head.description}")
+    elif trained_head.words == _unnamed_classes(config.num_labels):
+        raise ConfigError(
+            f"{place}: the classes of its head have no names; --benchmark and --dataset_name, or --task_file, name the "
+            "task whose labels they are"
+        )
+
+
 def _predicts_same(config, head: Head) -> bool:
     """Whether a trained head has a task's words; unnamed ones (LABEL_0, ...) stand for the task's, in its order."""
     words = output_words(config)
@@ -82,11 +106,16 @@ def _predicts_same(config, head: Head) -> bool:
         return words == head.words
     if sorted(words) == sorted(head.words):
         return True
-    if words != tuple(f"LABEL_{i}" for i in range(len(head.words))):
+    if words != _unnamed_classes(len(head.words)):
         return False
     logger.warning("the checkpoint's classes have no names; they are taken to be %s", ", ".join(head.words))
     _name_classes(config, head.words)
     return True
+
+
+def _unnamed_classes(count: int) -> tuple[str, ...]:
+    """The names that transformers gives to classes without names."""
+    return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def _name_classes(config, words) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
+from t5suite.base.hub_files import file_of_model
 from t5suite.base.lookup import find
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
@@ -106,7 +107,7 @@ def write_task_card(folder, card: TaskCard) -> None:
 
 
 def read_task_card(folder) -> TaskCard | None:
-    """The card in `folder`; None if there is none (a model from elsewhere, a hub name), or if no folder is named.
+    """The card in `folder`; None if there is none (a model from elsewhere), or if no folder is named.
 
     Raises:
       ConfigError: it cannot be read, or is not a card; gives the file and the reason.
@@ -114,8 +115,25 @@ def read_task_card(folder) -> TaskCard | None:
     if not folder:  # an empty path would be the working directory
         return None
     path = Path(folder) / TASK_CARD
-    if not path.is_file():
-        return None
+    return _read_card(path) if path.is_file() else None
+
+
+def task_card_of_model(name: str | None, revision: str | None = None) -> TaskCard | None:
+    """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
+
+    Args:
+      revision: of a model of the hub, as `hub_commits.commit_to_read` takes it.
+
+    Raises:
+      ConfigError: as `read_task_card`.
+      UserError: as `hub_failures.read_from_hub`.
+    """
+    path = file_of_model(name, TASK_CARD, revision) if name else None
+    return _read_card(path) if path else None
+
+
+def _read_card(path: Path) -> TaskCard:
+    """The card in a file; raises what `read_task_card` does."""
     try:
         return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:

@@ -26,7 +26,7 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
-from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.task_card import task_card_of_model
 from t5suite.tasks.templates import unescaped
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import (
@@ -79,15 +79,17 @@ def lengths_of(data_args) -> Lengths:
     return Lengths(data_args.max_source_length, data_args.max_target_length)
 
 
-def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, folder: str | None = None):
+def encoding_by_flags(
+    model, tokenizer, data_args, changed: dict | None = None, name: str | None = None, revision: str | None = None
+):
     """How the model's family reads rows and writes answers; warns of flags that have no effect in the family.
 
     Args:
-      folder: where the model is from; an adapter's separator is in its `task.json`, not in its base model.
+      name, revision: where the model is from; an adapter's separator is in its `task.json`, not in its base model.
     """
-    card = read_task_card(folder)
+    card = task_card_of_model(name, revision)
     separator = unescaped(data_args.answer_separator)
-    if separator is None and is_adapter(folder):
+    if separator is None and is_adapter(name):
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     languages = languages_by_flags(data_args, card)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
@@ -151,7 +153,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
-        card = read_task_card(arguments.model.model_name_or_path)
+        card = task_card_of_model(arguments.model.model_name_or_path, arguments.model.model_revision)
         widen_for_trained_answers(scored, card)
         warn_of_other_method(scored, card)
     data = Data(

@@ -11,7 +11,7 @@ DataError: labels must be a list of labels, "task" or "none"
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from t5suite.base.errors import DataError
 
@@ -79,6 +79,15 @@ class CompletionBody(BaseModel):
     logprobs: None = Field(default=None, description="null, as by default")
     stop: None = Field(default=None, description="null, as by default")
     suffix: None = Field(default=None, description="null, as by default")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_defaults_for_nulls(cls, body):
+        """OpenAI's clients send null for a setting that is not given."""
+        if not isinstance(body, dict):
+            return body
+        optional_names = {name for name, setting in cls.model_fields.items() if not setting.is_required()}
+        return {name: setting for name, setting in body.items() if setting is not None or name not in optional_names}
 
     @property
     def prompts(self) -> list[str]:

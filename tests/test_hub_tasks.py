@@ -1,0 +1,90 @@
+"""A model of the hub knows its task: its task.json is read, copied and kept as that of a folder is."""
+
+import json
+import urllib.request
+import uuid
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+from hub_repositories import read_folder
+from hub_server import Fault, HubServer, cut, failing, rate_limited
+from support import folder
+from tiny_predictor import answers, mini_rows, model_folder, random_model, rows_file
+
+from t5suite import load_task
+from t5suite.testing import exits_with, run_cli, save_model, served_model, tiny_tuner
+
+ROW = mini_rows()[0]
+READ_TEXT = "sentiment sentence: " + ROW["sentence"]
+
+
+class HubTaskTest(parameterized.TestCase):
+    """A model of mini/sentiment, in a folder and on the hub."""
+
+    def setUp(self):
+        super().setUp()
+        self.hub = self.enter_context(HubServer())
+        self.enter_context(self.hub.read_by_this_process(folder()))
+        self.enter_context(mock.patch("time.sleep"))
+        self.name = f"ada/model-{uuid.uuid4().hex}"  # a process looks a branch up once
+        self.files = read_folder(Path(model_folder()))
+        self.hub.commit("model", self.name, self.files)
+
+    def test_predict_answers_as_from_the_folder(self):
+        rows = rows_file(count=3)
+        lines = answers("--include_inputs", rows=rows, model=self.name)
+        self.assertEqual(lines[0]["inputs"], READ_TEXT)
+        self.assertEqual(lines, answers("--include_inputs", rows=rows, model=model_folder()))
+
+    def test_the_task_is_that_of_the_revision(self):
+        """The main branch has another task, and a branch has none."""
+        other = save_model(folder(), random_model(), tasks=[load_task("mini", "entailment")])
+        commit = self.hub.commit("model", self.name, self.files)
+        self.hub.commit("model", self.name, read_folder(other))
+        del self.files["task.json"]
+        self.hub.commit("model", self.name, self.files, branch="bare")
+        row = rows_file(count=1)
+        (line,) = answers("--include_inputs --model_revision", commit, rows=row, model=self.name)
+        self.assertEqual(line["inputs"], READ_TEXT)
+        (line,) = answers("--include_inputs --model_revision bare --text_column sentence", rows=row, model=self.name)
+        self.assertEqual(line["inputs"], ROW["sentence"])
+
+    @parameterized.named_parameters(
+        ("limit", rate_limited(0), r"\(task.json\): the hub limits the rate of requests"),
+        ("error", failing(500), r"\(task.json\): the hub has an error of its own \(500"),
+        ("transfer", cut(10), r"\(task.json\): the transfer broke"),
+    )
+    def test_a_task_that_the_hub_fails_to_give_is_not_taken_for_none(self, fault, message):
+        self.hub.faults.append(Fault("task.json", fault))
+        with exits_with(75, message):
+            answers(rows=rows_file(count=1), model=self.name)
+
+    def test_a_served_model_reads_its_tasks_columns(self):
+        with served_model(self.name, "--use_cpu") as url:
+            body = json.dumps({"rows": [ROW], "include_inputs": True}).encode()
+            request = urllib.request.Request(f"{url}/predict", body, {"Content-Type": "application/json"})
+            (answer,) = json.load(urllib.request.urlopen(request))["answers"]
+        self.assertEqual(answer["inputs"], READ_TEXT)
+
+    def test_a_fine_tuner_answers_as_from_the_folder(self):
+        rows = list(mini_rows(count=3))
+        folders, hubs = (tiny_tuner(model) for model in (model_folder(), self.name))
+        self.assertEqual(repr(hubs.plan), repr(folders.plan))
+        self.assertEqual(hubs.predict(rows, return_scores=True), folders.predict(rows, return_scores=True))
+
+    def test_an_export_has_the_task(self):
+        output = folder() / "exported"
+        run_cli("export", "--model_name_or_path", self.name, "--output_dir", output)
+        self.assertEqual((output / "task.json").read_bytes(), self.files["task.json"])
+
+    def test_a_trimmed_model_keeps_the_task_and_its_words(self):
+        """Though the text has none of them."""
+        text = folder() / "text.txt"
+        text.write_text("A lamp.\n")
+        outputs = [folder() / "trimmed", folder() / "trimmed"]
+        for model, output in zip((model_folder(), self.name), outputs, strict=True):
+            run_cli("trim", "--model_name_or_path", model, "--text", text, "--output_dir", output)
+        of_folder, of_hub = (read_folder(output) for output in outputs)
+        for name in ("kept_ids.json", "task.json"):
+            self.assertEqual(of_hub[name], of_folder[name])
