@@ -126,12 +126,13 @@ def read_decoder(flags) -> Decoder:
         raise ConfigError(f"{FLAG} {name}: an adapter; merge it first: t5suite export --model_name_or_path {name}")
     config = load_config(name, revision=revision)
     adaptation = adaptation_of(config, name)
+    tokenizer_flag = FLAG
+    tokenizer_name = name
     if flags.tokenizer_name:
-        tokenizer = load_tokenizer(flags.tokenizer_name)  # --model_revision is not of its repository
-        place_of_tokenizer = f"--tokenizer_name {flags.tokenizer_name}"
-    else:
-        tokenizer = load_tokenizer(name, revision, flag=FLAG)
-        place_of_tokenizer = f"{FLAG} {name}"
+        tokenizer_flag = "--tokenizer_name"
+        tokenizer_name = flags.tokenizer_name
+    tokenizer = load_tokenizer(tokenizer_name, revision, flag=tokenizer_flag)  # one revision is that of both
+    place_of_tokenizer = f"{tokenizer_flag} {tokenizer_name}"
     if Path(name).is_dir():
         check_trained_with(name, tokenizer)
     else:
