@@ -260,6 +260,12 @@ class RunTablesTest(parameterized.TestCase):
         tasks |= {"mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}}
         self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
 
+    def test_an_average_with_a_score_that_is_not_defined_is_null(self):
+        """Answers that are all the same number have no correlation."""
+        scores = {name: {"accuracy": 60.0} for name in ("sentiment", "entailment")}
+        run = bare_run("mini", {**scores, "similarity": {"pearson": None, "spearman": None}})
+        self.assertEqual(json_rows(run)[-1], {"benchmark": "mini", "average": None})
+
     def test_where_runs_have_the_same_tasks_an_average_is_of_one_run(self):
         parts = {"entailment": {"accuracy": 60.0}, "similarity": {"pearson": 70.0, "spearman": 50.0}}
         runs = [bare_run("mini", {"sentiment": {"accuracy": score}, **parts}) for score in (90.0, 30.0)]
