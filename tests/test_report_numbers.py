@@ -89,6 +89,19 @@ class EvaluationsTest(parameterized.TestCase):
             self.assertAlmostEqual(100 * part["verdicts"][verdict] / 40, scores[metric])
         self.assertEqual(part["examples"][0]["verdict"], "invalid")
 
+    @parameterized.parameters((0, [0, 0]), (3, [3, 3]), (12, [10, 10]), (40, [20, 20]))
+    @pytest.mark.quick_cases(2)
+    def test_each_run_has_its_share_of_the_examples_or_ten_and_never_more_than_all(self, max_examples, expected):
+        """Without examples no text of a row is in the report."""
+        runs = [make_run(folder() / name, "sentiment", wrong=0.3, invalid=0.1) for name in "ab"]
+        report = reported(*runs, max_examples=max_examples)
+        parts = report.data["examples"]
+        self.assertEqual([len(part["examples"]) for part in parts], expected)
+        self.assertEqual([part["total"] for part in parts], [40, 40])
+        texts = [row["sentence"] for row in run_rows(runs[0])]
+        shown_texts = [text for text in texts if text in report.markdown + report.html + json.dumps(report.data)]
+        self.assertEqual(bool(shown_texts), max_examples > 0)
+
 
 def run_rows(run) -> list[dict]:
     """The rows that a made run was scored on."""

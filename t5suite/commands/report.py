@@ -26,7 +26,12 @@ def report_flags(parser) -> None:
     )
     add("--format", help="of html, md, json, with commas (default: all; with --json alone: none); none: only tables")
     add("--size", help="published T5 to compare scores with: small, base, large, 3B, 11B")
-    add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
+    add(
+        "--max_examples",
+        type=int,
+        default=1500,
+        help="answers in the page (default: 1500), of each run and task at least 10, or N if that is less; 0: none",
+    )
     add_data_dir_flag(parser)
     add_json_flag(parser)
 

@@ -38,7 +38,8 @@ from t5suite.reports.seeds import group_by_setting
 from t5suite.reports.sweeps import sweep_titles, trial_directories
 from t5suite.tasks.entry_metrics import metric_functions
 
-# Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES.
+# Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES, or all of them if
+# they are fewer.
 MOST_EXAMPLES = 1500
 LEAST_EXAMPLES = 10
 # Of more tasks and sweeps than this, the title names all but the last few.
@@ -185,7 +186,8 @@ def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict
 def example_entries(evaluated: list[tuple[dict, TaskEvaluation]], most_examples: int) -> list[dict]:
     """`{"run", "task", "note", "total", "verdicts", "shown", "examples"}` of every run and task."""
     num_evaluations = max(1, len(evaluated))
-    share = max(LEAST_EXAMPLES, most_examples // num_evaluations)
+    least_share = min(LEAST_EXAMPLES, most_examples)
+    share = max(least_share, most_examples // num_evaluations)
     entries = []
     for run, evaluation in evaluated:
         examples = shown_examples(evaluation, share)
