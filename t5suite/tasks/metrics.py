@@ -252,7 +252,7 @@ def instruction_exact_match(predictions, references, **_):
 
 
 def json_match(predictions, references, **_):
-    """Share of predictions equal to a reference as JSON; white space and the order of keys are ignored.
+    """Share of predictions equal to a reference as JSON; white space, the order of keys and `1.0` for `1` are ignored.
 
     >>> json_match(['{ "b": [1], "a": true }', '{"a": 1'], ['{"a":true,"b":[1]}', '{"a": 1}'])
     50.0
@@ -265,9 +265,17 @@ def json_match(predictions, references, **_):
 def _canonical(text: str) -> str:
     """The canonical form of a JSON value; other text unchanged."""
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(json.loads(text, parse_float=_json_number), sort_keys=True)
     except (ValueError, RecursionError):
         return text
+
+
+def _json_number(text: str) -> int | float:
+    """A number of JSON, which has one kind of number: `1.0` and `1e0` are 1."""
+    number = float(text)
+    if number.is_integer():
+        return int(number)
+    return number
 
 
 def label_set(labels) -> frozenset[str]:
