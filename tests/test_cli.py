@@ -329,7 +329,8 @@ class ScoreTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_a_prediction_is_a_string_or_an_object(self, as_object):
         texts = ["entailment", "entails"]
-        predictions = [{"prediction": text, "row": 0, "idx": 9} for text in texts] if as_object else texts
+        objects = [{"prediction": text, "row": row, "idx": 9} for row, text in enumerate(texts)]
+        predictions = objects if as_object else texts
         self.assertEqual(score("glue", "rte", RTE_ROWS, predictions), {"accuracy": 50.0, "invalid_rate": 50.0})
 
     def test_a_row_s_line_of_predict_is_its_answer_to_each_of_its_references(self):
@@ -343,6 +344,22 @@ class ScoreTest(parameterized.TestCase):
         self.assertEqual(score("super_glue", "record", rows, lines), expected)
         with exits_with(65, "3 rows make 5 examples .* but there are 3 predictions"):
             score("super_glue", "record", rows, ["A", "A", "C"])
+
+    def test_predictions_whose_rows_numbers_are_not_those_of_the_rows_are_refused(self):
+        """Two parts that overlap, joined, of which a line is lost; numbers with gaps are those of a subset."""
+        rows = [RTE_ROWS[number % 2] for number in range(4)]
+        lines = lambda numbers, text: [{"row": number, "prediction": text} for number in numbers]
+        expected = {"accuracy": 50.0, "invalid_rate": 0.0}
+        for numbers in ([0, 1, 2, 3], [2, 3, 5, 8]):
+            self.assertEqual(score("glue", "rte", rows, lines(numbers, "entailment")), expected)
+        message = "predictions.jsonl:3: one more prediction of row 1, but .*rows.jsonl:3 is the next to have one"
+        with exits_with(65, message):
+            score("glue", "rte", rows, lines([0, 1, 1, 3], "entailment"))
+        record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"], "answers": ["A", "B"]}
+        rows = [{**record, "idx": {"passage": 0, "query": number}} for number in range(2)]
+        self.assertEqual(score("super_glue", "record", rows, lines([0, 0, 1, 1], "A"))["exact_match"], 100.0)
+        with exits_with(65, "predictions.jsonl:4: a prediction of row 2, but .*rows.jsonl:2 has a further example"):
+            score("super_glue", "record", rows, lines([0, 0, 1, 2], "A"))
 
     def test_rows_of_which_some_have_a_label_are_refused_and_without_any_there_is_no_score(self):
         labelled, unlabelled = {**RTE_ROWS[0], "label": 0}, {**RTE_ROWS[0], "label": -1}

@@ -91,6 +91,21 @@ class CompareTest(parameterized.TestCase):
         with exits_with(65, "different rows: fingerprints sha256:one and sha256:two"):
             run_cli("compare", first, second)
 
+    def test_a_table_of_labels_is_read_as_a_list_of_them(self):
+        """JSON has its numbers, of which -1 is that of hidden rows, as texts."""
+        runs = two_runs()
+        from_list = Comparison(*runs).scores
+        for run in runs:
+            labels = {"0": "negative", "1": "positive", "-1": "other"}
+            change_manifest(run, "tasks", "sentiment", labels=labels)
+        self.assertEqual(Comparison(*runs).scores, from_list)
+        data = reported(*runs).data
+        self.assertEqual([matrix["labels"] for matrix in data["confusions"]], [["negative", "positive"]] * 2)
+        self.assertEqual([part["total"] for part in data["examples"]], [40, 40])
+        for run in data["runs"]:
+            self.assertIn("accuracy", run["intervals"]["sentiment"])
+            self.assertIn(run["baselines"]["sentiment"]["label"], ("negative", "positive"))
+
     def test_settings_that_differ_are_named_the_decisive_ones_first(self):
         place = folder()
         first = make_run(place / "a", "sentiment", per_device_train_batch_size=8, run_name="one", new=None)

@@ -178,6 +178,17 @@ class MetricSumsTest(parameterized.TestCase):
         statistic = statistic_of(METRICS["macro_f1"], Judged(["late", ""], ["", ""]), None)
         self.assertTrue(np.isnan(statistic.value()))
 
+    @parameterized.parameters("f1", "spearman")
+    def test_a_function_of_the_user_s_with_a_shipped_one_s_name_is_itself_recomputed(self, name):
+        def share_of_ones(predictions, references, **_):
+            return 100 * sum(predictions) / len(predictions)
+
+        share_of_ones.__name__ = name
+        judged = Judged([1, 0, 0, 0, 0], [1, 0, 1, 1, 0])
+        statistic = statistic_of(share_of_ones, judged, 2)
+        self.assertEqual(statistic.value(), 20.0)
+        np.testing.assert_allclose(statistic.resampled(np.array([[3, 1, 1, 0, 0], [0, 5, 0, 0, 0]])), [60.0, 0.0])
+
     def test_a_unit_is_a_row_or_a_group(self):
         self.assertEqual(units_of(Judged([1, 1, 0], [1, 1, 0], ["a", "b", "a"])), [[0, 2], [1]])
         self.assertEqual(units_of(Judged([1, 1], [1, 1])), [[0], [1]])

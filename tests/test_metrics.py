@@ -269,6 +269,18 @@ class TextMetricsTest(parameterized.TestCase):
         pair = ["a b . c d"], ["c d . a b"]
         self.assertEqual((METRICS["rougeL"](*pair), METRICS["rougeLsum"](*pair)), (50.0, 100.0))
 
+    @parameterized.parameters(
+        ('{"a": 3, "b": [1]}', '{"b": [1.0], "a": 3.0}', 100.0),
+        ("[100, 0, 1.5, -20]", "[1e2, -0.0, 1.50, -2.0e1]", 100.0),
+        ("[9007199254740993]", "[9007199254740992]", 0.0),  # no float tells these apart
+        ("[3]", "[3.5]", 0.0),
+        ('["3"]', "[3]", 0.0),
+        ("[1]", "[true]", 0.0),
+    )
+    def test_numbers_in_json_are_compared_by_their_values(self, prediction, reference, expected):
+        self.assertEqual(METRICS["json_match"]([prediction], [reference]), expected)
+        self.assertEqual(METRICS["json_match"]([reference], [[prediction, "x"]]), expected)
+
     def test_words_are_not_stemmed(self):
         self.assertEqual(METRICS["rouge1"](["cats running"], ["cat runs"]), 0.0)
 

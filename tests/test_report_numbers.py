@@ -89,6 +89,21 @@ class EvaluationsTest(parameterized.TestCase):
             self.assertAlmostEqual(100 * part["verdicts"][verdict] / 40, scores[metric])
         self.assertEqual(part["examples"][0]["verdict"], "invalid")
 
+    @parameterized.parameters((0, [0, 0]), (3, [3, 3]), (12, [10, 10]), (40, [20, 20]))
+    @pytest.mark.quick_cases(2)
+    def test_each_run_has_its_share_of_the_examples_or_ten_and_none_if_there_are_to_be_none(
+        self, max_examples, expected
+    ):
+        """Without examples no text of a row is in the report."""
+        runs = [make_run(folder() / name, "sentiment", wrong=0.3, invalid=0.1) for name in "ab"]
+        report = reported(*runs, max_examples=max_examples)
+        parts = report.data["examples"]
+        self.assertEqual([len(part["examples"]) for part in parts], expected)
+        self.assertEqual([part["total"] for part in parts], [40, 40])
+        texts = [row["sentence"] for row in run_rows(runs[0])]
+        shown_texts = [text for text in texts if text in report.markdown + report.html + json.dumps(report.data)]
+        self.assertEqual(bool(shown_texts), max_examples > 0)
+
 
 def run_rows(run) -> list[dict]:
     """The rows that a made run was scored on."""
@@ -259,6 +274,27 @@ class RunTablesTest(parameterized.TestCase):
         tasks = {name: {"accuracy": 80.0} for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "qnli", "rte")}
         tasks |= {"mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}}
         self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
+
+    @parameterized.parameters(([1, 1, 1],), ([1, 2, 3],))
+    def test_runs_of_any_seeds_that_cover_a_benchmark_have_its_average_in_the_report_too(self, seeds):
+        scores = {"sentiment": {"accuracy": 90.0}, "entailment": {"accuracy": 60.0}, "similarity": {"pearson": 30.0}}
+        runs = [
+            bare_run("mini", {name: scores[name]}, settings={"dataset_name": name, "seed": seed})
+            for name, seed in zip(scores, seeds, strict=True)
+        ]
+        (average,) = reported(*runs).data["averages"]
+        self.assertEqual((average["suite"], average["n"]), ("mini", 1))
+        self.assertAlmostEqual(average["mean"], (90 + 60 + 30) / 3)
+        self.assertAlmostEqual(json_rows(*runs)[-1]["average"], average["mean"])
+        again = bare_run("mini", {"sentiment": scores["sentiment"]}, settings={"dataset_name": "sentiment", "seed": 4})
+        averages = reported(*runs, again).data["averages"]
+        self.assertEqual([entry["n"] for entry in averages], [1] * (len(set(seeds)) == 1))
+
+    def test_an_average_with_a_score_that_is_not_defined_is_null(self):
+        """Answers that are all the same number have no correlation."""
+        scores = {name: {"accuracy": 60.0} for name in ("sentiment", "entailment")}
+        run = bare_run("mini", {**scores, "similarity": {"pearson": None, "spearman": None}})
+        self.assertEqual(json_rows(run)[-1], {"benchmark": "mini", "average": None})
 
     def test_where_runs_have_the_same_tasks_an_average_is_of_one_run(self):
         parts = {"entailment": {"accuracy": 60.0}, "similarity": {"pearson": 70.0, "spearman": 50.0}}

@@ -142,6 +142,12 @@ class NumbersTest(parameterized.TestCase):
             (axes,) = report.figures[f"curve-prices-{name}"].axes
             self.assertEqual(axes.get_ylabel(), unit)
 
+    def test_scores_under_another_system_s_name_are_drawn(self):
+        scores = {"mcc": 41.2, "accuracy": 70.0, "invalid_rate": 1.0}
+        report = reported(scored_run("own", {}, scores={"own": scores}))
+        labels = [label.get_text() for label in report.figures["scores"].axes[0].get_yticklabels()]
+        self.assertEqual(labels, ["own mcc", "own accuracy"])
+
     def test_a_score_s_label_names_its_setting_only_beside_another_setting_s(self):
         labels = [label.get_text() for label in whole_report().figures["scores"].axes[0].get_yticklabels()]
         self.assertEqual(labels, ["sentiment accuracy", "similarity pearson", "similarity spearman"])

@@ -26,7 +26,12 @@ def report_flags(parser) -> None:
     )
     add("--format", help="of html, md, json, with commas (default: all; with --json alone: none); none: only tables")
     add("--size", help="published T5 to compare scores with: small, base, large, 3B, 11B")
-    add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
+    add(
+        "--max_examples",
+        type=int,
+        default=1500,
+        help="answers in the page (default: 1500), of each run and task at least 10, or N if that is less; 0: none",
+    )
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -135,6 +140,7 @@ def _print_sweeps(sweeps: list, as_json: bool) -> None:
 
 def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are listed in notes."""
+    from t5suite.data.rows.jsonl import without_nan
     from t5suite.reports.finished_runs import averages_of_runs, rows_of_runs
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.tables import print_run_table
@@ -156,7 +162,7 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
     for row in rows:
         print_json(row)
     for entry in averages_of_runs(rows):
-        print_json(entry)
+        print_json(without_nan(entry))
 
 
 def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:

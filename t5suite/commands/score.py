@@ -4,6 +4,7 @@ t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --pr
 t5suite score --model_name_or_path runs/reviews-t5-small --rows reviews.csv --predictions answers.jsonl
 """
 
+import itertools
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
@@ -98,8 +99,9 @@ def _delimiter(arguments, task) -> str | None:
 
 
 class PredictedText(NamedTuple):
-    """A predicted text, and the number of the row that it answers, where its line has one."""
+    """A predicted text, its place (`file:line`), and the number of the row that it answers, where its line has one."""
 
+    place: str
     text: str
     row: int | None
 
@@ -107,15 +109,40 @@ class PredictedText(NamedTuple):
 def _texts_of_examples(predictions: list[PredictedText], task_rows: list[TaskRow]) -> list[str]:
     """A text for each example: where each row has one line, as `t5suite predict` writes, its examples share it.
 
-    >>> _texts_of_examples([PredictedText("Ann", 0)], [task_row_with_two_answers])
+    >>> _texts_of_examples([PredictedText("answers.jsonl:1", "Ann", 0)], [task_row_with_two_answers])
     ['Ann', 'Ann']
     """
     if [prediction.row for prediction in predictions] != list(range(len(task_rows))):
+        _check_row_numbers(predictions, task_rows)
         return [prediction.text for prediction in predictions]
     texts = []
     for prediction, task_row in zip(predictions, task_rows, strict=True):
         texts += [prediction.text] * len(task_row.examples)
     return texts
+
+
+def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow]) -> None:
+    """Checks that predictions of one number are paired with the examples of one row; rows may be numbered with gaps.
+
+    Raises:
+      DataError: a row has one prediction too many, or lacks one.
+    """
+    row_of_example = [task_row for task_row in task_rows for _ in task_row.examples]
+    if len(row_of_example) != len(predictions):  # which Task.score refuses
+        return
+    pairs = list(zip(predictions, row_of_example, strict=True))
+    for (previous, previous_row), (prediction, task_row) in itertools.pairwise(pairs):
+        if None in (previous.row, prediction.row):
+            continue
+        is_same_number = prediction.row == previous.row
+        is_same_row = task_row is previous_row
+        if is_same_number == is_same_row:
+            continue
+        if is_same_number:
+            problem = f"one more prediction of row {prediction.row}, but {task_row.place} is the next to have one"
+        else:
+            problem = f"a prediction of row {prediction.row}, but {task_row.place} has a further example"
+        raise DataError(f"{prediction.place}: {problem}; there must be one per example, in the rows' order")
 
 
 def _read_predictions(path: str) -> list[PredictedText]:
@@ -135,7 +162,7 @@ def _read_predictions(path: str) -> list[PredictedText]:
         if not isinstance(text, str):
             problem = f"prediction {text!r}" if "prediction" in line else "no 'prediction'"
             raise DataError(f'{place}: expected "text" or {{"prediction": "text"}}, found {problem}')
-        predictions.append(PredictedText(text, _row_number(line)))
+        predictions.append(PredictedText(place, text, _row_number(line)))
     return predictions
 
 

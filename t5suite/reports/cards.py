@@ -44,7 +44,7 @@ from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
 from t5suite.reports.run_records import code_of_flags
-from t5suite.tasks.targets import has_free_numbers, has_label_sets
+from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_words
 from t5suite.tracking.tables import markdown_table
 
 # Label words of a task that a card names.
@@ -310,13 +310,12 @@ def input_template(entry: dict) -> str:
 def answer_words(entry: dict) -> str:
     """The words of a task's labels, or what its answers are without any.
 
+    >>> answer_words({"labels": {0: "no", 1: "yes", -1: "other"}})
+    '`no`, `yes`'
     >>> answer_words({"labels": None, "metric_names": ["micro_f1"]})
     "a row's labels, each once, in the order of the alphabet, commas between them"
     """
-    labels = entry.get("labels") or []
-    if isinstance(labels, dict):
-        labels = labels.values()
-    words = [code(str(word)) for word in labels]
+    words = [code(str(word)) for word in label_words(entry.get("labels") or [])]
     if words:
         return listed(words, MOST_LABELS)
     if has_label_sets(entry):

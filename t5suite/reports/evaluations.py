@@ -105,6 +105,7 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
     entries = manifest.get("tasks") or {}
     splits = {}
     for task_name, entry in entries.items():
+        entry = with_class_ids(entry)
         with contextlib.suppress(UserError):  # an entry of another version
             check_entry(f"{benchmark}/{task_name}", entry)
             task = Task(benchmark, task_name, entry)
@@ -112,6 +113,20 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
                 for scored in scored_splits_of_role(task, role, manifest["settings"]):
                     splits[scored.name] = scored
     return splits
+
+
+def with_class_ids(entry):
+    """An entry whose table of labels has numbers as keys, which JSON turns into texts.
+
+    >>> with_class_ids({"labels": {"0": "no", "1": "yes"}})
+    {'labels': {0: 'no', 1: 'yes'}}
+    """
+    labels = entry.get("labels") if isinstance(entry, dict) else None
+    if not isinstance(labels, dict):
+        return entry
+    with contextlib.suppress(ValueError):
+        return {**entry, "labels": {int(key): word for key, word in labels.items()}}
+    return entry
 
 
 def scored_splits_of_role(task: Task, role: str, settings: dict) -> list[ScoredSplit]:

@@ -15,7 +15,7 @@ from t5suite.reports.learning_curves import curve_panels, draw_panel
 from t5suite.reports.plot_style import INCHES, INK, literal, setting_styles, use_ink
 from t5suite.reports.sweep_plots import PLOTS
 from t5suite.reports.sweeps import sweep_titles
-from t5suite.tasks.metrics import ERRORS, METRICS
+from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 LONGEST_FILE_NAME = 120
 LONGEST_SETTING = 28
@@ -80,7 +80,7 @@ def with_file_names(plots: list[Plot]) -> list[Plot]:
 
 def score_plots(data: dict, styles: dict) -> list[Plot]:
     """The plot of the scores in points, if there are any."""
-    names = METRICS.keys() - ERRORS
+    names = (METRICS.keys() | METRIC_ALIASES.keys()) - ERRORS
     scores = [entry for entry in data["scores"] if entry["metric"] in names]
     defined = [entry for entry in scores if entry["mean"] is not None]
     if not defined:

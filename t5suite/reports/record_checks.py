@@ -14,7 +14,8 @@ from t5suite.base.errors import UserError
 from t5suite.base.files import file_sha256
 from t5suite.base.lookup import listed
 from t5suite.constants import DATASET_VALS
-from t5suite.reports.run_records import RecordedSplit, RunRecord, with_class_ids
+from t5suite.reports.evaluations import with_class_ids
+from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.reports.shared_files import FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
 from t5suite.runs.directory import MANIFEST, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256

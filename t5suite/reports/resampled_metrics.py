@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.tasks.metrics import label_set
+from t5suite.tasks.metrics import SHIPPED_METRICS, label_set
 from t5suite.tasks.postprocessors import Judged
 
 # Numbers whose squared distances from their mean are a smaller part of their squares differ by rounding alone.
@@ -54,13 +54,14 @@ class Statistic(NamedTuple):
 
 def statistic_of(function: Callable, judged: Judged, num_classes: int | None) -> Statistic:
     """The metric `function` over these predictions: by sums where it is one of SUMS."""
+    name = shipped_name(function)
     units = units_of(judged)
-    has_classes = num_classes is not None or function.__name__ not in SUMS_OF_KNOWN_CLASSES
-    if function.__name__ in SUMS and has_classes:
-        unit_sums, combine = SUMS[function.__name__](function, judged, units, num_classes)
+    has_classes = num_classes is not None or name not in SUMS_OF_KNOWN_CLASSES
+    if name in SUMS and has_classes:
+        unit_sums, combine = SUMS[name](function, judged, units, num_classes)
         return Statistic(len(units), unit_sums, combine)
-    if function.__name__ in OF_COUNTS:
-        return Statistic(len(units), None, OF_COUNTS[function.__name__](judged, units))
+    if name in OF_COUNTS:
+        return Statistic(len(units), None, OF_COUNTS[name](judged, units))
     predictions = list(judged.predictions)
     references = list(judged.references)
 
@@ -86,6 +87,13 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
 
     has_texts = bool(predictions) and isinstance(predictions[0], str)
     return Statistic(len(units), None, metric_of_each, recomputed=True, reads_texts=has_texts)
+
+
+def shipped_name(function: Callable) -> str | None:
+    """The name of a shipped metric's function; None for a function of the user's, whatever it is called."""
+    if any(function is shipped for shipped in SHIPPED_METRICS.values()):
+        return function.__name__
+    return None
 
 
 class Ranked(NamedTuple):

@@ -38,7 +38,8 @@ from t5suite.reports.seeds import group_by_setting
 from t5suite.reports.sweeps import sweep_titles, trial_directories
 from t5suite.tasks.entry_metrics import metric_functions
 
-# Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES.
+# Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES, unless even the
+# whole page may have fewer.
 MOST_EXAMPLES = 1500
 LEAST_EXAMPLES = 10
 # Of more tasks and sweeps than this, the title names all but the last few.
@@ -185,7 +186,8 @@ def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict
 def example_entries(evaluated: list[tuple[dict, TaskEvaluation]], most_examples: int) -> list[dict]:
     """`{"run", "task", "note", "total", "verdicts", "shown", "examples"}` of every run and task."""
     num_evaluations = max(1, len(evaluated))
-    share = max(LEAST_EXAMPLES, most_examples // num_evaluations)
+    least_share = min(LEAST_EXAMPLES, most_examples)
+    share = max(least_share, most_examples // num_evaluations)
     entries = []
     for run, evaluation in evaluated:
         examples = shown_examples(evaluation, share)
@@ -329,7 +331,7 @@ def spread_over_seeds(values: list) -> dict:
 def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite.
 
-    If every task has one run, the runs' settings may differ.
+    If every task has one run, the runs' settings and seeds may differ.
     """
     if every_task_has_one_run(runs):
         settings = [{"label": "", "runs": [run["name"] for run in runs]}]
@@ -386,15 +388,22 @@ def averages_by_tasks(runs: list[dict]) -> dict[TasksOfAverage, dict[str, float 
     for run in runs:
         for suite, average in run["averages"].items():
             values.setdefault(tasks_of_average(run, suite), {})[run["name"]] = average
-    for seed_runs in runs_by_seed(runs).values():
-        without_average = [run for run in seed_runs if not run["averages"]]
-        for suite, average in suite_averages(metric_rows(without_average)).items():
-            names = [run["name"] for run in without_average if run["benchmark"] == suite]
+    without_average = [run for run in runs if not run["averages"]]
+    for group in runs_averaged_together(without_average):
+        for suite, average in suite_averages(metric_rows(group)).items():
+            names = [run["name"] for run in group if run["benchmark"] == suite]
             value = None
             if math.isfinite(average):
                 value = average
             values.setdefault(TasksOfAverage(suite, ""), {})[", ".join(names)] = value
     return values
+
+
+def runs_averaged_together(runs: list[dict]) -> list[list[dict]]:
+    """The runs that may cover a suite together: those of one seed, or all of them if every task has one run."""
+    if every_task_has_one_run(runs):
+        return [runs]
+    return list(runs_by_seed(runs).values())
 
 
 def runs_by_seed(runs: list[dict]) -> dict[int | None, list[dict]]:

@@ -17,7 +17,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import check_name
 from t5suite.base.model_files import table_or_empty
 from t5suite.reports.evaluated_rows import ScoredSplit
-from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role
+from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role, with_class_ids
 from t5suite.reports.finished_runs import has_weights, hub_commits
 from t5suite.reports.record_shapes import (
     CONFIGURATION_SHAPE,
@@ -319,13 +319,3 @@ def splits_of_tasks(folder: Path, manifest: dict) -> dict[str, ScoredSplit]:
                     check_name(scored.split, "split", place)
                 splits[scored.name] = scored
     return splits
-
-
-def with_class_ids(entry):
-    """An entry whose table of labels has numbers as keys, which JSON turns into texts."""
-    labels = entry.get("labels") if isinstance(entry, dict) else None
-    if not isinstance(labels, dict):
-        return entry
-    with contextlib.suppress(ValueError):
-        return {**entry, "labels": {int(key): word for key, word in labels.items()}}
-    return entry
