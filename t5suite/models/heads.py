@@ -92,11 +92,37 @@ def take_trained_head(config, tasks, place: str) -> None:
         head = head_for(tasks)
         if trained_head.per_token != head.per_token or not _predicts_same(config, head):
             raise ConfigError(f"{place}: its head gives {trained_head.description}; the task is {head.description}")
-    elif trained_head.words == _unnamed_classes(config.num_labels):
+    else:
+        check_classes_have_names(config, place)
+
+
+def check_classes_have_names(config, place: str) -> None:
+    """Refuses a head whose classes only a task could name.
+
+    Raises:
+      ConfigError: they are LABEL_0, LABEL_1 and so on.
+    """
+    if output_words(config) == _unnamed_classes(config.num_labels):
         raise ConfigError(
             f"{place}: the classes of its head have no names; --benchmark and --dataset_name, or --task_file, name the "
             "task whose labels they are"
         )
+
+
+def keep_head(config) -> None:
+    """Says in a configuration what a checkpoint's own head predicts, which many leave to be seen from its classes.
+
+    Raises:
+      ConfigError: it gives several labels at once.
+    """
+    if config.problem_type == "multi_label_classification":
+        raise ConfigError(
+            f"{config.architectures[0]}: its head gives a text several labels at once (config.json: problem_type is "
+            "multi_label_classification), and here one is chosen; fine-tune it on rows of one label, or take a model "
+            "that writes sets of labels (T5, BART, GPT-2)"
+        )
+    if config.problem_type is None:
+        config.problem_type = "regression" if output_words(config) is None else "single_label_classification"
 
 
 def _predicts_same(config, head: Head) -> bool:
