@@ -631,15 +631,6 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(position["examples"], self.seen + len(seen))
 
     @pytest.mark.slow
-    def test_a_mixture_that_ends_cannot_go_on_at_another_place(self):
-        trainer = make_trainer(folder(), per_device_train_batch_size=16, max_steps=12)
-        order = trainer.data.order
-        trainer.data.order = lambda epoch: order(epoch)[: 0 if epoch else ROWS]
-        start = choose_start(trainer.args.output_dir, str(self.old / "checkpoint-4"))
-        with exits_with(78, "add data to --reset"):
-            trainer.train(start=start)
-
-    @pytest.mark.slow
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
         trainer = self.go_on(learning_rate=0.004, weight_decay=0.5, schedule="constant")
         self.assertEqual(rates(trainer)[4:], [0.004] * 4)
