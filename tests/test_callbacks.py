@@ -950,6 +950,7 @@ class TakenUpBestTest(parameterized.TestCase):
         vars(state).update(best)
         (directory / "checkpoint-9").mkdir(exist_ok=True)
         state.save_to_json(str(directory / "checkpoint-9" / "trainer_state.json"))
+        write_manifest(directory / "checkpoint-9")
         return state
 
     def test_it_is_the_one_beside_or_the_recorded_one_or_none(self):
@@ -1009,10 +1010,20 @@ class TakenUpBestTest(parameterized.TestCase):
             part.examples = [(text, "yes") for text in rows]
             return describe_selection([part, set_of("test", selects=False)], loss)
 
+        self.state_at(self.here)
         selected_by = described() if is_noted else None
         start = Start(self.here / "checkpoint-9", frozenset(reset), selected_by=selected_by)
         self.assertEqual(scores_differ(start, described(**changed)), differ)
         self.assertFalse(scores_differ(Start(), described(**changed)))
+
+    def test_the_best_score_of_hugging_face_s_trainer_selects_nothing(self):
+        """It may be a loss, of which lower is better; and the best checkpoint would never verify."""
+        self.state_at(self.here, best_metric=0.5)
+        (self.here / "checkpoint-4").mkdir()
+        checkpoint = self.here / "checkpoint-9"
+        (checkpoint / "checkpoint.json").unlink()
+        self.assertTrue(scores_differ(Start(checkpoint), {"rte": ["generate", "loss", "a"]}))
+        check_best_is_there(checkpoint)
 
     def test_a_set_without_a_metric_is_selected_by_its_loss(self):
         book = set_of("book")
