@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -121,6 +122,11 @@ def states_of_checkpoints(directory) -> dict[str, dict]:
     return states
 
 
+def written_and_read(progress: dict) -> dict:
+    """A part of a checkpoint's progress, as its file has it."""
+    return json.loads(json.dumps(progress, allow_nan=False))
+
+
 class CheckpointsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("short", stop_in_evaluation, 2), ("short", stop_in_step, 2), ("part_of_an_epoch", stop_in_step, 3)
@@ -144,6 +150,18 @@ class CheckpointsTest(parameterized.TestCase):
         control = SimpleNamespace(should_evaluate=False, should_save=True, should_training_stop=is_last_step)
         progress.note_pending(SimpleNamespace(epoch=epoch), control, grad_norm=None, learning_rate=0.1)
         self.assertEqual(progress.pending.get("epoch_end", False), is_pending)
+
+    @parameterized.parameters(0.1, math.inf, None)
+    def test_the_norm_of_the_update_before_a_stop_is_in_the_log_of_the_resumed_run_also_an_infinite_one(
+        self, grad_norm
+    ):
+        """An update has an infinite norm where the guard skips it, or fp16's scaler."""
+        control = SimpleNamespace(should_evaluate=True, should_save=True, should_training_stop=False)
+        stopped, resumed = RunProgress(lambda control: None), RunProgress(lambda control: None)
+        norm = None if grad_norm is None else torch.tensor(grad_norm, dtype=torch.float64)
+        stopped.note_pending(SimpleNamespace(epoch=1.0), control, norm, learning_rate=0.1)
+        resumed.pending = written_and_read(stopped.pending)
+        self.assertEqual(resumed.take_pending(control)["grad_norm"], grad_norm)
 
     def test_the_minutes_of_a_run_are_those_of_its_starts_and_not_of_the_run_whose_checkpoint_it_began_with(self):
         """Starts of 100, 20 and 3 seconds; a minute passes between any two of them."""

@@ -107,15 +107,18 @@ class RunProgress(Callback):
                 "evaluate": control.should_evaluate,
                 "save": control.should_save,
                 "epoch_end": epoch_ends,
-                "grad_norm": None if grad_norm is None else float(grad_norm),
+                # As text: JSON has no number for infinity, the norm of an update that fp16 has skipped.
+                "grad_norm": None if grad_norm is None else str(float(grad_norm)),
                 "learning_rate": learning_rate,
             }
 
     def take_pending(self, control) -> dict:
-        """Returns and clears what was pending; sets the control's flags accordingly."""
+        """Returns and clears what was pending, its norm as a number; sets the control's flags accordingly."""
         pending = self.pending
         self.pending = {}
         if pending:
+            if pending["grad_norm"] is not None:
+                pending["grad_norm"] = float(pending["grad_norm"])
             self.after_epoch_end = not pending["epoch_end"]
             control.should_log = False
             control.should_evaluate = pending["evaluate"]
