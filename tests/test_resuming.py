@@ -148,7 +148,7 @@ class CheckpointsTest(parameterized.TestCase):
         """An epoch ends after all its rows, and with the last step of the run."""
         progress = RunProgress(lambda control: None)
         control = SimpleNamespace(should_evaluate=False, should_save=True, should_training_stop=is_last_step)
-        progress.note_pending(SimpleNamespace(epoch=epoch), control, grad_norm=None, learning_rate=0.1)
+        progress.note_pending(SimpleNamespace(epoch=epoch), control)
         self.assertEqual(progress.pending.get("epoch_end", False), is_pending)
 
     @parameterized.parameters(0.1, math.inf, None)
@@ -159,14 +159,15 @@ class CheckpointsTest(parameterized.TestCase):
         control = SimpleNamespace(should_evaluate=True, should_save=True, should_training_stop=False)
         stopped, resumed = RunProgress(lambda control: None), RunProgress(lambda control: None)
         norm = None if grad_norm is None else torch.tensor(grad_norm, dtype=torch.float64)
-        stopped.note_pending(SimpleNamespace(epoch=1.0), control, norm, learning_rate=0.1)
+        stopped.note_update(norm, learning_rate=0.1)
+        stopped.note_pending(SimpleNamespace(epoch=1.0), control)
         resumed.pending = written_and_read(stopped.pending)
         self.assertEqual(resumed.take_pending(control)["grad_norm"], grad_norm)
 
     def test_the_minutes_of_a_run_are_those_of_its_starts_and_not_of_the_run_whose_checkpoint_it_began_with(self):
         """Starts of 100, 20 and 3 seconds; a minute passes between any two of them."""
-        control, now = SimpleNamespace(), 0.0
-        saved = None
+        state, control = SimpleNamespace(epoch=0.5), SimpleNamespace(should_training_stop=False)
+        now, saved = 0.0, None
         sums = []
         with mock.patch.object(resuming, "time", SimpleNamespace(perf_counter=lambda: now)):
             for of_this_run, seconds in ((False, 100.0), (False, 20.0), (True, 3.0), (True, 0.0)):
@@ -177,7 +178,7 @@ class CheckpointsTest(parameterized.TestCase):
                 progress.take_up_saved(start, saved, [])
                 now += seconds
                 sums.append((progress.seconds, progress.seconds_of_this_run))
-                saved = progress.described(loss_total=0.0, logged_step=0, stopped=False, callbacks=[])
+                saved = progress.described(state, control, loss_total=0.0, logged_step=0, callbacks=[])
         self.assertEqual(sums, [(100.0, 100.0), (120.0, 20.0), (123.0, 23.0), (123.0, 23.0)])
 
 
@@ -552,6 +553,48 @@ class RestoringTest(parameterized.TestCase):
         self.assertEqual(again, {"stopped": False, "pending": {}, "loss_from_step": 2, "loss_since_log": 3.0})
         self.assertIsNone(saved_progress(Start(checkpoint, frozenset({"step"}), restart=True), ranks))
         self.assertIsNone(saved_progress(Start(), ranks))
+
+
+class EndOfEpochTest(parameterized.TestCase):
+    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end."""
+
+    def trainer(self, output_dir):
+        trainer = make_trainer(output_dir, max_steps=6, save_steps=3, logging_strategy="epoch")
+        trainer.ends = []
+        epoch_ends = trainer.progress.on_epoch_end
+
+        def note(args, state, control, **kwargs):
+            trainer.ends.append(state.global_step)
+            epoch_ends(args, state, control, **kwargs)
+
+        trainer.progress.on_epoch_end = note
+        return trainer
+
+    @functools.cached_property
+    def whole(self):
+        trainer = self.trainer(folder())
+        trainer.train()
+        return trainer
+
+    @parameterized.parameters((3, [3, 6]), (6, [6]))
+    def test_a_run_that_was_killed_at_an_epoch_s_end_makes_up_for_it(self, step, ends):
+        killed = self.trainer(folder())
+        end_epoch = killed.progress.on_epoch_end
+
+        def kill(args, state, control, **kwargs):
+            if state.global_step == step:
+                raise InterruptedError
+            end_epoch(args, state, control, **kwargs)
+
+        killed.progress.on_epoch_end = kill
+        with self.assertRaises(InterruptedError):
+            killed.train()
+        resumed = self.trainer(killed.args.output_dir)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(resumed.ends, ends)
+        for name in ("step", "loss", "grad_norm", "learning_rate"):
+            self.assertEqual(rates(resumed, name), rates(self.whole, name))
+        self.assertTrue(torch.equal(weights(resumed.model), weights(self.whole.model)))
 
 
 class ResetTest(parameterized.TestCase):
