@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -871,6 +872,26 @@ class UploadsTest(parameterized.TestCase):
             of_model = ["config.json", "model.safetensors"]
             of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
             self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
+
+    def test_uploads_are_made_one_after_the_other(self):
+        """The hub refuses a commit while it makes another one."""
+        sender = self.uploads(hub_strategy="checkpoint", hub_always_push=True)
+        events = []
+
+        def commit(message):
+            events.append(f"begin {message}")
+            time.sleep(0.05)
+            events.append(f"end {message}")
+
+        def upload_folder(api, *, commit_message, **_):
+            return api.run_as_future(commit, commit_message)
+
+        with mock.patch.object(HfApi, "upload_folder", upload_folder):
+            for step in (1, 2):
+                self.push(sender, step)
+            sender.wait()
+        messages = [f"Training in progress, step {step}{part}" for step in (1, 2) for part in ("", ", checkpoint")]
+        self.assertEqual(events, [f"{when} {message}" for message in messages for when in ("begin", "end")])
 
     def test_a_checkpoint_waits_for_the_one_before_it_unless_all_are_to_be_pushed(self):
         sender = self.uploads()
