@@ -183,7 +183,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if args.torch_compile:
             keep_compiled_code()
         self._choose_fast_paths()
-        self.ranks = Ranks.of_process()
+        self.ranks = Ranks.of_process(args.ddp_timeout_delta)
         self.stop = stop_requests()
         self.checkpoints = Checkpoints(
             args,
