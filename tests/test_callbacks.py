@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -872,6 +873,26 @@ class UploadsTest(parameterized.TestCase):
             of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
             self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
 
+    def test_uploads_are_made_one_after_the_other(self):
+        """The hub refuses a commit while it makes another one."""
+        sender = self.uploads(hub_strategy="checkpoint", hub_always_push=True)
+        events = []
+
+        def commit(message):
+            events.append(f"begin {message}")
+            time.sleep(0.05)
+            events.append(f"end {message}")
+
+        def upload_folder(api, *, commit_message, **_):
+            return api.run_as_future(commit, commit_message)
+
+        with mock.patch.object(HfApi, "upload_folder", upload_folder):
+            for step in (1, 2):
+                self.push(sender, step)
+            sender.wait()
+        messages = [f"Training in progress, step {step}{part}" for step in (1, 2) for part in ("", ", checkpoint")]
+        self.assertEqual(events, [f"{when} {message}" for message in messages for when in ("begin", "end")])
+
     def test_a_checkpoint_waits_for_the_one_before_it_unless_all_are_to_be_pushed(self):
         sender = self.uploads()
         self.push(sender, 1)
@@ -950,6 +971,7 @@ class TakenUpBestTest(parameterized.TestCase):
         vars(state).update(best)
         (directory / "checkpoint-9").mkdir(exist_ok=True)
         state.save_to_json(str(directory / "checkpoint-9" / "trainer_state.json"))
+        write_manifest(directory / "checkpoint-9")
         return state
 
     def test_it_is_the_one_beside_or_the_recorded_one_or_none(self):
@@ -1009,10 +1031,20 @@ class TakenUpBestTest(parameterized.TestCase):
             part.examples = [(text, "yes") for text in rows]
             return describe_selection([part, set_of("test", selects=False)], loss)
 
+        self.state_at(self.here)
         selected_by = described() if is_noted else None
         start = Start(self.here / "checkpoint-9", frozenset(reset), selected_by=selected_by)
         self.assertEqual(scores_differ(start, described(**changed)), differ)
         self.assertFalse(scores_differ(Start(), described(**changed)))
+
+    def test_the_best_score_of_hugging_face_s_trainer_selects_nothing(self):
+        """It may be a loss, of which lower is better; and the best checkpoint would never verify."""
+        self.state_at(self.here, best_metric=0.5)
+        (self.here / "checkpoint-4").mkdir()
+        checkpoint = self.here / "checkpoint-9"
+        (checkpoint / "checkpoint.json").unlink()
+        self.assertTrue(scores_differ(Start(checkpoint), {"rte": ["generate", "loss", "a"]}))
+        check_best_is_there(checkpoint)
 
     def test_a_set_without_a_metric_is_selected_by_its_loss(self):
         book = set_of("book")

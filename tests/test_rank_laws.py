@@ -60,7 +60,7 @@ from t5suite.models.families import encoding_for
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.tokenization import Lengths
-from t5suite.testing import tiny_model, tiny_tokenizer
+from t5suite.testing import tiny_model, tiny_tokenizer, tiny_trainer
 from t5suite.training import process_setup
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.committing import commit_checkpoint
@@ -642,6 +642,23 @@ class CommunicationTest(parameterized.TestCase):
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             self.assertEqual(list(pool.map(work, range(2))), ["done", "done"])
+
+    def test_ranks_on_gpus_wait_for_one_another_as_long_as_the_flag_says(self):
+        """Beside NCCL's group they have one of gloo, for which torch takes half an hour."""
+        limit = datetime.timedelta(seconds=300)
+        of_gpus = {
+            "is_initialized": lambda: True,
+            "get_world_size": lambda: 2,
+            "get_rank": lambda: 1,
+            "get_backend": lambda: "nccl",
+            "new_group": lambda **settings: settings,
+        }
+        with mock.patch.multiple(dist, **of_gpus):
+            group = Ranks.of_process(limit).group
+        self.assertEqual(group, {"backend": "gloo", "timeout": limit})
+        with mock.patch.object(Ranks, "of_process", return_value=Ranks()) as of_process:
+            tiny_trainer(ddp_timeout=300)
+        of_process.assert_called_with(limit)
 
     @parameterized.product(world_size=SEVERAL, bad=(0, -1), kind=(ValueError, TemporaryError))
     def test_all_fail_if_one_does(self, world_size, bad, kind):

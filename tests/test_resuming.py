@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -121,6 +122,11 @@ def states_of_checkpoints(directory) -> dict[str, dict]:
     return states
 
 
+def written_and_read(progress: dict) -> dict:
+    """A part of a checkpoint's progress, as its file has it."""
+    return json.loads(json.dumps(progress, allow_nan=False))
+
+
 class CheckpointsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("short", stop_in_evaluation, 2), ("short", stop_in_step, 2), ("part_of_an_epoch", stop_in_step, 3)
@@ -142,13 +148,26 @@ class CheckpointsTest(parameterized.TestCase):
         """An epoch ends after all its rows, and with the last step of the run."""
         progress = RunProgress(lambda control: None)
         control = SimpleNamespace(should_evaluate=False, should_save=True, should_training_stop=is_last_step)
-        progress.note_pending(SimpleNamespace(epoch=epoch), control, grad_norm=None, learning_rate=0.1)
+        progress.note_pending(SimpleNamespace(epoch=epoch), control)
         self.assertEqual(progress.pending.get("epoch_end", False), is_pending)
+
+    @parameterized.parameters(0.1, math.inf, None)
+    def test_the_norm_of_the_update_before_a_stop_is_in_the_log_of_the_resumed_run_also_an_infinite_one(
+        self, grad_norm
+    ):
+        """An update has an infinite norm where the guard skips it, or fp16's scaler."""
+        control = SimpleNamespace(should_evaluate=True, should_save=True, should_training_stop=False)
+        stopped, resumed = RunProgress(lambda control: None), RunProgress(lambda control: None)
+        norm = None if grad_norm is None else torch.tensor(grad_norm, dtype=torch.float64)
+        stopped.note_update(norm, learning_rate=0.1)
+        stopped.note_pending(SimpleNamespace(epoch=1.0), control)
+        resumed.pending = written_and_read(stopped.pending)
+        self.assertEqual(resumed.take_pending(control)["grad_norm"], grad_norm)
 
     def test_the_minutes_of_a_run_are_those_of_its_starts_and_not_of_the_run_whose_checkpoint_it_began_with(self):
         """Starts of 100, 20 and 3 seconds; a minute passes between any two of them."""
-        control, now = SimpleNamespace(), 0.0
-        saved = None
+        state, control = SimpleNamespace(epoch=0.5), SimpleNamespace(should_training_stop=False)
+        now, saved = 0.0, None
         sums = []
         with mock.patch.object(resuming, "time", SimpleNamespace(perf_counter=lambda: now)):
             for of_this_run, seconds in ((False, 100.0), (False, 20.0), (True, 3.0), (True, 0.0)):
@@ -159,7 +178,7 @@ class CheckpointsTest(parameterized.TestCase):
                 progress.take_up_saved(start, saved, [])
                 now += seconds
                 sums.append((progress.seconds, progress.seconds_of_this_run))
-                saved = progress.described(loss_total=0.0, logged_step=0, stopped=False, callbacks=[])
+                saved = progress.described(state, control, loss_total=0.0, logged_step=0, callbacks=[])
         self.assertEqual(sums, [(100.0, 100.0), (120.0, 20.0), (123.0, 23.0), (123.0, 23.0)])
 
 
@@ -536,6 +555,48 @@ class RestoringTest(parameterized.TestCase):
         self.assertIsNone(saved_progress(Start(), ranks))
 
 
+class EndOfEpochTest(parameterized.TestCase):
+    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end."""
+
+    def trainer(self, output_dir):
+        trainer = make_trainer(output_dir, max_steps=6, save_steps=3, logging_strategy="epoch")
+        trainer.ends = []
+        epoch_ends = trainer.progress.on_epoch_end
+
+        def note(args, state, control, **kwargs):
+            trainer.ends.append(state.global_step)
+            epoch_ends(args, state, control, **kwargs)
+
+        trainer.progress.on_epoch_end = note
+        return trainer
+
+    @functools.cached_property
+    def whole(self):
+        trainer = self.trainer(folder())
+        trainer.train()
+        return trainer
+
+    @parameterized.parameters((3, [3, 6]), (6, [6]))
+    def test_a_run_that_was_killed_at_an_epoch_s_end_makes_up_for_it(self, step, ends):
+        killed = self.trainer(folder())
+        end_epoch = killed.progress.on_epoch_end
+
+        def kill(args, state, control, **kwargs):
+            if state.global_step == step:
+                raise InterruptedError
+            end_epoch(args, state, control, **kwargs)
+
+        killed.progress.on_epoch_end = kill
+        with self.assertRaises(InterruptedError):
+            killed.train()
+        resumed = self.trainer(killed.args.output_dir)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(resumed.ends, ends)
+        for name in ("step", "loss", "grad_norm", "learning_rate"):
+            self.assertEqual(rates(resumed, name), rates(self.whole, name))
+        self.assertTrue(torch.equal(weights(resumed.model), weights(self.whole.model)))
+
+
 class ResetTest(parameterized.TestCase):
     """The first run makes eight updates of 8 + 8 + 5 + 8 + ... rows; others go on from its checkpoint-4."""
 
@@ -629,15 +690,6 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(seen, run_long_rows(self.seen, len(seen)))
         position = json.loads((Path(trainer.args.output_dir) / "checkpoint-12" / "position.json").read_text())
         self.assertEqual(position["examples"], self.seen + len(seen))
-
-    @pytest.mark.slow
-    def test_a_mixture_that_ends_cannot_go_on_at_another_place(self):
-        trainer = make_trainer(folder(), per_device_train_batch_size=16, max_steps=12)
-        order = trainer.data.order
-        trainer.data.order = lambda epoch: order(epoch)[: 0 if epoch else ROWS]
-        start = choose_start(trainer.args.output_dir, str(self.old / "checkpoint-4"))
-        with exits_with(78, "add data to --reset"):
-            trainer.train(start=start)
 
     @pytest.mark.slow
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):

@@ -283,6 +283,12 @@ class OutOfMemoryTest(parameterized.TestCase):
         second.updates.load_state_dict(first.updates.state_dict())
         self.assertEqual(second.updates.micro_batches.pieces, pieces)
 
+    def test_a_run_that_never_ran_out_of_memory_resumes_with_whole_micro_batches_of_any_size(self):
+        """Otherwise larger ones would change nothing, and DeepSpeed would make an update of every piece."""
+        first, second = make(4, 2), make(8, 1)
+        second.updates.load_state_dict(first.updates.state_dict())
+        self.assertEqual(second.updates.micro_batches.pieces, 1)
+
 
 class KeysAndValuesTest(absltest.TestCase):
     def test_training_keeps_no_keys_and_values_and_generation_after_it_does(self):

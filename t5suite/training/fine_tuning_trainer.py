@@ -19,7 +19,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.training_data import Mixing, Schedule, make_epoch_order
+from t5suite.data.batches.training_data import Mixing, make_epoch_order
 from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
@@ -145,9 +145,10 @@ def example_order(
     features: list[TokenArrays], names: list[str], args, mixing: Mixing
 ) -> tuple[ExampleOrder, dict[str, float]]:
     """The order of the training examples, and `{task: mixing rate}`."""
-    schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
-    make_order = functools.partial(make_epoch_order, features, names, mixing, schedule, args.order_seed)
-    epoch_order, rates = make_order()
+    make_order = functools.partial(
+        make_epoch_order, features, names, mixing, args.train_sampling_strategy, args.order_seed
+    )
+    epoch_order, rates = make_order(update_size(args))
 
     def order_by_update_size(examples: int):
         return make_order(examples)[0]

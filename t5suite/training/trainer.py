@@ -183,7 +183,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if args.torch_compile:
             keep_compiled_code()
         self._choose_fast_paths()
-        self.ranks = Ranks.of_process()
+        self.ranks = Ranks.of_process(args.ddp_timeout_delta)
         self.stop = stop_requests()
         self.checkpoints = Checkpoints(
             args,
@@ -496,9 +496,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         elif not self.args.save_only_model:
             self.checkpoints.write_optimizer(folder, self.optimizer, self.lr_scheduler)
         progress = self.progress.described(
+            self.state,
+            self.control,
             loss_total=self._total_loss_scalar,
             logged_step=self._globalstep_last_logged,
-            stopped=self.control.should_training_stop,
             callbacks=self.callback_handler.callbacks,
         )
         num_seen = self.data.seen(self.state.global_step, self.update_size())
@@ -636,6 +637,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step; if the run must stop, only the log that is due, one checkpoint, and the end."""
+        self.progress.note_update(grad_norm, learning_rate)
         log_save_evaluate = functools.partial(
             super()._maybe_log_save_evaluate, tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs
         )
@@ -654,7 +656,7 @@ class SuiteTrainer(Seq2SeqTrainer):
                 return
             except Preempted:
                 pass  # the evaluation was aborted on all ranks; its flag and that of the save are still set
-        self.progress.note_pending(self.state, self.control, grad_norm, learning_rate)
+        self.progress.note_pending(self.state, self.control)
         self._save_checkpoint(self.model_wrapped)
         self.control = self.callback_handler.on_save(self.args, self.state, self.control)
         step = self.state.global_step

@@ -60,6 +60,8 @@ class HubUploads:
     def __init__(self, args):
         self.args = args
         self.in_progress: PushInProgress | None = None
+        # One for all uploads: it makes them one after the other, and the hub refuses a commit during another one.
+        self.api = HfApi(library_name="t5suite")
 
     @contextlib.contextmanager
     def refusals(self):
@@ -147,9 +149,7 @@ class HubUploads:
 
     def _upload(self, repository: str, folder, message: str | None, **options):
         settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
-        return HfApi(library_name="t5suite").upload_folder(
-            repo_id=repository, folder_path=str(folder), commit_message=message, **settings
-        )
+        return self.api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message=message, **settings)
 
     def _log_failures(self) -> None:
         """Training continues after a failed upload; the next upload includes what it had."""

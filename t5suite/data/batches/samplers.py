@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from t5suite.base.errors import STOP_SIGNALS, ConfigError
+from t5suite.base.errors import STOP_SIGNALS
 
 
 class GlobalBatchSampler:
@@ -120,18 +120,12 @@ def shifted_order(order: Callable[[int], np.ndarray], epoch_length: int, offset:
 
     With a negative offset a run's later steps get the first examples; the positions before them hold arbitrary ones,
     which are skipped.
-
-    Raises:
-      ConfigError: the order ends before the epoch does (a mixture is drawn for as many steps as the run has).
     """
 
     def shifted(epoch: int) -> np.ndarray:
         first, start = divmod(offset + epoch * epoch_length, epoch_length)
         both = _joined(order(max(0, first)), order(max(0, first + 1))) if start else order(max(0, first))
-        piece = both[start : start + epoch_length]
-        if len(piece) < epoch_length:
-            raise ConfigError("a mixture's draws end with its steps: add data to --reset, so that it starts over")
-        return piece
+        return both[start : start + epoch_length]
 
     return shifted
 

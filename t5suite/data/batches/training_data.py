@@ -2,7 +2,7 @@
 
 >>> sets = load_training_sets([load_task("glue", "rte")], DataOptions(data_dir="data"), Subset(), seed=42)
 >>> features = tokenize_training_sets(sets, TextEncoding(tokenizer, Lengths(512, 512)))
->>> order = make_epoch_order(sets, features, Mixing(), Schedule(num_epochs=3, update_size=32), seed=42)
+>>> order, rates = make_epoch_order(features, ["rte"], Mixing(), "group_by_length", seed=42, update_size=32)
 """
 
 import functools
@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-import math
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -38,6 +37,8 @@ logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
 FEWEST_ROWS = 5000
 ROWS_AT_ONCE = 1000
+# How many draws a mixture has: more than any run takes, wherever in its order it begins. They are made on demand.
+ENDLESS = 2**62
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,6 @@ class Mixing:
     limit: float | None = None
     temperature: float = 1.0
     proportions: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The length of a run, in epochs or updates, and the number of examples per update."""
-
-    num_epochs: float
-    update_size: int
-    max_steps: int = -1
-    sampling: str = "group_by_length"
 
 
 @dataclass
@@ -234,27 +225,27 @@ def make_epoch_order(
     features: list[TokenArrays],
     names: list[str],
     mixing: Mixing,
-    schedule: Schedule,
+    sampling: str,
     seed: int,
-    update_size: int | None = None,
+    update_size: int,
 ):
     """`(epoch -> indices into the concatenated features, {task: mixing rate})`.
 
     One task: every example once per epoch. A mixture: an epoch has as many draws as the tasks have examples, each
-    task counted with at most `mixing.limit`.
+    task counted with at most `mixing.limit`. No order ends.
 
     Args:
-      update_size: by how many examples those of similar length are grouped; None: by the schedule's.
+      sampling: `--train_sampling_strategy`.
+      update_size: by how many examples those of similar length are grouped.
     """
     sizes = [len(tokens) for tokens in features]
     lengths = np.concatenate([tokens.input_ids.lengths for tokens in features])
-    grouped = schedule.sampling == "group_by_length"
-    group_size = update_size or schedule.update_size
+    grouped = sampling == "group_by_length"
     if len(features) == 1:
         order = shuffled_order(len(lengths), seed)
         if grouped:
-            order = length_grouped_order(lengths, group_size, seed)
-        elif schedule.sampling == "sequential":
+            order = length_grouped_order(lengths, update_size, seed)
+        elif sampling == "sequential":
             order = lambda epoch: np.arange(len(lengths))
         return order, {names[0]: 1.0}
     if mixing.proportions:
@@ -265,14 +256,11 @@ def make_epoch_order(
         if mixing.strategy == "proportional":
             rates = mixing_rates(dict(zip(names, sizes, strict=True)), mixing.limit, mixing.temperature)
         epoch_length = examples_an_epoch(sizes, mixing)
-        epochs = schedule.num_epochs
-        if schedule.max_steps > 0:
-            epochs = schedule.max_steps / math.ceil(epoch_length / schedule.update_size)
-        draws = MixtureDraws(sizes, list(rates.values()), max(math.ceil(epochs), 1) * epoch_length, seed)
+        draws = MixtureDraws(sizes, list(rates.values()), ENDLESS, seed)
         order = lambda epoch: draws[epoch * epoch_length : (epoch + 1) * epoch_length]
     # Within an update only: grouping over many fills each with one task, as tasks differ in length; the bundled
     # benchmark then scored 64 points on average instead of 73 (docs/log.md).
-    return grouped_in_updates(order, lengths, group_size) if grouped else order, rates
+    return grouped_in_updates(order, lengths, update_size) if grouped else order, rates
 
 
 def examples_an_epoch(sizes: list[int], mixing: Mixing) -> int:

@@ -1,14 +1,15 @@
 """What a resumed run needs to equal an uninterrupted one, besides weights, optimizer, data and random states.
 
     >>> progress = RunProgress(take_up)
-    >>> progress.described(loss_total=41.5, logged_step=10, stopped=False, callbacks=callbacks)      # -> progress.json
+    >>> progress.described(state, control, loss_total=41.5, logged_step=10, callbacks=callbacks)     # -> progress.json
 
 * The loss since the last log, the sum of losses behind `train_loss`, and the step of the last log.
 * The seconds of training behind `train_runtime` and the rates beside it.
 * The state of every callback that has one (`t5suite.Callback`).
 * Whether training was over (early stopping, `--max_steps`): such a run trains no further step when resumed.
 * What was pending. A run that is asked to stop does so at the end of a step, before an evaluation that is due there,
-  or aborts an evaluation in progress. The resumed run evaluates first, as if it had not been interrupted.
+  or aborts an evaluation in progress. The resumed run evaluates first, as if it had not been interrupted. So it does
+  where a checkpoint is of an epoch's last step: what happens at the epoch's end comes after the checkpoint.
 """
 
 import time
@@ -28,6 +29,7 @@ class RunProgress(Callback):
     Attributes:
       pending: what is still to be done at the current step: an evaluation, the end of an epoch.
       after_epoch_end: whether the trainer has called `on_epoch_end` for this epoch.
+      grad_norm, learning_rate: those of the last update, for its line in the log.
       loss_from_step: the step after which the sum of losses begins.
       seconds_before: seconds of the updates that earlier starts made and this one keeps.
       seconds_from_step: the step after which these seconds begin.
@@ -38,6 +40,8 @@ class RunProgress(Callback):
         self.take_up = take_up
         self.pending: dict = {}
         self.after_epoch_end = False
+        self.grad_norm = None
+        self.learning_rate: float | None = None
         self.loss_from_step = 0
         self.seconds_before = 0.0
         self.seconds_from_step = 0
@@ -65,7 +69,7 @@ class RunProgress(Callback):
         """From here on, only an evaluation may follow in this epoch."""
         self.after_epoch_end = True
 
-    def described(self, *, loss_total: float, logged_step: int, stopped: bool, callbacks: Iterable) -> dict:
+    def described(self, state, control, *, loss_total: float, logged_step: int, callbacks: Iterable) -> dict:
         """The progress as JSON values: the seconds are of this process, all else is the same on all ranks."""
         return {
             "loss_total": loss_total,
@@ -74,8 +78,8 @@ class RunProgress(Callback):
             "seconds_from_step": self.seconds_from_step,
             "seconds_elsewhere": self.seconds_elsewhere,
             "logged_step": logged_step,
-            "stopped": stopped,
-            "pending": self.pending,
+            "stopped": control.should_training_stop,
+            "pending": self.pending or self._pending(state, control, evaluates=False, saves=False),
             "callbacks": save_states(callbacks),
         }
 
@@ -99,23 +103,36 @@ class RunProgress(Callback):
         if of_this_run:
             self.seconds_elsewhere = progress.get("seconds_elsewhere", 0.0)
 
-    def note_pending(self, state, control, grad_norm, learning_rate) -> None:
+    def note_update(self, grad_norm, learning_rate: float | None) -> None:
+        """Notes what the log says of the last update."""
+        self.grad_norm = grad_norm
+        self.learning_rate = learning_rate
+
+    def note_pending(self, state, control) -> None:
         """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""
+        self.pending = self._pending(state, control, evaluates=control.should_evaluate, saves=control.should_save)
+
+    def _pending(self, state, control, *, evaluates: bool, saves: bool) -> dict:
+        """What follows a checkpoint at the step that it is of; empty if nothing does."""
         epoch_ends = not self.after_epoch_end and (state.epoch.is_integer() or control.should_training_stop)
-        if control.should_evaluate or epoch_ends:
-            self.pending = {
-                "evaluate": control.should_evaluate,
-                "save": control.should_save,
-                "epoch_end": epoch_ends,
-                "grad_norm": None if grad_norm is None else float(grad_norm),
-                "learning_rate": learning_rate,
-            }
+        if not (evaluates or epoch_ends):
+            return {}
+        return {
+            "evaluate": evaluates,
+            "save": saves,
+            "epoch_end": epoch_ends,
+            # As text: JSON has no number for infinity, the norm of an update that fp16 has skipped.
+            "grad_norm": None if self.grad_norm is None else str(float(self.grad_norm)),
+            "learning_rate": self.learning_rate,
+        }
 
     def take_pending(self, control) -> dict:
-        """Returns and clears what was pending; sets the control's flags accordingly."""
+        """Returns and clears what was pending, its norm as a number; sets the control's flags accordingly."""
         pending = self.pending
         self.pending = {}
         if pending:
+            if pending["grad_norm"] is not None:
+                pending["grad_norm"] = float(pending["grad_norm"])
             self.after_epoch_end = not pending["epoch_end"]
             control.should_log = False
             control.should_evaluate = pending["evaluate"]

@@ -15,7 +15,7 @@ from transformers import TrainerState
 
 from t5suite.base.errors import CheckpointError
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.manifests import damage
+from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 from t5suite.training.checkpoints.starts import Start
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def forget_best(state: TrainerState) -> None:
 def best_of_checkpoint(checkpoint) -> Path | None:
     """The best checkpoint when this one was written: beside it, or in the run that it began with; None: none was."""
     file = Path(checkpoint) / STATE_FILE
-    if not file.is_file():  # another library's checkpoint
+    if not file.is_file() or is_of_another_library(checkpoint):
         return None
     state = TrainerState.load_from_json(str(file))
     forget_undefined_best(state)
@@ -55,6 +55,11 @@ def best_of_checkpoint(checkpoint) -> Path | None:
     if recorded is None:
         return None
     return recorded if recorded.is_dir() else sibling
+
+
+def is_of_another_library(checkpoint) -> bool:
+    """Whether Hugging Face's trainer wrote a checkpoint, say: its best score may be a loss, and lower the better."""
+    return not (Path(checkpoint) / MANIFEST_FILE).is_file()
 
 
 def written_best(state: TrainerState) -> Path | None:
@@ -100,6 +105,8 @@ def scores_differ(start: Start, selects_by: dict | None) -> bool:
       selects_by: what this run selects by (`eval_sets.describe_selection`), as the details of its checkpoints say it.
     """
     if "data" in start.reset:
+        return True
+    if start.checkpoint is not None and is_of_another_library(start.checkpoint):
         return True
     return None not in (selects_by, start.selected_by) and selects_by != start.selected_by
 

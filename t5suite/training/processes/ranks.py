@@ -58,11 +58,17 @@ class Ranks:
     group: Any = field(default=None, repr=False)
 
     @classmethod
-    def of_process(cls) -> "Ranks":
-        """The ranks of this process's default group, if there is one. A collective call."""
+    def of_process(cls, time_limit: timedelta | None = None) -> "Ranks":
+        """The ranks of this process's default group, if there is one. A collective call.
+
+        Args:
+          time_limit: how long a rank waits for the others; None: half an hour. A default group of gloo has its own.
+        """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
-        group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        group = dist.group.WORLD
+        if dist.get_backend() != "gloo":
+            group = dist.new_group(backend="gloo", timeout=time_limit)
         return cls(dist.get_rank(), dist.get_world_size(), group)
 
     @property

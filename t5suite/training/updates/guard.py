@@ -286,10 +286,12 @@ class UpdateGuard(Callback):
         self.in_a_row = state_dict["in_a_row"]
         self.counted = {span: list(counts) for span, counts in state_dict["counted"].items()}
         self.spikes.load(state_dict["spikes"])
-        # A run may resume with smaller micro-batches, for example after it ran out of memory.
         saved = state_dict["micro_batches"]
-        pieces = saved["pieces"] * self.args.per_device_train_batch_size / saved["rows"]
-        self.micro_batches.pieces = max(1, math.ceil(pieces))
+        self.micro_batches.pieces = 1
+        if saved["pieces"] > 1:
+            # As many rows fit as before, and the run may resume with other micro-batches.
+            pieces = saved["pieces"] * self.args.per_device_train_batch_size / saved["rows"]
+            self.micro_batches.pieces = max(1, math.ceil(pieces))
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Drops incidents after the step that the run resumes from: they will happen again."""
