@@ -58,6 +58,7 @@ from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, task_card_of_model, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
+from t5suite.training.eval_sets import has_fixed_answers, longest_label
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
@@ -576,9 +577,14 @@ class FineTuner:
         """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
+        answer_tokens = {}
+        if not isinstance(self.encoding, SegmentEncoding):
+            tasks = filter(has_fixed_answers, self.plan.tasks)
+            answer_tokens = {task.name: longest_label(task, self.encoding.for_task(task)) for task in tasks}
         return make_task_card(
             self.plan.tasks,
             lengths_of(self.data_args),
+            answer_tokens,
             family=recognize_family(self.model).name,
             **{TOKENIZER: describe_tokenizer(self.tokenizer)},
         )

@@ -276,6 +276,13 @@ class RecipeTest(parameterized.TestCase):
         self.assertGreater(len(read), 10)
         self.assertLess(max(read), 1_000_000)
 
+    def test_a_recipe_keeps_checkpoints_that_it_writes(self):
+        settings = {name: yaml.safe_load((ROOT / "recipes" / name).read_text()) for name in RECIPES}
+        kept = {name: recipe for name, recipe in settings.items() if "keep_every" in recipe}
+        self.assertGreater(len(kept), 9)
+        self.assertEqual({name: recipe["keep_every"] % recipe["save_steps"] for name, recipe in kept.items()},
+                         dict.fromkeys(kept, 0))  # fmt: skip
+
     @parameterized.parameters("mini_pre_train.yaml", "byt5_pre_train.yaml")
     @pytest.mark.quick_cases(1)
     def test_a_pre_training_recipe_dry_runs(self, name):

@@ -115,7 +115,7 @@ def file_run():
     task = {"benchmark": "glue", "dataset_name": "rte"}
     with contextlib.chdir(place):
         save_model(place / "owner" / "name")
-        return finished("owner/name", **task, **files)
+        return finished("owner/name", **task, **files, share_rows=True)
 
 
 class MetadataTest(parameterized.TestCase):
@@ -533,15 +533,36 @@ class TextTest(parameterized.TestCase):
         ("a shoe", "rouge", "free text"),
     )
     @pytest.mark.quick_cases(1)
-    def test_what_a_model_of_own_rows_writes_is_said_with_an_example(self, answer, metrics, said):
+    def test_what_a_model_of_own_rows_writes_is_said_with_an_example_if_they_are_shared(self, answer, metrics, said):
         rows = [{"text": f"shoes {number}", "answer": answer} for number in range(8)]
         data = {"train": rows, "validation": rows}
-        run = finished(data=data, text_column="text", target_column="answer", metrics=metrics)
+        run = finished(data=data, text_column="text", target_column="answer", metrics=metrics, share_rows=True)
         target = "warm, wide" if answer == "wide, warm" else str(answer)
         self.assertIn(
             f"* **data** reads `{{text}}` and writes {said}.\n  Such as `shoes 0` → `{target}`.",
             card_of(run.directory).text,
         )
+
+    @parameterized.parameters(False, True)
+    def test_a_card_shows_rows_of_ones_own_only_if_they_are_shared(self, share_rows):
+        rows = [{"guest": {"name": f"Ida {i}"}, "place": "Oslo"} for i in range(8)]
+        flags = {"text_column": "guest.name", "target_column": "place", "metrics": "rouge", "eval_method": "generate"}
+        run = finished(data={"train": rows, "validation": rows}, **flags, share_rows=share_rows)
+        text = card_of(run.directory).text
+        self.assertEqual(["Ida" in text, "Oslo" in text], [share_rows, share_rows])
+        row = {"guest": {"name": "Ida 0" if share_rows else "..."}}
+        self.assertIn(f"<<'ROWS'\n{json.dumps(row)}\nROWS", text)
+
+    def test_the_card_of_a_pre_trained_model_shows_no_text_of_ones_own(self):
+        place = new_folder()
+        path = write_rows(place / "notes.jsonl", [{"text": f"Ida wrote from Oslo, letter {i}."} for i in range(40)])
+        flags = {**TINY_T5, "train_file": path, "inputs_length": 16, "max_steps": 1, "use_cpu": True}
+        argv = [f"--{name}={value}" for name, value in {**flags, "output_dir": place / "run"}.items()]
+        with contextlib.redirect_stdout(io.StringIO()):
+            pre_train_t5.main(argv)
+        ((_, python),) = blocks(place / "run", "python")
+        self.assertIn("tokenizer('...', return_tensors", python)
+        self.assertIn('{"inputs": "..."}', blocks(place / "run", "bash")[0][1])
 
     def test_every_value_of_a_card_has_its_own_unit(self):
         units = {metric: unit for run in (mirror_run(), file_run())
@@ -699,7 +720,9 @@ class BlocksTest(parameterized.TestCase):
         self.assertEqual(indexed_scores(card_of(folder)), expected_index(results))
         units = {metric: unit for (_, metric), unit in score_rows(card_of(folder), column=5).items()}
         self.assertContainsSubset({"nll": "nats a target token", "perplexity": "no unit", "accuracy": "points"}, units)
-        self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
+        python = blocks(folder, "python")[0][1]
+        self.assertNotIn("'...'", python, "the bundled text may be shown")
+        self.assertTrue(self.run_block(folder, [sys.executable, "-c", python]))
         commands = [block for _, block in blocks(folder, "bash") if block.startswith("t5suite predict")]
         self.assertLen(commands, objective != "masked_lm", "what writes nothing predicts nothing")
         for command in commands:

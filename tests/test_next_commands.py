@@ -61,6 +61,7 @@ class LastLinesTest(parameterized.TestCase):
         rows = empty_folder() / "reviews.tsv"
         rows.write_text("text\tlabel\n" + "".join(f"film {i}\t{'bad good'.split()[i % 2]}\n" for i in range(12)))
         words = ["--train_file", rows, "--validation_file", rows, "--text_column", "text", "--target_column", "label"]
+        words += ["--share_rows"]  # so that the card has a row of them
         words += ["--labels", "bad,good", "--output_dir", empty_folder() / "run", "--eval_strategy", "epoch"]
         words = [*(word for word in SETTINGS if word not in ("--eval_strategy", "no")), *map(str, words)]
         shown = io.StringIO()

@@ -437,6 +437,21 @@ class SettingsTest(parameterized.TestCase):
             text = f"has no effect: --optim {name} does not use it; see --optim_args"
             self.assertEqual(warnings, [f"--{flag} {text}" for flag in idle_flags])
 
+    def test_modules_to_project_are_named_where_the_optimizer_projects_none(self):
+        trainer = tiny_trainer(optim_target_modules="all-linear")
+        self.enter_context(mock.patch.object(Seq2SeqTrainer, "create_optimizer"))  # of libraries that need not be there
+        for flag, name, is_idle in (
+            ("optim", "adamw_torch", True), ("optim", "galore_adamw", False), ("optim", "apollo_adamw", False),
+            ("optimizer", "adamw", True),
+        ):  # fmt: skip
+            with mock.patch.object(trainer.args, flag, name), self.assertLogs("t5suite", "INFO") as logs:
+                logging.getLogger("t5suite").info("there is something")
+                trainer.create_optimizer()
+            warnings = [record.getMessage() for record in logs.records[1:]]
+            self.assertLen(warnings, is_idle)
+            for warning in warnings:
+                self.assertStartsWith(warning, f"--optim_target_modules has no effect: --{flag} {name} does not use it")
+
     @parameterized.parameters(
         (["--optimizer", "adamw_rsm"], "--optimizer: unknown optimizer 'adamw_rsm'; did you mean adamw_rms"),
         (

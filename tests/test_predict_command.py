@@ -18,11 +18,21 @@ from unittest import mock
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from tiny_predictor import answers, mini_rows, model_folder, output_path, predict_words, rows_file
+from tiny_predictor import answers, mini_rows, model_folder, output_path, predict_words, random_model, rows_file
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
-from t5suite.testing import exits_with, read_rows, run_cli, tiny_rows, tiny_run, tiny_tokenizer, tiny_tuner, write_rows
+from t5suite.testing import (
+    exits_with,
+    read_rows,
+    run_cli,
+    save_model,
+    tiny_rows,
+    tiny_run,
+    tiny_tokenizer,
+    tiny_tuner,
+    write_rows,
+)
 
 WAYS = {
     "greedy": "",
@@ -354,6 +364,21 @@ class FineTunerTest(parameterized.TestCase):
         self.assertEqual(list(tuner.predict_labels(rows[0], labels=[1, 2])), ["1", "2"])
         with exits_with(78, "--num_beams has no effect"):
             tuner.predict(rows, labels=["good", "bad"], num_beams=4)
+
+    @parameterized.parameters(("seq2seq", ""), ("causal", " "))
+    @pytest.mark.quick_cases(1)
+    def test_a_task_that_the_model_does_not_record_has_answers_as_long_as_its_longest_label(self, family, lead):
+        folder = save_model(tempfile.mkdtemp(), random_model(family))
+        words = [f"{lead}{word}" for word in ("negative", "positive")]
+        label_tokens = tiny_tokenizer()(words, add_special_tokens=False)["input_ids"]
+        flags, rows = "--benchmark mini --dataset_name sentiment", rows_file(count=4)
+        lines = answers(flags, rows=rows, model=folder)
+        self.assertNotEqual(lines, answers(flags, "--max_new_tokens 64", rows=rows, model=folder))
+        longest = f"--max_new_tokens {max(map(len, label_tokens)) + 1}"  # and the end
+        self.assertEqual(lines, answers(flags, longest, rows=rows, model=folder))
+        tuner = FineTuner(folder, benchmark="mini", dataset_name="sentiment", use_cpu=True, quiet=True)
+        predictions = tuner.predict([dict(row) for row in mini_rows(count=4)])
+        self.assertEqual(predictions, [line["prediction"] for line in lines])
 
     def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
         tuner = self.tuner("seq2seq", "sentiment")

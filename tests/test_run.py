@@ -96,6 +96,18 @@ class IdleFlagsTest(parameterized.TestCase):
             "--save_steps 200 --save_strategy best",
             "^--save_steps 200 has no effect: it belongs to --save_strategy steps, and this is best",
         ),
+        ("--eval_strategy steps --eval_steps 833 --max_steps 13333 --keep_every 3332", None),
+        ("--eval_strategy steps --eval_steps 0.1 --max_steps 13333 --keep_every 1334", None),
+        ("--eval_strategy steps --eval_steps 20 --max_steps 60 --keep_every 30", None),
+        (
+            "--eval_strategy steps --eval_steps 833 --max_steps 13333 --keep_every 3333",
+            "^--keep_every 3333 has no effect: checkpoints are written every 833 updates, and none of these is a multiple of "
+            "3333 in 13333 updates; give a multiple of 833, such as 3332$",
+        ),
+        (
+            "--eval_strategy steps --eval_steps 0.1 --max_steps 13333 --keep_every 1333",
+            "^--keep_every 1333 has no effect: checkpoints are written every 1334 updates, .* such as 1334$",
+        ),
     )
     def test_flags_of_saving_that_give_way_are_named_with_what_would_be_right(self, words, warning):
         args = parse_arguments(FINE_TUNING_ARGUMENTS, ["--use_cpu", *words.split()])[-1]

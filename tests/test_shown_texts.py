@@ -116,7 +116,7 @@ class DemonstrationsTest(parameterized.TestCase):
         path = write_rows(folder() / "rows.jsonl", self.rows[1:])
         files = {"train_file": str(path), "test_file": str(path)}
         task = {"benchmark": "super_ni", "dataset_name": "english", "max_source_length": self.longest}
-        run = tiny_run(**task, **files, max_target_length=8, max_steps=1)
+        run = tiny_run(**task, **files, max_target_length=8, max_steps=1, share_rows=True)
         lines = read_rows(run.directory / "samples.jsonl")
         self.assertEqual([line["input"] for line in lines if "final" in line], self.texts[1:])
         self.assertIn(repr(self.texts[1][:300]), (run.directory / "README.md").read_text())

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
-from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding
+from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, TextEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint
@@ -36,13 +36,14 @@ from t5suite.inference.settings import (
     source_by_flags,
     template_by_flags,
     text_settings_by_flags,
+    writes_text,
 )
 from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import family_of, load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
-from t5suite.tasks.tokenization import bind_fits
+from t5suite.training.eval_sets import has_fixed_answers, longest_label
 from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -68,7 +69,7 @@ def predict_by_flags(arguments) -> None:
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(task_card_of_model, arguments.model_name_or_path, arguments.model_revision)
     text = text_settings_of_model(arguments, card)
-    job = make_job(arguments, text)
+    job = make_job(arguments, text, card)
 
     def make_predictor():
         return predictor_by_flags(arguments, card, text, job, ranks)
@@ -130,7 +131,7 @@ def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
     return text
 
 
-def make_job(arguments, text: InputSettings) -> Job:
+def make_job(arguments, text: InputSettings, card: TaskCard | None) -> Job:
     """How rows are answered, from the flags.
 
     Raises:
@@ -141,7 +142,7 @@ def make_job(arguments, text: InputSettings) -> Job:
         task=text.task,
         raw=arguments.raw,
         decoding=decoding,
-        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
+        max_new_tokens=decoding.max_new_tokens or _longest_answer(arguments, text, card),
         labels=candidate_labels(arguments.labels, text),
         scores=arguments.scores,
         inputs=arguments.include_inputs,
@@ -152,16 +153,32 @@ def make_job(arguments, text: InputSettings) -> Job:
     )
 
 
+def _longest_answer(arguments, text: InputSettings, card: TaskCard | None) -> int:
+    """The tokens that an answer of the task needs: as `task.json` says, else those of the longest label."""
+    task = text.task
+    if task is None or (card and task.name in card.max_answer_tokens):
+        return text.max_new_tokens
+    if not has_fixed_answers(task) or not writes_text(arguments.labels, text):
+        return text.max_new_tokens
+    return longest_label(task, _encoding_by_flags(arguments, text))
+
+
 def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | None:
     """Whether a text is short enough: a function for tasks that show as many examples as fit, else None."""
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
+    return _encoding_by_flags(arguments, text).fits
+
+
+def _encoding_by_flags(arguments, text: InputSettings) -> TextEncoding:
+    """How a model that writes reads and writes the task's texts, before it is loaded."""
     name = arguments.tokenizer_name or arguments.model_name_or_path
     tokenizer = load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code)
+    template = text.task.template
     if text.family == "causal":
         separator = DEFAULT_SEPARATOR if text.separator is None else text.separator
-        return PromptEncoding(tokenizer, text.lengths, separator, template=text.task.template).fits
-    return bind_fits(tokenizer, text.lengths, text.task.template)
+        return PromptEncoding(tokenizer, text.lengths, separator, template=template)
+    return TextEncoding(tokenizer, text.lengths, template=template)
 
 
 def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, job: Job, ranks: Ranks):

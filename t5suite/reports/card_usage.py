@@ -12,9 +12,12 @@ All are run in the model's folder.
 """
 
 import json
+from dataclasses import replace
 
 from t5suite.data.batches.encodings import LabelsEncoding
 from t5suite.tasks.cut_marks import without_cut
+from t5suite.tasks.examples import ExampleSet
+from t5suite.tasks.formatters import Example
 from t5suite.tasks.task_card import HEADED
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
@@ -23,6 +26,29 @@ LONGEST_EXAMPLE = 300
 # Characters of a row that the command answers, and how many rows are tried.
 LONGEST_ROW = 1000
 MOST_ROWS = 100
+# In place of every text of a row that is not shown.
+HIDDEN = "..."
+
+
+def with_hidden_rows(eval_set):
+    """The evaluated split with one row, which has '...' in place of its texts: for rows that are not to be shown."""
+    rows = [hidden_value(row) for row in eval_set.rows[:1]]
+    examples = [Example(inputs=HIDDEN, targets=HIDDEN) for _ in eval_set.examples[:1]]
+    example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
+    return replace(eval_set, example_set=example_set)
+
+
+def hidden_value(value):
+    """A row's value without what it says; columns keep their names, and lists stay lists.
+
+    >>> hidden_value({"name": "Ann", "translation": {"en": "Good.", "de": "Gut."}, "tokens": ["Ann", "sings"]})
+    {'name': '...', 'translation': {'en': '...', 'de': '...'}, 'tokens': ['...']}
+    """
+    if isinstance(value, dict):
+        return {name: hidden_value(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [HIDDEN]
+    return HIDDEN
 
 
 def own_class_lines(model_class: str | None = None) -> list[str]:

@@ -39,6 +39,7 @@ from t5suite.reports.card_usage import (
     pre_trained_usage_lines,
     predict_lines,
     usage_lines,
+    with_hidden_rows,
 )
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
@@ -55,10 +56,16 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     """Writes `README.md` into the directory of a fine-tuning run.
 
     Args:
-      eval_sets: what was scored, whose first rows are the examples.
+      eval_sets: what was scored, whose first rows are the examples; the author's own only with `--share_rows`.
       report: the scores with their marks.
     """
-    example_set = next((eval_set for eval_set in eval_sets if eval_set.examples), None)
+    scored = {}
+    shown_sets = []
+    for eval_set in eval_sets:
+        shows_rows = may_show_rows(eval_set.name, manifest)
+        scored[eval_set.name] = scored_result(eval_set, report.results[eval_set.name], shows_rows)
+        shown_sets.append(eval_set if shows_rows else with_hidden_rows(eval_set))
+    example_set = next((eval_set for eval_set in shown_sets if eval_set.examples), None)
     family = "seq2seq"
     if example_set:
         family = card_family(example_set.encoding)
@@ -72,12 +79,17 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
         title=title,
         results=results,
         manifest=manifest,
-        scored={eval_set.name: scored_result(eval_set, report.results[eval_set.name]) for eval_set in eval_sets},
+        scored=scored,
         family=family,
         usage=usage,
-        predict=predict_lines(eval_sets, manifest),
+        predict=predict_lines(shown_sets, manifest),
     )
     return write_card(directory, facts)
+
+
+def may_show_rows(name: str, manifest: dict) -> bool:
+    """Whether a card may show rows of an evaluated split: the author's own need `--share_rows`."""
+    return not manifest["scored"][name]["own_rows"] or bool(manifest["settings"].get("share_rows"))
 
 
 def card_family(encoding) -> str:
@@ -91,10 +103,10 @@ def card_family(encoding) -> str:
     return "seq2seq"
 
 
-def scored_result(eval_set, result) -> ScoredResult:
-    """What a card says of an evaluated split and its result."""
+def scored_result(eval_set, result, shows_rows: bool) -> ScoredResult:
+    """What a card says of an evaluated split and its result, with an example if its rows may be shown."""
     example = None
-    if eval_set.examples:
+    if shows_rows and eval_set.examples:
         targets = ""
         if eval_set.labelled:
             targets = eval_set.examples[0].targets

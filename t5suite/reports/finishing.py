@@ -17,10 +17,11 @@ from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.models.families import recognize_family
 from t5suite.reports.averages import SplitFigure, averages_of, figure_of
+from t5suite.reports.card_usage import HIDDEN
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
-from t5suite.reports.shared_files import FILES_OF_MODEL, PREDICTIONS, ROWS, has_own_rows, hashes_of_run
+from t5suite.reports.shared_files import FILES_OF_MODEL, PREDICTIONS, ROWS, has_own_rows, has_public_text, hashes_of_run
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
@@ -196,7 +197,9 @@ def finish_pre_training(
     run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         write_learning_curves(run.directory, title)
-        example = _held_out_text(trainer)
+        example = HIDDEN
+        if has_public_text(run.manifest["settings"]):
+            example = _held_out_text(trainer)
         family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name
         write_pre_trained_card(run.directory, title, run.manifest, results, objective, family, example)
     write_results(run.directory, results)

@@ -14,6 +14,7 @@ from pathlib import Path
 from t5suite.base.files import file_sha256
 from t5suite.base.hub_statements import CARD
 from t5suite.constants import DATASET_VALS
+from t5suite.data.corpora.sources import hub_arguments, is_hub_name
 from t5suite.runs.directory import MANIFEST, RESULTS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TASK_CARD
@@ -62,3 +63,16 @@ def has_own_rows(task: Task, role: str, settings: dict) -> bool:
     is_shipped = task.name in DATASET_VALS.get(task.benchmark, {})
     has_own_source = settings.get(f"{role}_file") or settings.get("data_format")
     return not is_shipped or bool(has_own_source)
+
+
+def has_public_text(settings: dict) -> bool:
+    """Whether the held-out text of pre-training is the bundled one or the hub's, not the author's own.
+
+    >>> has_public_text({"train_file": ["hub:allenai/c4:en:train"]}), has_public_text({"train_file": ["notes/"]})
+    (True, False)
+
+    Args:
+      settings: the run's flags by name.
+    """
+    names = settings.get("validation_file") or settings.get("train_corpus") or settings.get("train_file") or []
+    return all(is_hub_name(name) and not Path(hub_arguments(name)["path"]).exists() for name in names)

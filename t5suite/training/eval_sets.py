@@ -292,9 +292,8 @@ def longest_target(task: Task, encoding: TextEncoding, examples: ExampleSet, fea
     the longest candidate if the targets are hidden.
     """
     rows = examples.rows
-    is_closed = task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates)
-    if is_closed:
-        return max(map(len, encoding.answers(task.candidates(rows[0]))))
+    if has_fixed_answers(task):
+        return longest_label(task, encoding)
     if rows and task.is_labelled(rows[0]) and len(features):
         further_references = sorted({text for row in rows for text in task.references(row)[1:]})
         return max([int(features.labels.lengths.max()), *map(len, encoding.answers(further_references))])
@@ -302,6 +301,16 @@ def longest_target(task: Task, encoding: TextEncoding, examples: ExampleSet, fea
         texts = sorted({text for row in rows for text in task.candidates(row)})
         return max(map(len, encoding.answers(texts)), default=UNKNOWN_TARGET_TOKENS)
     return max(UNKNOWN_TARGET_TOKENS, int(features.labels.lengths.max(initial=0)))
+
+
+def has_fixed_answers(task: Task) -> bool:
+    """Whether every row has the same answers to choose from: labels, or the numbers of a grid."""
+    return task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates)
+
+
+def longest_label(task: Task, encoding: TextEncoding) -> int:
+    """The tokens of the longest answer of a task with fixed answers, end-of-sequence included."""
+    return max(map(len, encoding.answers(task.candidates({}))))
 
 
 def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet], features: list[TokenArrays]) -> None:

@@ -26,6 +26,7 @@ from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
 from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
+    PROJECTING,
     check_fits,
     check_library,
     check_optim_args,
@@ -143,6 +144,22 @@ def warn_of_idle_adam_flags(args) -> None:
     for flag in idle_flags:
         if is_given(args, flag):
             logger.warning("--%s has no effect: --optim %s does not use it; see --optim_args", flag, name)
+
+
+def warn_of_idle_target_modules(args) -> None:
+    """Warns of `--optim_target_modules` where the optimizer projects no gradients."""
+    flag = "--optim"
+    name = getattr(args.optim, "value", args.optim)
+    if args.optimizer is not None:
+        flag = "--optimizer"
+        name = args.optimizer
+    is_projecting = args.optimizer is None and name.startswith(PROJECTING)
+    if is_given(args, "optim_target_modules") and not is_projecting:
+        logger.warning(
+            "--optim_target_modules has no effect: %s %s does not use it; --optim galore_adamw and apollo_adamw do",
+            flag,
+            name,
+        )
 
 
 def optimizer_defaults(args) -> dict:

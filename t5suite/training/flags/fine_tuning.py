@@ -9,6 +9,7 @@ the field is redefined here. Every flag has a default.
 """
 
 import logging
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -389,7 +390,11 @@ class SuiteTrainingArguments(
 
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
-    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do."""
+    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do.
+
+    `--keep_every` is another of them: it may keep none.
+    """
+    warn_of_idle_keep_every(args)
     asked_values = args.saving_asked
     idle_names = [name for name in asked_values if asked_values[name] != getattr(args, name)]
     if args.save_strategy != SaveStrategy.STEPS:
@@ -419,6 +424,28 @@ def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
         interval,
         evaluate_when_saving,
         save_without_best,
+    )
+
+
+def warn_of_idle_keep_every(args: SuiteTrainingArguments) -> None:
+    """Warns if no checkpoint of the run is at a multiple of `--keep_every`."""
+    if args.keep_every is None or args.save_strategy != SaveStrategy.STEPS or args.max_steps <= 0:
+        return
+    interval = args.save_steps
+    if interval < 1:
+        interval = math.ceil(interval * args.max_steps)
+    interval = int(interval)
+    if math.lcm(args.keep_every, interval) <= args.max_steps:
+        return
+    logger.warning(
+        "--keep_every %d has no effect: checkpoints are written every %d updates, and none of these is a multiple of "
+        "%d in %d updates; give a multiple of %d, such as %d",
+        args.keep_every,
+        interval,
+        args.keep_every,
+        args.max_steps,
+        interval,
+        interval * max(1, round(args.keep_every / interval)),
     )
 
 
