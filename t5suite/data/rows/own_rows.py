@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,9 +27,11 @@ from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
-from t5suite.tasks.targets import is_id_in_digits, is_number_word, label_of_value
+from t5suite.tasks.targets import is_id_in_digits, label_of_value
 
 logger = logging.getLogger(__name__)
+
+WHOLE_NUMBER = re.compile(r"^\s*(-?[0-9]+)\.0*\s*$")
 
 # Columns that a formatter reads where a row has them.
 OPTIONAL_COLUMNS = {"instruction": ("input",)}
@@ -146,9 +149,7 @@ def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
 
 def _without_zeros(text: str) -> str:
     """`3` for `3.0`, as pandas writes whole numbers of a column with empty cells; other texts as they are."""
-    whole, point, decimals = text.partition(".")
-    is_whole = is_number_word(text) and point and not decimals.strip("0")
-    return whole if is_whole else text
+    return WHOLE_NUMBER.sub(r"\1", text)
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
