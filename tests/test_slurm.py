@@ -353,6 +353,18 @@ class EndTest(parameterized.TestCase):
         (fakes.folder / "venv/t5suite").touch(mode=0o755)
         self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 75)
 
+    @parameterized.parameters(*WORDS)
+    def test_programs_in_a_folder_without_python_are_of_the_python_of_path(self, kind):
+        """`pip install --user`, pipx and uv leave `t5suite` and `accelerate` in `~/.local/bin`, and no `python`."""
+        fakes = FakeSlurm()
+        fakes.write_python("bin")
+        (fakes.folder / "local").mkdir()
+        (fakes.folder / "local/t5suite").touch(mode=0o755)
+        script, command = (ROOT / f"slurm/{kind}.sbatch").read_text(), str(fakes.folder / "local/accelerate")
+        array = {"SLURM_ARRAY_TASK_ID": "0", "T5SUITE_SHARDS": "1"}
+        done = fakes.run(script, command, code=75, **array)
+        self.assertEqual(done.returncode, 75, done.stderr)
+
     @parameterized.product(kind=("fine_tune", "pre_train"), nodes=("1", "2"))
     def test_torchrun_starts_python_and_the_entry_scripts_on_each_gpu_and_a_launcher_once(self, kind, nodes):
         fakes = FakeSlurm()
