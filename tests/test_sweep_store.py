@@ -368,7 +368,7 @@ class EndsTest(parameterized.TestCase):
         super().setUpClass()
         content = {
             "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
-            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 3))}},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 5))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
         cls.sweep.has_succeeded = True
@@ -412,6 +412,22 @@ class EndsTest(parameterized.TestCase):
             self.assertIn(message, shown)
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
+
+    def test_a_launcher_that_fails_before_this_start_s_workers_have_written_the_manifest_has_failed(self):
+        for writes_manifest, state in ((False, "failed"), (True, "preempted")):
+            claim = self.sweep.store.claim(100)
+            slot = RunningTrial(claim, TrialFiles(self.sweep.directory, claim.number), mock.Mock())
+            slot.files.run_dir.mkdir(parents=True, exist_ok=True)
+            manifest = slot.files.run_dir / "manifest.json"
+            manifest.write_text("{}")
+            os.utime(manifest, (1000.0, 1000.0))
+            slot.begin()
+            if writes_manifest:
+                os.utime(manifest, (1000.5, 1000.5))
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.sweep._end(slot, 1)
+            self.assertEqual(self.sweep.records()[claim.number]["state"], state)
+        self.sweep.store.end(claim, "failed")  # so that the next test does not continue it
 
     def test_the_value_of_one_that_goes_on_is_the_best_of_its_curve(self):
         slot, _ = self.ended(75, "", 1, 4)
