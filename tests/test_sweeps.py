@@ -688,13 +688,23 @@ class GridTest(SweepTest):
         words = ("sweep", "--sweep_dir", self.directory, "--grid", "x=1,2")
         with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 1 trials finished.*exit code 3"):
             run_cli(*words, "--count", 1, *command)
-        with exits_with(78, "has a secret, which the directory does not hold; give the same --grid"):
-            run_cli("sweep", "--sweep_dir", self.directory, "--resume")
+        for file in ((), (self.directory / "sweep.yaml",)):
+            with exits_with(78, r"/sweep.yaml: .* a secret, which the file does not hold .*; give the same --grid"):
+                run_cli("sweep", *file, "--sweep_dir", self.directory, "--resume")
         with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 2 trials finished.*exit code 3"):
             run_cli(*words, "--resume", *command)
         files = [file for file in self.directory.rglob("*") if file.is_file()]
         self.assertContainsSubset(["journal.log", "sweep.json", "sweep.yaml"], [file.name for file in files])
         self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
+
+    def test_another_command_s_secrets_are_not_named(self):
+        command = ["/bin/sh", "-c", "exit 78", "--hub_token=nobody-may-read-this", "${args}"]
+        words = ("sweep", "--sweep_dir", self.directory, "--resume")
+        values = {"x": {"values": [1]}}
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial 0 was refused"):
+            run_cli(*words, self.write(command=command, method="grid", parameters=values))
+        with exits_with(78, r"command \['/bin/sh', '-c', 'exit 78', '--hub_token=\*\*\*'.* there, \['/bin/sh', '-c'"):
+            run_cli(*words, self.write(command=[*command[:3], "${args}"], method="grid", parameters=values))
 
     @parameterized.parameters(
         ("rte,cola", [], ["--benchmark=glue"]),
