@@ -242,6 +242,7 @@ class LaunchersTest(DoctorTest):
         ("fsdp2", {"use_cpu": True}, 1, ""),
         ("fsdp2", {}, 0, ""),
         ("fsdp2", {"fsdp_config": {"fsdp_sharding_strategy": 1}}, 8, "fsdp_version: 2"),
+        ("fsdp2", {"fsdp_config": None}, 8, "fsdp_version: 2"),
         ("deepspeed_zero2", {}, 4, "num_processes: 4"),
         ("multi_gpu", {}, 4, "num_processes: 4"),
     )
