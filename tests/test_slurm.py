@@ -161,6 +161,7 @@ class RenderingTest(parameterized.TestCase):
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
         (["pre_train", "--", "accelerate"], "pre_train --nodes 2: .* torchrun starts it; .*or give --nodes 1"),
+        (["pre_train", "--", "accelerate"], "begin with python, or with t5suite fine_tune, pre_train or evaluate"),
         (["fine_tune", "--log_dir", "a b", "--", "x"], "--log_dir 'a b': an #SBATCH line takes letters"),
         (["fine_tune", "--env", "1A=2", "--", "x"], "--env '1A=2': must be NAME=VALUE"),
         (["fine_tune", "--env", "HOME", "--", "x"], "--env 'HOME': must be NAME=VALUE"),
@@ -384,6 +385,10 @@ class EndTest(parameterized.TestCase):
                 continue
             with exits_with(78, f"the command begins with '{words[0]}', but on several nodes torchrun starts it"):
                 rendered(kind, words, nodes=nodes)
+            template = (ROOT / f"slurm/{kind}.sbatch").read_text()
+            done = fakes.run(template, *words, **job)
+            self.assertEqual(done.returncode, 78)
+            self.assertIn("begin with python, or t5suite fine_tune, pre_train or evaluate", done.stderr)
 
     def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
         """The signal comes to all processes: the agent ends, and its trial saves a while later."""
