@@ -242,6 +242,7 @@ class LaunchersTest(DoctorTest):
         ("fsdp2", {"use_cpu": True}, 1, ""),
         ("fsdp2", {}, 0, ""),
         ("fsdp2", {"fsdp_config": {"fsdp_sharding_strategy": 1}}, 8, "fsdp_version: 2"),
+        ("fsdp2", {"fsdp_config": None}, 8, "fsdp_version: 2"),
         ("deepspeed_zero2", {}, 4, "num_processes: 4"),
         ("multi_gpu", {}, 4, "num_processes: 4"),
     )
@@ -303,8 +304,9 @@ class PlacesTest(DoctorTest):
         self.assertEqual(levels["shared memory"], shared_memory_level)
 
     @parameterized.parameters(
-        ({"HF_HUB_CACHE": "a", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
+        ({"HF_HUB_CACHE": "a", "HUGGINGFACE_HUB_CACHE": "d", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
         ({"HF_HUB_CACHE": "", "HF_HOME": "b"}, "b/hub", "HF_HOME"),
+        ({"HUGGINGFACE_HUB_CACHE": "d", "HF_HOME": "b"}, "d", "HUGGINGFACE_HUB_CACHE"),
         ({"XDG_CACHE_HOME": "c"}, "c/huggingface/hub", "HF_HOME"),
     )
     def test_the_variable_that_names_the_cache_is_the_one_to_change(self, variables, cache, variable):

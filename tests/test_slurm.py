@@ -161,6 +161,7 @@ class RenderingTest(parameterized.TestCase):
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
         (["pre_train", "--", "accelerate"], "pre_train --nodes 2: .* torchrun starts it; .*or give --nodes 1"),
+        (["pre_train", "--", "accelerate"], "begin with python, or with t5suite fine_tune, pre_train or evaluate"),
         (["fine_tune", "--log_dir", "a b", "--", "x"], "--log_dir 'a b': an #SBATCH line takes letters"),
         (["fine_tune", "--env", "1A=2", "--", "x"], "--env '1A=2': must be NAME=VALUE"),
         (["fine_tune", "--env", "HOME", "--", "x"], "--env 'HOME': must be NAME=VALUE"),
@@ -353,6 +354,18 @@ class EndTest(parameterized.TestCase):
         (fakes.folder / "venv/t5suite").touch(mode=0o755)
         self.assertEqual(fakes.run(script, command, code=75, **array).returncode, 75)
 
+    @parameterized.parameters(*WORDS)
+    def test_programs_in_a_folder_without_python_are_of_the_python_of_path(self, kind):
+        """`pip install --user`, pipx and uv leave `t5suite` and `accelerate` in `~/.local/bin`, and no `python`."""
+        fakes = FakeSlurm()
+        fakes.write_python("bin")
+        (fakes.folder / "local").mkdir()
+        (fakes.folder / "local/t5suite").touch(mode=0o755)
+        script, command = (ROOT / f"slurm/{kind}.sbatch").read_text(), str(fakes.folder / "local/accelerate")
+        array = {"SLURM_ARRAY_TASK_ID": "0", "T5SUITE_SHARDS": "1"}
+        done = fakes.run(script, command, code=75, **array)
+        self.assertEqual(done.returncode, 75, done.stderr)
+
     @parameterized.product(kind=("fine_tune", "pre_train"), nodes=("1", "2"))
     def test_torchrun_starts_python_and_the_entry_scripts_on_each_gpu_and_a_launcher_once(self, kind, nodes):
         fakes = FakeSlurm()
@@ -372,6 +385,10 @@ class EndTest(parameterized.TestCase):
                 continue
             with exits_with(78, f"the command begins with '{words[0]}', but on several nodes torchrun starts it"):
                 rendered(kind, words, nodes=nodes)
+            template = (ROOT / f"slurm/{kind}.sbatch").read_text()
+            done = fakes.run(template, *words, **job)
+            self.assertEqual(done.returncode, 78)
+            self.assertIn("begin with python, or t5suite fine_tune, pre_train or evaluate", done.stderr)
 
     def test_an_agent_s_step_lasts_until_its_trial_has_saved(self):
         """The signal comes to all processes: the agent ends, and its trial saves a while later."""

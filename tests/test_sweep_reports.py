@@ -199,6 +199,14 @@ class TablesTest(parameterized.TestCase):
     def test_text_of_the_user_is_no_markup(self):
         self.assertIn("[/red]", table([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))
 
+    def test_text_of_the_user_steers_no_terminal_and_shows_no_secret(self):
+        hostile = trial(0, 1.0, text="\x1b[2J", where="hf_abcdefghijklmnopqrstuvwxyz")
+        shown = table([hostile, trial(1, 2.0, text="a", where="b")], best=1)
+        self.assertIn("\\u001b[2J", shown)
+        self.assertIn("***", shown)
+        self.assertNotIn("\x1b", shown)
+        self.assertNotIn("hf_", shown)
+
     def test_runs_and_sweeps_stand_in_one_report(self):
         place = Path(tempfile.mkdtemp())
         alone, tried = (make_run(place / name, "sentiment", seed=seed) for seed, name in enumerate(("alone", "tried")))

@@ -35,7 +35,7 @@ from t5suite.launch.sweep_search import (
 from t5suite.launch.sweep_store import TrialStore
 from t5suite.launch.sweeps import Sweep
 from t5suite.launch.trial_metrics import has_done_all_steps, read_curve, result_of_run
-from t5suite.launch.trials import TrialProcess, describe_exit
+from t5suite.launch.trials import TrialProcess, describe_exit, end_of_log
 from t5suite.runs.lock import RunLock
 from t5suite.testing import exits_with
 
@@ -312,7 +312,25 @@ class TrialMetricsTest(parameterized.TestCase):
                             (78, "exit code 78: bad configuration")):  # fmt: skip
             self.assertEqual(describe_exit(code), words)
 
+    def test_a_failed_trial_s_log_is_shown_from_its_first_error_to_the_launcher_s_lines(self):
+        log = self.folder / "0000.log"
+        self.assertEqual(end_of_log(log), [])
+        for text, shown in LOGS_OF_FAILURES.items():
+            log.write_text(text)
+            self.assertEqual("|".join(end_of_log(log)), shown, text)
 
+
+# What a trial's processes print -> what is shown of it if it fails.
+LOGS_OF_FAILURES = {
+    "error: no rte.csv;\n  give --data_dir\nTraceback (most recent call last):\n  File x\n": "error: no rte.csv;|  give --data_dir",
+    "error: no x\nE1130 05:11:44.053000 12749 torch/distributed/elastic/api.py:1002] failed\n": "error: no x",
+    "error: no x\n[2026-07-26 05:10:12,123] [INFO] [launch.py:316:sigkill_handler] Killing\n": "error: no x",
+    "error: no x\n[rank0]:[W726 05:10:12.123 ProcessGroupNCCL.cpp:1496] Warning\n": "error: no x",
+    "1 row\nerror: no x\nerror: rank 1 has exited; this process would wait for it\n1\n2\n3\n4\n5\n": "error: no x",
+    "error: 1\n2\n3\n4\n5\n6\n": "error: 1|2|3|4|5",
+    "1\n2\n3\n4\n5\nValueError: x\n": "2|3|4|5|ValueError: x",
+    "": "",
+}  # fmt: skip
 # (exit code, why it was asked to stop, starts, the last step, of ten) -> state, whether another process may take it,
 # a part of the message.
 ENDS = [
@@ -350,7 +368,7 @@ class EndsTest(parameterized.TestCase):
         super().setUpClass()
         content = {
             "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
-            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 3))}},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 5))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
         cls.sweep.has_succeeded = True
@@ -394,6 +412,22 @@ class EndsTest(parameterized.TestCase):
             self.assertIn(message, shown)
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
+
+    def test_a_launcher_that_fails_before_this_start_s_workers_have_written_the_manifest_has_failed(self):
+        for writes_manifest, state in ((False, "failed"), (True, "preempted")):
+            claim = self.sweep.store.claim(100)
+            slot = RunningTrial(claim, TrialFiles(self.sweep.directory, claim.number), mock.Mock())
+            slot.files.run_dir.mkdir(parents=True, exist_ok=True)
+            manifest = slot.files.run_dir / "manifest.json"
+            manifest.write_text("{}")
+            os.utime(manifest, (1000.0, 1000.0))
+            slot.begin()
+            if writes_manifest:
+                os.utime(manifest, (1000.5, 1000.5))
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.sweep._end(slot, 1)
+            self.assertEqual(self.sweep.records()[claim.number]["state"], state)
+        self.sweep.store.end(claim, "failed")  # so that the next test does not continue it
 
     def test_the_value_of_one_that_goes_on_is_the_best_of_its_curve(self):
         slot, _ = self.ended(75, "", 1, 4)

@@ -382,26 +382,29 @@ class FailuresTest(SweepTest):
         """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
         codes = self.folder / "codes"
         codes.touch()
-        script = 'echo "error: no $1"; seq 1000; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        traceback = "echo 'Traceback (most recent call last):'; seq 1000"
+        script = f'echo "error: no $1"; {traceback}; echo 78 >> "$T5SUITE_EXIT_CODES"; exit 1'
         command = ["/bin/sh", "-c", script, "sh", "${args}"]
         path = self.write(command=command, method="grid", parameters={"x": {"values": [1, 2]}})
         job = mock.patch.dict(os.environ, {"T5SUITE_EXIT_CODES": str(codes)})
         for more in ((), ("--resume",)):
             with job, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial . was refused") as failure:
                 run_cli("sweep", path, "--sweep_dir", self.directory, *more)
-            self.assertRegex(failure.message, r"log says:\n  error: no --x=.\n  1\n  2\n  3\n  4$")
+            self.assertRegex(failure.message, r"log says:\n  error: no --x=.$")
         self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78, 78])
         self.assertEqual(codes.read_text(), "")
 
-    def test_codes_of_a_trial_s_former_start_do_not_count(self):
+    def test_codes_and_messages_of_a_trial_s_former_start_do_not_count(self):
         """The first start is stopped, and so the trial is started again; that start fails."""
         marker = self.folder / "started"
-        script = f'[ -e {marker} ] && exit 3; touch {marker}; echo 75 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        stopped = f'touch {marker}; printf "error: the hub is down"; echo 75 >> "$T5SUITE_EXIT_CODES"; exit 1'
+        script = f"if [ -e {marker} ]; then echo ValueError: x; exit 3; fi; {stopped}"
         command = ["/bin/sh", "-c", script, "sh", "${args}"]
         path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
-        with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "Trial 0: exit code 3"):
+        with contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "Trial 0: exit code 3") as failure:
             run_cli("sweep", path, "--sweep_dir", self.directory)
         self.assertIn("trial 0: preempted", shown.getvalue())
+        self.assertEndsWith(failure.message, "0000.log says:\n  ValueError: x")
 
     @pytest.mark.slow
     def test_after_a_trial_that_ended_well_a_refused_one_does_not_end_the_sweep(self):
@@ -685,13 +688,23 @@ class GridTest(SweepTest):
         words = ("sweep", "--sweep_dir", self.directory, "--grid", "x=1,2")
         with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 1 trials finished.*exit code 3"):
             run_cli(*words, "--count", 1, *command)
-        with exits_with(78, "has a secret, which the directory does not hold; give the same --grid"):
-            run_cli("sweep", "--sweep_dir", self.directory, "--resume")
+        for file in ((), (self.directory / "sweep.yaml",)):
+            with exits_with(78, r"/sweep.yaml: .* a secret, which the file does not hold .*; give the same --grid"):
+                run_cli("sweep", *file, "--sweep_dir", self.directory, "--resume")
         with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 2 trials finished.*exit code 3"):
             run_cli(*words, "--resume", *command)
         files = [file for file in self.directory.rglob("*") if file.is_file()]
         self.assertContainsSubset(["journal.log", "sweep.json", "sweep.yaml"], [file.name for file in files])
         self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
+
+    def test_another_command_s_secrets_are_not_named(self):
+        command = ["/bin/sh", "-c", "exit 78", "--hub_token=nobody-may-read-this", "${args}"]
+        words = ("sweep", "--sweep_dir", self.directory, "--resume")
+        values = {"x": {"values": [1]}}
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "trial 0 was refused"):
+            run_cli(*words, self.write(command=command, method="grid", parameters=values))
+        with exits_with(78, r"command \['/bin/sh', '-c', 'exit 78', '--hub_token=\*\*\*'.* there, \['/bin/sh', '-c'"):
+            run_cli(*words, self.write(command=[*command[:3], "${args}"], method="grid", parameters=values))
 
     @parameterized.parameters(
         ("rte,cola", [], ["--benchmark=glue"]),

@@ -194,7 +194,7 @@ def failure_of(error: BaseException) -> HubFailure | None:
 
 
 def _errors_beneath(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """An error and those beneath it, each once, with whether causes alone, and no context, lead from the error to it.
+    """An error and those beneath it, each once, and whether it was reached through causes alone.
 
     Of each error the causes come first, and then the context. A context is looked at even if `raise ... from None`
     hides it from tracebacks: the libraries hide statuses like this.

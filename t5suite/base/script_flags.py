@@ -20,7 +20,7 @@ from pathlib import Path
 from t5suite.base.lookup import find
 
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
-# The sub-commands of `t5suite` that are an entry script.
+# The sub-commands of `t5suite` that are an entry script (`for_each_gpu` in slurm/ names them, too).
 SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 # The values of the keys that an entry omits in the file.
 ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}

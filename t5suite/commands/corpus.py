@@ -100,7 +100,8 @@ def _show_flags(actions) -> None:
     add("corpus", help="the folder of a corpus")
     add("--tokenizer_name", help="if not the one that the corpus names")
     add("--objective", help=f"what corrupts the examples (default: {SHOWN_OBJECTIVE})")
-    add("--inputs_length", type=int, help="tokens of an example's inputs (default: 512; of ul2 384)")
+    lengths = f"{SHOWN_INPUTS_LENGTH}; {SHOWN_INPUTS_LENGTH_OF['ul2']} for ul2"
+    add("--inputs_length", type=int, help=f"tokens of an example's inputs (default: {lengths})")
     add("--num_examples", type=int, default=3, help="examples to show (default: 3)")
     add("--check_hashes", action="store_true", help="compare every file's SHA-256 with the manifest")
     add_json_flag(show)

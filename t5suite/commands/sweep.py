@@ -117,12 +117,11 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
     """The sweep of the flags, and words for its trials' command.
 
     Raises:
-      ConfigError: neither a file nor a grid, or both; a directory alone, whose trials need a secret.
+      ConfigError: neither a file nor a grid, or both; the file of a grid whose trials need a secret.
     """
     files = arguments.files
     is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
-    is_directory_alone = arguments.resume and arguments.sweep_dir and not is_grid and not files
-    if is_directory_alone:
+    if arguments.resume and arguments.sweep_dir and not is_grid and not files:
         files = [str(Path(arguments.sweep_dir) / "sweep.yaml")]
     if is_grid == bool(files) or len(files) > 1:
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both, and one file")
@@ -131,11 +130,10 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
     sweep = read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file"))
-    lacks_secret = any(SHOWN in word for word in sweep.command())
-    if is_directory_alone and lacks_secret:
+    if any(SHOWN in word for word in sweep.command()):
         raise ConfigError(
-            f"--sweep_dir {arguments.sweep_dir}: the command of its trials has a secret, which the directory does not "
-            "hold; give the same --grid, --seeds, --tasks and command again"
+            f"{sweep.path}: the command of its trials has a secret, which the file does not hold ({SHOWN}); give the "
+            "same --grid, --seeds, --tasks and command again"
         )
     return sweep, arguments.words
 

@@ -34,8 +34,8 @@ def grid_content(
     content = {"method": "grid", "parameters": _grid_parameters(settings, seeds, tasks), "command": command}
     if metric:
         content["metric"] = {"name": metric, "goal": goal_of(metric)}
-    content_without_secrets = {**content, "command": without_secrets(command)}
-    digest = hashlib.sha256(json.dumps(content_without_secrets).encode()).hexdigest()[:8]
+    shown_content = {**content, "command": without_secrets(command)}
+    digest = hashlib.sha256(json.dumps(shown_content).encode()).hexdigest()[:8]
     return {"name": f"grid-{digest}", **content}
 
 

@@ -43,6 +43,13 @@ class TrialFiles:
         """The run's metrics."""
         return self.run_dir / METRICS
 
+    def manifest_time(self) -> int | None:
+        """When the run's manifest was written, which every start does, in nanoseconds; None if there is none."""
+        manifest = self.run_dir / MANIFEST
+        if manifest.is_file():
+            return manifest.stat().st_mtime_ns
+        return None
+
     @property
     def log(self) -> Path:
         """What its processes print."""
@@ -68,6 +75,7 @@ class RunningTrial:
       rung: how many comparisons it has passed.
       stopped: why it was asked to end: "pruned", "preempted", or "" if it was not.
       signalled: whether its former process was asked to end, or the wait for it was reported.
+      manifest_time_before: when an earlier start wrote the run's manifest (`TrialFiles.manifest_time`).
     """
 
     claim: Claim
@@ -78,6 +86,7 @@ class RunningTrial:
     stopped: str = ""
     waiting_since: float = field(default_factory=time.monotonic)
     signalled: bool = False
+    manifest_time_before: int | None = None
 
     def seconds(self) -> float:
         """How long it has run, earlier starts included."""
@@ -98,6 +107,7 @@ class RunningTrial:
     def begin(self) -> None:
         """Lets the process become the trial's command."""
         self.files.exit_codes.write_bytes(b"")
+        self.manifest_time_before = self.files.manifest_time()
         self.process.start()
         self.began = time.monotonic()
 
@@ -110,9 +120,9 @@ class RunningTrial:
     def was_killed_in_silence(self, exit_code: int) -> bool:
         """Whether a launcher reports a failure (1) of workers that noted none, although their run had begun.
 
-        They note every other end: a signal such as the kernel's SIGKILL has ended them.
+        Workers that end by themselves note it: a signal such as the kernel's SIGKILL has ended these.
         """
-        has_begun = (self.files.run_dir / MANIFEST).is_file()
+        has_begun = self.files.manifest_time() != self.manifest_time_before
         return exit_code == EXIT_BUG and has_begun and not noted_codes(self.files.exit_codes)
 
     def pass_rung(self) -> None:

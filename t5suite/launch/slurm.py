@@ -110,14 +110,15 @@ def _check_command(job: BatchJob) -> None:
     if is_for_torchrun and not _is_for_each_gpu(words):
         raise ConfigError(
             f"t5suite slurm {job.kind} --nodes {nodes}: the command begins with {words[0]!r}, but on several "
-            "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py; or give --nodes 1"
+            "nodes torchrun starts it; let it begin with python, or with t5suite fine_tune, pre_train or evaluate, "
+            "such as: -- python pre_train_t5.py; or give --nodes 1"
         )
 
 
 def _is_for_each_gpu(words: list[str]) -> bool:
-    """Whether torchrun is to start the command, as the templates have it; others are launchers themselves."""
+    """Whether torchrun is to start the command, as `for_each_gpu` of the templates; others are launchers themselves."""
     program = Path(words[0]).name
-    is_entry_script = program == "t5suite" and "".join(words[1:2]) in SCRIPTS
+    is_entry_script = program == "t5suite" and len(words) > 1 and words[1] in SCRIPTS
     return is_entry_script or program.startswith("python")
 
 

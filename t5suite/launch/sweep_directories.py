@@ -113,4 +113,11 @@ def changes_between(old, new, path: str = "") -> list[str]:
         return changes
     if old == new and type(old) is type(new):
         return []
-    return [f"{path} {old!r:.80} there, {new!r:.80} here"]
+    return [f"{path} {_text_of_setting(path, old)} there, {_text_of_setting(path, new)} here"]
+
+
+def _text_of_setting(path: str, value) -> str:
+    """The beginning of a setting's value, without the secrets of a command."""
+    if path == "command" and isinstance(value, list):
+        value = without_secrets(value)
+    return f"{value!r:.80}"

@@ -48,13 +48,12 @@ def _needs_path(program: str) -> bool:
 
 
 def table_of(summary: dict):
-    """The trials as a rich table, best first.
+    """The trials as a rich table, best first, for a `Terminal`.
 
     Args:
       summary: what `sweep.json` holds.
     """
     from rich.table import Table
-    from rich.text import Text
 
     trials = summary["trials"]
     names = parameter_names(trials)
@@ -67,15 +66,14 @@ def table_of(summary: dict):
         justify = "right"
         if heading in ("state", *names):
             justify = "left"
-        table.add_column(Text(heading), justify=justify, overflow="fold")
+        table.add_column(heading, justify=justify, overflow="fold")
     for record in rank_trials(summary):
         parameters = flat_parameters(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value")]
         cells += [trial_scores(record).get(name) for name in metrics]
         cells += [record[key] for key in ("last_step", "seconds")]
         cells += [parameters.get(name, "") for name in names]
-        # Rich does not parse markup in `Text`.
-        texts = [Text(cell_text(cell)) for cell in cells]
+        texts = [cell_text(cell) for cell in cells]
         table.add_row(*texts, style=_row_style(record, summary["best"]))
     return table
 

@@ -84,7 +84,8 @@ class Sweep:
         self.plan = replace(plan, words=self._words_after_flags(plan.words, entries["words"]), name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
         command = [str(word) for word in plan.command or DEFAULT_COMMAND]
-        _, self.script = entry_script(command, plan.program)
+        _, script = entry_script(command, plan.program)
+        self.notes_codes = script is not None
         self.slots: list[RunningTrial | None] = [None] * workers
         self.failure_count = 0
         self.has_succeeded = "complete" in states or "pruned" in states
@@ -268,8 +269,7 @@ class Sweep:
         """Records the end of a trial's processes: its own, or one from which it goes on."""
         claim = slot.claim
         exit_code = code_of_workers(exit_code, noted_codes(slot.files.exit_codes))
-        notes_codes = self.script is not None
-        was_killed_in_silence = notes_codes and slot.was_killed_in_silence(exit_code)
+        was_killed_in_silence = self.notes_codes and slot.was_killed_in_silence(exit_code)
         curve = self._curve(slot.files)
         facts = {
             "seconds": slot.seconds(),

@@ -13,6 +13,8 @@ checkpoint.
 """
 
 import contextlib
+import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -24,9 +26,14 @@ from t5suite.launch.process_groups import group_members, identity, signal_group
 
 # Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
 GRACE = 60.0
-# What is shown of a failed trial's log, of whose end so much is read.
+# Lines that are shown of a failed trial's log, and bytes at its end that are searched for them.
 LOG_LINES = 5
 LOG_BYTES = 20_000
+# Stands in a log between two starts of its trial.
+STARTED_AGAIN = "---- the trial is started again ----"
+# How lines behind a script's message begin: another rank's message, a traceback, `[rank0]: ...`, logs of torchrun
+# (`E0726 05:10:12.123456 ...`), of torch (`[W726 05:10:12 ...`) and of DeepSpeed (`[2026-07-26 05:10:12,123] ...`).
+BEHIND_A_MESSAGE = re.compile(r"error: |Traceback \(|\[rank\d+\]|\[?[IWEF]\d{3,4} \d\d:|\[\d{4}-\d\d-\d\d ")
 # Waits for a byte, then becomes the trial; without the byte (the sweep died before it recorded the process) it ends.
 WAITER = """
 import ctypes, os, signal, sys
@@ -66,6 +73,9 @@ class TrialProcess:
     def prepare(self) -> dict:
         """Creates the process, which waits for `start`, and returns what identifies it."""
         with self.log.open("ab") as log:
+            if log.tell():
+                log.write(f"\n{STARTED_AGAIN}\n".encode())
+                log.flush()
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-c", WAITER, *self.words],
                 stdin=subprocess.PIPE,
@@ -106,18 +116,28 @@ class TrialProcess:
 
 
 def end_of_log(log) -> list[str]:
-    """The lines of a trial's log that say why it ended: those from the last `error:` on, or else its last ones.
+    """The lines of a trial's log that say why its last start ended: its first `error:`, else the last lines.
 
-    Behind the script's own message a launcher prints a traceback of itself. No lines of a missing log.
+    Of several ranks the others end later, because they have lost the first one. Behind the script's own message a
+    launcher prints a traceback of itself. No lines of a missing log.
     """
     path = Path(log)
     if not path.is_file():
         return []
-    lines = path.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace").splitlines()
-    places_of_errors = [place for place, line in enumerate(lines) if line.startswith("error: ")]
-    if places_of_errors:
-        return lines[places_of_errors[-1] :][:LOG_LINES]
-    return lines[-LOG_LINES:]
+    text = path.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace")
+    lines = text.rpartition(f"{STARTED_AGAIN}\n")[2].splitlines()
+    return _first_message(lines)[:LOG_LINES] or lines[-LOG_LINES:]
+
+
+def _first_message(lines: list[str]) -> list[str]:
+    """The first line that begins with `error: ` and the rest of its message; empty if there is none.
+
+    >>> _first_message(["2 rows", "error: no rte.csv;", "give --data_dir", "Traceback (most recent call last):"])
+    ['error: no rte.csv;', 'give --data_dir']
+    """
+    from_error = list(itertools.dropwhile(lambda line: not line.startswith("error: "), lines))
+    further_lines = itertools.takewhile(lambda line: not BEHIND_A_MESSAGE.match(line), from_error[1:])
+    return [*from_error[:1], *further_lines]
 
 
 def describe_exit(code: int) -> str:

@@ -136,7 +136,7 @@ def _check_precision_and_sharding(settings: dict, path: Path) -> list[CheckResul
     if _distributed_type(settings) == "DEEPSPEED" and not is_installed("deepspeed"):
         what = f"{path}: asks for DeepSpeed, which is not installed"
         results.append(CheckResult(FAIL, ACCELERATE_FILE, what, "pip install 't5suite[deepspeed]'"))
-    fsdp_settings = settings.get("fsdp_config")
+    fsdp_settings = settings.get("fsdp_config") or {}
     if _distributed_type(settings) == "FSDP" and isinstance(fsdp_settings, dict):
         version = fsdp_settings.get("fsdp_version", 1)  # accelerate's default
         if str(version) != "2":

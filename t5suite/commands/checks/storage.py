@@ -23,7 +23,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 def existing_folder(path) -> Path:
     """The folder itself, or the nearest existing one above it, where it would be made."""
     folder = Path(path).expanduser().absolute()
-    while not os.path.isdir(folder):  # False, too, where it may not be looked at
+    while not os.path.isdir(folder):  # also False without permission, where Path.is_dir raises
         folder = folder.parent
     return folder
 
@@ -131,9 +131,11 @@ def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[Chec
 
 def check_hub_cache(checkup: Checkup) -> list[CheckResult]:
     """Where the files of the hub are kept, as huggingface_hub chooses the folder."""
-    cache = checkup.environ.get("HF_HUB_CACHE")
-    variable_to_set = "HF_HUB_CACHE"
-    if not cache:
+    variables_of_cache = [name for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if checkup.environ.get(name)]
+    if variables_of_cache:
+        variable_to_set = variables_of_cache[0]
+        cache = checkup.environ[variable_to_set]
+    else:
         user_caches = checkup.environ.get("XDG_CACHE_HOME") or "~/.cache"
         home = checkup.environ.get("HF_HOME") or os.path.join(user_caches, "huggingface")
         cache = os.path.join(home, "hub")
