@@ -437,15 +437,18 @@ def warn_of_idle_keep_every(args: SuiteTrainingArguments) -> None:
     interval = int(interval)
     if math.lcm(args.keep_every, interval) <= args.max_steps:
         return
+    advice = ""
+    num_intervals = min(max(1, round(args.keep_every / interval)), args.max_steps // interval)
+    if num_intervals > 0:
+        advice = f"; give a multiple of {interval}, such as {num_intervals * interval}"
     logger.warning(
         "--keep_every %d has no effect: checkpoints are written every %d updates, and none of these is a multiple of "
-        "%d in %d updates; give a multiple of %d, such as %d",
+        "%d in %d updates%s",
         args.keep_every,
         interval,
         args.keep_every,
         args.max_steps,
-        interval,
-        interval * max(1, round(args.keep_every / interval)),
+        advice,
     )
 
 
