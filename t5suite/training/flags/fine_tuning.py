@@ -428,7 +428,10 @@ def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
 
 
 def warn_of_idle_keep_every(args: SuiteTrainingArguments) -> None:
-    """Warns if no checkpoint of the run is at a multiple of `--keep_every`; the last update has one, too."""
+    """Warns if no checkpoint is at a multiple of `--keep_every`; the last update has one, too.
+
+    Only where `--max_steps` and `--save_strategy steps` say beforehand at which updates checkpoints are.
+    """
     if args.keep_every is None or args.save_strategy != SaveStrategy.STEPS or args.max_steps <= 0:
         return
     interval = args.save_steps
