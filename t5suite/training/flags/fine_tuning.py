@@ -390,11 +390,13 @@ class SuiteTrainingArguments(
 
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
-    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do.
-
-    `--keep_every` is another of them: it may keep none.
-    """
+    """Warns of flags of saving that have no effect."""
+    warn_of_idle_save_steps(args)
     warn_of_idle_keep_every(args)
+
+
+def warn_of_idle_save_steps(args: SuiteTrainingArguments) -> None:
+    """Warns if given flags do not decide when checkpoints are written, mostly because evaluations do."""
     asked_values = args.saving_asked
     idle_names = [name for name in asked_values if asked_values[name] != getattr(args, name)]
     if args.save_strategy != SaveStrategy.STEPS:
