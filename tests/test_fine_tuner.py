@@ -466,7 +466,7 @@ class InputsTest(parameterized.TestCase):
             tuner(None, rows, labels=labels, **ONE_STEP, **flags).train()
 
     def test_label_words_that_cannot_be_written_can_be_chosen(self):
-        """A trained model is scored whatever its labels are, with a warning."""
+        """A trained model is scored with them, with a warning; not with labels that have the same tokens."""
         rows = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["½", "good"] * 2)]
         splits = {"train": rows, "validation": rows}
         chooses = tuner(None, splits, labels=["½", "good"], eval_method="score", **ONE_STEP)
@@ -475,6 +475,10 @@ class InputsTest(parameterized.TestCase):
         with self.assertLogs("t5suite", "WARNING") as logs:
             writes.evaluate()
         self.assertRegex("\n".join(logs.output), "writes the label '½' as '<unk>'")
+        alike = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["好评", "差评"] * 2)]
+        tells_nothing_apart = tuner(chooses.model, alike, tokenizer=chooses.tokenizer, labels=["好评", "差评"])
+        with exits_with(78, "'好评' and '差评' have the same tokens"):
+            tells_nothing_apart.evaluate()
 
     def test_a_model_in_memory_that_cannot_be_trained_is_refused(self):
         data = {"data": "mini/sentiment", "tokenizer": tiny_tokenizer(), "use_cpu": True, "max_steps": 1}

@@ -20,7 +20,8 @@ LONGEST_LABEL = 1 << 20  # more tokens than any label has
 def check_labels(tasks: Iterable[Task], encoding: TextEncoding, method: str, trains: bool) -> None:
     """Refuses label words with the same tokens, and trains on none that cannot be right where answers are written.
 
-    A head has classes and writes nothing. A model that was trained before is scored all the same, with a warning.
+    A head has classes and writes nothing. A model that was trained before is scored all the same where words cannot be
+    written, with a warning; not where two have the same tokens: no score tells them apart.
 
     Args:
       method: `--eval_method`.
