@@ -459,6 +459,7 @@ class InputsTest(parameterized.TestCase):
         (["½", "good"], {}, "T5Tokenizer .* writes the label '½' as '<unk>'"),
         (["very  good", "bad"], {}, "T5Tokenizer .* writes the label 'very  good' as 'very good'"),
         (["a good film", "a good song"], {"max_target_length": 3}, "in the first 3: give a larger --max_target_length"),
+        (["a good film", "a good song"], {"max_output_tokens": [3]}, "in the first 3: give a larger max_output_tokens"),
     )
     def test_label_words_that_the_tokenizer_cannot_write_or_tell_apart_are_refused(self, labels, flags, message):
         rows = [{"text": f"Row {i}.", "label": labels[i % 2]} for i in range(8)]
