@@ -628,7 +628,8 @@ class TroubleTest(parameterized.TestCase):
     def test_bad_and_empty_lines_are_counted_and_named(self, num_workers):
         lines = [*self.LINES, "{oh", '{"text": " "}', "", '{"text": 7}']
         path, stream = self.stream_of(lines, "skip", num_workers=num_workers, num_virtual_streams=2)
-        with self.assertLogs("t5suite", "WARNING") as logs:
+        here = mock.patch("t5suite.data.corpora.documents.lines_before", wraps=count_lines_before)
+        with here as counting_here, self.assertLogs("t5suite", "WARNING") as logs:
             batches = iter(stream)
             for _ in range(8):
                 next(batches)
@@ -640,6 +641,8 @@ class TroubleTest(parameterized.TestCase):
         self.assertBetween(counts["documents"], 50 * passes, 50 * (passes + 2))
         self.assertIn(f"skipped: {path}:51: not JSON", "\n".join(logs.output))
         self.assertIn(f"{path}:54: column 'text' holds 7", "\n".join(logs.output))
+        # Workers count lines, where there are any: training would wait.
+        self.assertEqual(counting_here.called, num_workers == 0)
 
     @parameterized.parameters(0, 2)
     @pytest.mark.quick_cases(1)
