@@ -597,7 +597,9 @@ class EndOfEpochTest(parameterized.TestCase):
         with self.assertRaises(InterruptedError):
             killed.train()
         resumed = self.trainer(killed.args.output_dir)
-        resumed.train(resume_from_checkpoint=True)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            resumed.train(resume_from_checkpoint=True)
+        self.assertIn(f"step {step}: first doing what comes after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
         for name in ("step", "loss", "grad_norm", "learning_rate"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))
