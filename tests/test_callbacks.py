@@ -31,7 +31,13 @@ from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_
 from t5suite.training import uploads
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final, load_states, save_states
-from t5suite.training.checkpoints.selection import best_of_checkpoint, check_best_is_there, scores_differ, take_up_best
+from t5suite.training.checkpoints.selection import (
+    best_of_checkpoint,
+    check_best_is_there,
+    drop_best,
+    scores_differ,
+    take_up_best,
+)
 from t5suite.training.checkpoints.starts import Start
 from t5suite.training.eval_sets import EvalSet, describe_selection
 from t5suite.training.evaluation_report import Result, make_report, report_metrics, selection_value
@@ -1037,14 +1043,18 @@ class TakenUpBestTest(parameterized.TestCase):
         self.assertEqual(scores_differ(start, described(**changed)), differ)
         self.assertFalse(scores_differ(Start(), described(**changed)))
 
-    def test_the_best_score_of_hugging_face_s_trainer_selects_nothing(self):
-        """It may be a loss, of which lower is better; and the best checkpoint would never verify."""
-        self.state_at(self.here, best_metric=0.5)
+    def test_the_best_score_of_a_checkpoint_without_a_manifest_selects_nothing(self):
+        """Of Hugging Face's trainer it may be a loss, of which lower is better; no such checkpoint verifies."""
+        state = self.state_at(self.here, best_metric=0.5)
         (self.here / "checkpoint-4").mkdir()
         checkpoint = self.here / "checkpoint-9"
         (checkpoint / "checkpoint.json").unlink()
         self.assertTrue(scores_differ(Start(checkpoint), {"rte": ["generate", "loss", "a"]}))
         check_best_is_there(checkpoint)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            drop_best(state)
+        self.assertRegex(logs.output[0], "step 4 was the best so far, .* or in a checkpoint that cannot be verified")
+        self.assertIsNone(state.best_metric)
 
     def test_a_set_without_a_metric_is_selected_by_its_loss(self):
         book = set_of("book")

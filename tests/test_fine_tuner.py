@@ -459,6 +459,7 @@ class InputsTest(parameterized.TestCase):
         (["½", "good"], {}, "T5Tokenizer .* writes the label '½' as '<unk>'"),
         (["very  good", "bad"], {}, "T5Tokenizer .* writes the label 'very  good' as 'very good'"),
         (["a good film", "a good song"], {"max_target_length": 3}, "in the first 3: give a larger --max_target_length"),
+        (["a good film", "a good song"], {"max_output_tokens": [3]}, "in the first 3: give a larger max_output_tokens"),
     )
     def test_label_words_that_the_tokenizer_cannot_write_or_tell_apart_are_refused(self, labels, flags, message):
         rows = [{"text": f"Row {i}.", "label": labels[i % 2]} for i in range(8)]
@@ -466,7 +467,7 @@ class InputsTest(parameterized.TestCase):
             tuner(None, rows, labels=labels, **ONE_STEP, **flags).train()
 
     def test_label_words_that_cannot_be_written_can_be_chosen(self):
-        """A trained model is scored whatever its labels are, with a warning."""
+        """A trained model is scored with them, with a warning; not with labels that have the same tokens."""
         rows = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["½", "good"] * 2)]
         splits = {"train": rows, "validation": rows}
         chooses = tuner(None, splits, labels=["½", "good"], eval_method="score", **ONE_STEP)
@@ -475,6 +476,10 @@ class InputsTest(parameterized.TestCase):
         with self.assertLogs("t5suite", "WARNING") as logs:
             writes.evaluate()
         self.assertRegex("\n".join(logs.output), "writes the label '½' as '<unk>'")
+        alike = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["好评", "差评"] * 2)]
+        tells_nothing_apart = tuner(chooses.model, alike, tokenizer=chooses.tokenizer, labels=["好评", "差评"])
+        with exits_with(78, "'好评' and '差评' have the same tokens"):
+            tells_nothing_apart.evaluate()
 
     def test_a_model_in_memory_that_cannot_be_trained_is_refused(self):
         data = {"data": "mini/sentiment", "tokenizer": tiny_tokenizer(), "use_cpu": True, "max_steps": 1}

@@ -402,6 +402,14 @@ class SettingsTest(parameterized.TestCase):
         ("adamw", "eps=-1", "epsilon"),
         ("adamw", "weight_decay=-0.1", "weight_decay is -0.1; give at least 0"),
         ("adamw_rms", "weight_decay=-0.1", "weight_decay is -0.1; give at least 0"),
+        ("adamw_rms", "betas=(1.5,0.9)", "betas is .1.5, 0.9.; give numbers from 0 to below 1"),
+        ("adamw_rms", "betas=(0.9,1)", "betas is "),
+        ("adamw_rms", "eps=-1", "eps is -1"),
+        ("adamw_rms", "min_rms=-1", "min_rms is -1"),
+        ("adafactor", "beta1=1.5", "beta1 is 1.5; give a number from 0 to below 1"),
+        ("adafactor", "clip_threshold=0", "clip_threshold is 0.*; give more than 0"),
+        ("adafactor", "eps=(-1,1)", "eps is "),
+        ("adafactor", "decay_rate=0.8", "decay_rate is 0.8; give at most 0"),
     )
     def test_a_setting_out_of_its_range_is_named(self, name, optim_args, message):
         with exits_with(78, f"--optimizer {name}: .*{message}"):

@@ -1056,6 +1056,17 @@ class LostRankTest(parameterized.TestCase):
             if isinstance(outcome, dict):
                 self.enter_context(next(iter(outcome.values())))
 
+    @parameterized.parameters(
+        ("1", "no port to listen at for the other ranks, at any address of this machine"),
+        ("2", "no port to listen at for the other ranks, at 127.0.1.1 or any address of this machine"),
+    )
+    def test_a_rank_that_gets_no_port_says_where_it_tried(self, ranks_here, message):
+        environment = {"MASTER_ADDR": "127.0.1.1", "LOCAL_WORLD_SIZE": ranks_here}
+        full = mock.patch.object(socket, "create_server", side_effect=OSError)
+        with mock.patch.dict(os.environ, environment), full:
+            main, _ = outcomes(2, lambda: lost_ranks.connect(Ranks.of_process()))
+        self.assertEqual(str(main), message)
+
     @parameterized.product(
         number=(0, 2),
         case=(

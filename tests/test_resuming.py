@@ -490,6 +490,13 @@ class RestoringTest(parameterized.TestCase):
         with exits_with(78, "2 groups of parameters, and this run has 1; add schedule to --reset"):
             load_schedule(watcher, optimizers[1], saved.state_dict(), num_steps=1)
 
+    def test_a_schedule_of_ones_own_that_saves_no_rates_goes_on(self):
+        schedule = mock.Mock()
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        load_schedule(schedule, optimizer, {"best": 3.0}, num_steps=1)
+        schedule.load_state_dict.assert_called_once_with({"best": 3.0})
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+
     @parameterized.parameters(
         (
             {"total_steps": 4},
@@ -590,7 +597,9 @@ class EndOfEpochTest(parameterized.TestCase):
         with self.assertRaises(InterruptedError):
             killed.train()
         resumed = self.trainer(killed.args.output_dir)
-        resumed.train(resume_from_checkpoint=True)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            resumed.train(resume_from_checkpoint=True)
+        self.assertIn(f"step {step}: first doing what comes after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
         for name in ("step", "loss", "grad_norm", "learning_rate"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))

@@ -99,14 +99,24 @@ class IdleFlagsTest(parameterized.TestCase):
         ("--eval_strategy steps --eval_steps 833 --max_steps 13333 --keep_every 3332", None),
         ("--eval_strategy steps --eval_steps 0.1 --max_steps 13333 --keep_every 1334", None),
         ("--eval_strategy steps --eval_steps 20 --max_steps 60 --keep_every 30", None),
+        ("--eval_strategy steps --eval_steps 300 --max_steps 1000 --keep_every 1000", None),  # the last update's
+        ("--eval_strategy steps --eval_steps 300 --max_steps 1000 --keep_every 250", None),
         (
             "--eval_strategy steps --eval_steps 833 --max_steps 13333 --keep_every 3333",
-            "^--keep_every 3333 has no effect: checkpoints are written every 833 updates, and none of these is a multiple of "
-            "3333 in 13333 updates; give a multiple of 833, such as 3332$",
+            "^--keep_every 3333 has no effect: checkpoints are written every 833 updates and at the end, and none of these "
+            "is a multiple of 3333 in 13333 updates; give a multiple of 833, such as 3332$",
         ),
         (
             "--eval_strategy steps --eval_steps 0.1 --max_steps 13333 --keep_every 1333",
-            "^--keep_every 1333 has no effect: checkpoints are written every 1334 updates, .* such as 1334$",
+            "^--keep_every 1333 has no effect: checkpoints are written every 1334 updates .* such as 1334$",
+        ),
+        (
+            "--eval_strategy steps --eval_steps 500 --max_steps 3200 --keep_every 5000",
+            "^--keep_every 5000 has no effect: .* in 3200 updates; give a multiple of 500, such as 3000$",
+        ),
+        (
+            "--eval_strategy steps --eval_steps 5000 --max_steps 3000 --keep_every 700",
+            "^--keep_every 700 has no effect: .* every 5000 updates .* in 3000 updates$",
         ),
     )
     def test_flags_of_saving_that_give_way_are_named_with_what_would_be_right(self, words, warning):

@@ -497,7 +497,7 @@ class SameDataTest(parameterized.TestCase):
             check.load_state_dict({**check.state_dict(), "num_given": 16})
         with exits_with(78, "different steps"):
             merge_states([states[0], {**states[1], "num_given": 32}])
-        with exits_with(65, "another than the checkpoint's, or has changed since: .* here; to begin .*: --reset data"):
+        with exits_with(65, "another than the checkpoint's, or has changed since: .* here$"):
             loader(FileSource(written(["1 2"], "a.txt"))).load_state_dict(merge_states(states))
         with exits_with(78, "version"):
             loader(source).load_state_dict({"version": 0})
@@ -628,7 +628,8 @@ class TroubleTest(parameterized.TestCase):
     def test_bad_and_empty_lines_are_counted_and_named(self, num_workers):
         lines = [*self.LINES, "{oh", '{"text": " "}', "", '{"text": 7}']
         path, stream = self.stream_of(lines, "skip", num_workers=num_workers, num_virtual_streams=2)
-        with self.assertLogs("t5suite", "WARNING") as logs:
+        here = mock.patch("t5suite.data.corpora.documents.lines_before", wraps=count_lines_before)
+        with here as counting_here, self.assertLogs("t5suite", "WARNING") as logs:
             batches = iter(stream)
             for _ in range(8):
                 next(batches)
@@ -640,6 +641,8 @@ class TroubleTest(parameterized.TestCase):
         self.assertBetween(counts["documents"], 50 * passes, 50 * (passes + 2))
         self.assertIn(f"skipped: {path}:51: not JSON", "\n".join(logs.output))
         self.assertIn(f"{path}:54: column 'text' holds 7", "\n".join(logs.output))
+        # Workers count lines, where there are any: training would wait.
+        self.assertEqual(counting_here.called, num_workers == 0)
 
     @parameterized.parameters(0, 2)
     @pytest.mark.quick_cases(1)
@@ -880,10 +883,14 @@ class SeenTest(parameterized.TestCase):
         stream = loader(FileSource(written(number_documents(50), "a.txt")))
         other = StreamSource(stream, max_steps=9)
         start = SimpleNamespace(checkpoint=checkpoint, reset=frozenset())
+        refusal = (
+            "the streamed text is another than the checkpoint's, or has changed since: .* here; to begin the text anew: "
+            "--reset data, or --allow_changed data, which works in sharded training, too$"
+        )
         for allowed in (None, "seed"):
-            with exits_with(65, "the streamed text is another than the checkpoint's, or has changed since"):
+            with exits_with(65, refusal):
                 other.load(start, 8, allowed)
         with self.assertLogs("t5suite", "WARNING") as logs:
             other.load(start, 8, "seed,data")
-        self.assertIn("begins anew", logs.output[0])
+        self.assertRegex(logs.output[0], " here; --allow_changed data: the stream begins anew$")
         self.assertEqual(next(iter(stream))[0]["index"], 0)

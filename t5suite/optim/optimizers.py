@@ -78,6 +78,9 @@ def adamw_rms(
 
     A step is `learning_rate * max(min_rms, RMS(parameter))` times AdamW's.
     """
+    _check_setting("betas", betas, all(0 <= beta < 1 for beta in betas), "numbers from 0 to below 1")
+    _check_setting("eps", eps, eps >= 0, "at least 0")
+    _check_setting("min_rms", min_rms, min_rms >= 0, "at least 0")
     require_proved("fused_updates")
     return AdamWRMS(decay_groups(model, weight_decay), lr=learning_rate, betas=betas, eps=eps, min_rms=min_rms)
 
@@ -109,8 +112,11 @@ def adafactor(
     """
     if warmup_init and not relative_step:
         raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up also needs relative_step=True")
-    if min_dim_size_to_factor < 0:
-        raise ConfigError(f"--optim_args min_dim_size_to_factor={min_dim_size_to_factor}: must be at least 0")
+    _check_setting("eps", eps, min(eps) >= 0, "numbers of at least 0")
+    _check_setting("clip_threshold", clip_threshold, clip_threshold > 0, "more than 0")
+    _check_setting("decay_rate", decay_rate, decay_rate <= 0, "at most 0")
+    _check_setting("beta1", beta1, beta1 is None or 0 <= beta1 < 1, "a number from 0 to below 1")
+    _check_setting("min_dim_size_to_factor", min_dim_size_to_factor, min_dim_size_to_factor >= 0, "at least 0")
     require_proved("listed_updates")
     rate = learning_rate
     if relative_step:
@@ -127,6 +133,11 @@ def adafactor(
         warmup_init=warmup_init,
         min_dim_size_to_factor=min_dim_size_to_factor,
     )
+
+
+def _check_setting(name: str, value, is_right: bool, right_values: str) -> None:
+    if not is_right:
+        raise ValueError(f"{name} is {value}; give {right_values}")
 
 
 def make_optimizer(
@@ -155,7 +166,7 @@ def make_optimizer(
         return function(model, learning_rate, **settings)
     except UserError:
         raise
-    except ValueError as error:  # torch's, of a value out of its range
+    except ValueError as error:  # of a value out of its range, also torch's
         raise ConfigError(f"--optimizer {name}: {error}") from None
 
 

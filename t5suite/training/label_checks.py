@@ -20,7 +20,8 @@ LONGEST_LABEL = 1 << 20  # more tokens than any label has
 def check_labels(tasks: Iterable[Task], encoding: TextEncoding, method: str, trains: bool) -> None:
     """Refuses label words with the same tokens, and trains on none that cannot be right where answers are written.
 
-    A head has classes and writes nothing. A model that was trained before is scored all the same, with a warning.
+    A head has classes and writes nothing. A model that was trained before is scored all the same where words cannot be
+    written, with a warning; not where two have the same tokens: no score tells them apart.
 
     Args:
       method: `--eval_method`.
@@ -50,7 +51,8 @@ def _check_differ(task: Task, encoding: TextEncoding) -> None:
         return
     place = f"{task.benchmark}/{task.name}: the labels {pair[0]!r} and {pair[1]!r} have the same tokens"
     if labels_with_same_ids(without_cut(encoding), pair) is None:
-        raise ConfigError(f"{place} in the first {encoding.lengths.target}: give a larger --max_target_length")
+        length = "max_output_tokens, which the task has" if "max_output_tokens" in task.entry else "--max_target_length"
+        raise ConfigError(f"{place} in the first {encoding.lengths.target}: give a larger {length}")
     raise ConfigError(
         f"{place} in the vocabulary of {_name_of(encoding.tokenizer)}, so no model can choose between them; give other "
         "label words, or --add_tokens with what the vocabulary lacks"

@@ -626,7 +626,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         restore_random_numbers(self.start.checkpoint, self.ranks, self.args.seed, self.state.global_step)
 
     def _finalize_training(self, trial, num_train_samples, start_time):
-        """Does what is pending if the run was stopped after its last step: no epoch is left that would do it."""
+        """Does what is pending after the last step's checkpoint: no epoch is left that would do it."""
         self._catch_up(trial, self.state.epoch, None, start_time)
         if self.args.load_best_model_at_end and not selected_a_checkpoint(self.state):
             note_nothing_selected(self.state.global_step)
@@ -674,11 +674,11 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)
 
     def _catch_up(self, trial, epoch, ignore_keys_for_eval, start_time) -> None:
-        """Does what was pending when the run was stopped; not a hook."""
+        """Does what comes after the checkpoint that the run goes on from, if that was still to be done; not a hook."""
         pending = self.progress.take_pending(self.control)
         if not pending:
             return
-        logger.info("step %d: first doing what was pending when the run was stopped", self.state.global_step)
+        logger.info("step %d: first doing what comes after its checkpoint", self.state.global_step)
         # Random numbers are restored with the first batch; a checkpoint written here needs them already.
         self._restore_random_state()
         log_save_evaluate = functools.partial(

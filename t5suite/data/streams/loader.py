@@ -45,11 +45,34 @@ PROBLEMS_SHOWN = 10
 
 
 class Message(NamedTuple):
-    """What a worker sends: blocks in order, bad lines and rows, and the error that ended them."""
+    """What a worker sends: blocks in order, its first bad lines and rows in words, and the error that ended them."""
 
     blocks: list[Block]
-    bad_records: list[BadRecord]
+    bad_records: list[str]
     error: tuple[type, str] | None
+
+
+class FirstBadRecords:
+    """The first PROBLEMS_SHOWN bad lines and rows of a worker, in words.
+
+    The worker writes them: counting up to the line may take a reading of half the file, and in the training process all
+    ranks would wait for it.
+    """
+
+    def __init__(self):
+        self._num_reported = 0
+        self._descriptions: list[str] = []
+
+    def report(self, bad_record: BadRecord) -> None:
+        self._num_reported += 1
+        if self._num_reported <= PROBLEMS_SHOWN:
+            self._descriptions.append(bad_record.description())
+
+    def taken(self) -> list[str]:
+        """Those since this was called last."""
+        descriptions = self._descriptions
+        self._descriptions = []
+        return descriptions
 
 
 @dataclass
@@ -71,7 +94,7 @@ class BlockMessages(IterableDataset):
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
         streams = {}
-        bad_records = []
+        bad_records = FirstBadRecords()
         datum = self.first + self.step * number
         while True:
             blocks = []
@@ -81,13 +104,12 @@ class BlockMessages(IterableDataset):
                     index = datum % self.num_streams
                     if index not in streams:
                         positions = self.positions.get(index)
-                        streams[index] = self.make_stream(index=index, positions=positions, report=bad_records.append)
+                        streams[index] = self.make_stream(index=index, positions=positions, report=bad_records.report)
                     blocks.append(next(streams[index]))
                     datum += self.step * count
             except UserError as user_error:
                 error = (type(user_error), str(user_error))
-            yield Message(blocks, list(bad_records), error)
-            bad_records.clear()
+            yield Message(blocks, bad_records.taken(), error)
             if error:
                 return
 
@@ -255,10 +277,10 @@ class StreamLoader:
                 f"a process that tokenizes during training has died ({str(error).splitlines()[0]}). If memory was "
                 "short: lower --dataloader_num_workers or --shuffle_buffer_size"
             ) from error
-        for bad_record in message.bad_records:
+        for description in message.bad_records:
             self._num_problems += 1
             if self._num_problems <= PROBLEMS_SHOWN:
-                logger.warning("skipped: %s", bad_record.description())
+                logger.warning("skipped: %s", description)
             if self._num_problems == PROBLEMS_SHOWN:
                 logger.warning("no more skipped lines are shown")
         return message

@@ -38,7 +38,7 @@ def check_same(state: dict, data: dict) -> None:
         _refuse_earlier_deal(state_data["corpora"], data)
         raise ChangedDataError(
             "the streamed text is another than the checkpoint's, or has changed since: "
-            f"{state_data['corpora']} there, {data['corpora']} here; {BEGIN_ANEW}"
+            f"{state_data['corpora']} there, {data['corpora']} here"
         )
 
 

@@ -18,7 +18,7 @@ from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.base.files import write_json
 from t5suite.data.batches.samplers import shifted_order
 from t5suite.data.streams.loader import StreamLoader
-from t5suite.data.streams.positions import merge_states
+from t5suite.data.streams.positions import BEGIN_ANEW, merge_states
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.starts import Start, examples_before
@@ -185,7 +185,9 @@ class StreamSource(Callback):
             load_position(self.loader, start.checkpoint)
         except ChangedDataError as error:
             if "data" not in allowed_names(allow_changed):
-                raise
+                raise ChangedDataError(
+                    f"{error}; {BEGIN_ANEW}, or --allow_changed data, which works in sharded training, too"
+                ) from None
             logger.warning("%s; --allow_changed data: the stream begins anew", error)
 
     def close(self) -> None:

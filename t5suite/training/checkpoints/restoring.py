@@ -248,6 +248,8 @@ def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
         memory = {key: saved[key] for key in WATCHER_MEMORY if key in saved}
         saved = {**lr_scheduler.state_dict(), **memory}
     lr_scheduler.load_state_dict(saved)
+    if not rates:  # of a class that saves none
+        return
     if len(rates) != len(rates_by_flags):
         raise ConfigError(
             f"the checkpoint's schedule has {len(rates)} groups of parameters, and this run has {len(rates_by_flags)}; "
@@ -255,7 +257,7 @@ def _load_watched_rates(lr_scheduler, optimizer, saved: dict) -> None:
         )
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-    if rates and list(rates) != rates_by_flags:
+    if list(rates) != rates_by_flags:
         logger.warning(
             "the learning rate goes on at %s, where the checkpoint's schedule was; to begin with --learning_rate, %s, "
             "add schedule to --reset",

@@ -42,7 +42,7 @@ def forget_best(state: TrainerState) -> None:
 def best_of_checkpoint(checkpoint) -> Path | None:
     """The best checkpoint when this one was written: beside it, or in the run that it began with; None: none was."""
     file = Path(checkpoint) / STATE_FILE
-    if not file.is_file() or is_of_another_library(checkpoint):
+    if not file.is_file() or has_no_manifest(checkpoint):
         return None
     state = TrainerState.load_from_json(str(file))
     forget_undefined_best(state)
@@ -57,8 +57,11 @@ def best_of_checkpoint(checkpoint) -> Path | None:
     return recorded if recorded.is_dir() else sibling
 
 
-def is_of_another_library(checkpoint) -> bool:
-    """Whether Hugging Face's trainer wrote a checkpoint, say: its best score may be a loss, and lower the better."""
+def has_no_manifest(checkpoint) -> bool:
+    """Whether Hugging Face's trainer wrote a checkpoint, or t5suite before there were manifests.
+
+    The best score of the one may be a loss, of which lower is better; the best checkpoint of both cannot be verified.
+    """
     return not (Path(checkpoint) / MANIFEST_FILE).is_file()
 
 
@@ -106,16 +109,17 @@ def scores_differ(start: Start, selects_by: dict | None) -> bool:
     """
     if "data" in start.reset:
         return True
-    if start.checkpoint is not None and is_of_another_library(start.checkpoint):
+    if start.checkpoint is not None and has_no_manifest(start.checkpoint):
         return True
     return None not in (selects_by, start.selected_by) and selects_by != start.selected_by
 
 
 def drop_best(state: TrainerState) -> None:
-    """Has no best score yet: those so far scored other data, or gave other scores. Early stopping counts anew."""
+    """Has no best score yet: see `scores_differ`. Early stopping counts anew."""
     if state.best_global_step is not None:
         logger.warning(
-            "step %d was the best so far, on other data or by another score; the evaluations from here on select",
+            "step %d was the best so far, on other data, by another score, or in a checkpoint that cannot be verified; "
+            "the evaluations from here on select",
             state.best_global_step,
         )
     forget_best(state)

@@ -390,11 +390,13 @@ class SuiteTrainingArguments(
 
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
-    """Warns if given flags of saving do not decide when checkpoints are written, mostly because evaluations do.
-
-    `--keep_every` is another of them: it may keep none.
-    """
+    """Warns of flags of saving that have no effect."""
+    warn_of_idle_save_steps(args)
     warn_of_idle_keep_every(args)
+
+
+def warn_of_idle_save_steps(args: SuiteTrainingArguments) -> None:
+    """Warns if given flags do not decide when checkpoints are written, mostly because evaluations do."""
     asked_values = args.saving_asked
     idle_names = [name for name in asked_values if asked_values[name] != getattr(args, name)]
     if args.save_strategy != SaveStrategy.STEPS:
@@ -428,24 +430,30 @@ def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
 
 
 def warn_of_idle_keep_every(args: SuiteTrainingArguments) -> None:
-    """Warns if no checkpoint of the run is at a multiple of `--keep_every`."""
+    """Warns if no checkpoint is at a multiple of `--keep_every`; the last update has one, too.
+
+    Only where `--max_steps` and `--save_strategy steps` say beforehand at which updates checkpoints are.
+    """
     if args.keep_every is None or args.save_strategy != SaveStrategy.STEPS or args.max_steps <= 0:
         return
     interval = args.save_steps
     if interval < 1:
         interval = math.ceil(interval * args.max_steps)
     interval = int(interval)
-    if math.lcm(args.keep_every, interval) <= args.max_steps:
+    if math.lcm(args.keep_every, interval) <= args.max_steps or args.max_steps % args.keep_every == 0:
         return
+    advice = ""
+    num_intervals = min(max(1, round(args.keep_every / interval)), args.max_steps // interval)
+    if num_intervals > 0:
+        advice = f"; give a multiple of {interval}, such as {num_intervals * interval}"
     logger.warning(
-        "--keep_every %d has no effect: checkpoints are written every %d updates, and none of these is a multiple of "
-        "%d in %d updates; give a multiple of %d, such as %d",
+        "--keep_every %d has no effect: checkpoints are written every %d updates and at the end, and none of these is "
+        "a multiple of %d in %d updates%s",
         args.keep_every,
         interval,
         args.keep_every,
         args.max_steps,
-        interval,
-        interval * max(1, round(args.keep_every / interval)),
+        advice,
     )
 
 

@@ -19,8 +19,7 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 class ModelArguments:
     """The model, its configuration, and its placement.
 
-    Each flag has its default, its help, and its marks: words such as `report`, which `flags.fields` explains with all
-    other facts of a flag.
+    `flag(default, help, marks)`: marks and other facts are explained in `flags.fields`.
     """
 
     shared_facts = facts(theme="model")  # of each flag here that has no theme of its own

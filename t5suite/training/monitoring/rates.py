@@ -66,7 +66,7 @@ class StepMonitor(Callback):
             self._excluded_since = self.started  # what was excluded before belongs to the last log
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Excludes the time until the first step: of `--eval_on_start`, or of what was pending at a stop."""
+        """Excludes the time until the first step: of `--eval_on_start`, or of what comes after a checkpoint."""
         self.logged_step = state.global_step
         self._restart()
         self._excluded_since = self.started

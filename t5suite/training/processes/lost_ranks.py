@@ -182,7 +182,8 @@ def _listen(addresses: tuple[str, ...]) -> socket.socket:
     for address in addresses:
         with contextlib.suppress(OSError):
             return socket.create_server((address, 0), backlog=1024)
-    raise OSError(f"no port to listen at for the other ranks ({addresses[0]!r})")
+    places = " or ".join(address or "any address of this machine" for address in addresses)
+    raise OSError(f"no port to listen at for the other ranks, at {places}")
 
 
 def _accept_ranks(listener: socket.socket, token: str, world_size: int) -> dict[int, socket.socket]:

@@ -39,7 +39,7 @@ from t5suite.base.programs import note_exit_code
 
 # The signal that ends the process at once.
 FATAL_COUNT = 3
-# Those who stop a job signal its processes within 0.1 s, all of them.
+# A job's launchers send all their signals within 0.1 s.
 REPEAT_SECONDS = 2.0
 SET_UP = "set-up"
 PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
@@ -62,7 +62,7 @@ class Sigterms:
         self._counted_at: float | None = None
 
     def is_repeat(self, number: int) -> bool:
-        """Whether a signal that comes now is a SIGTERM less than REPEAT_SECONDS after the last one that was none."""
+        """Whether this signal is a SIGTERM less than REPEAT_SECONDS after the last one that was counted."""
         if number != signal.SIGTERM:
             return False
         now = time.monotonic()
