@@ -34,6 +34,7 @@ from t5suite.fine_tuner_answers import answer_of_line, answer_rows
 from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inputs, separate_plug_ins, words_of_flags
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
 from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.model_loading import check_head_is_trained
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_settings
 from t5suite.models.adapter_files import check_takes_model, save_adapter
@@ -288,6 +289,7 @@ class FineTuner:
                     without_weights=True,
                     tasks=self.plan.tasks,
                     tokenizer=copy.deepcopy(self._tokenizer_in_memory),
+                    keeps_head=not self._knows_task,
                 )
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
@@ -341,6 +343,11 @@ class FineTuner:
         size = f"{description['parameters']:,} parameters, {description['trainable']:,} trained"
         directory = self.args.output_dir
         return f"<FineTuner {description['class']} ({size}) on {data}, {directory}; {scores or 'no results yet'}>"
+
+    @property
+    def _knows_task(self) -> bool:
+        """Whether data or the model's `task.json` say what it is for; else the plan is the script's default."""
+        return self._has_data or self._card is not None
 
     def _shows_bars(self) -> bool | None:
         """Whether `disable_tqdm` says that bars are drawn; None if it is not given."""
@@ -473,7 +480,9 @@ class FineTuner:
         settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
         # A copy, to which words are added: this may run again, and the tokenizer is the user's.
         tokenizer = copy.deepcopy(self._tokenizer_in_memory)
-        self.tokenizer, model = tokenizer_and_model(self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
+        self.tokenizer, model = tokenizer_and_model(
+            self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer, keeps_head=not self._knows_task
+        )
         return model
 
     def _prepare_model_in_memory(self):
@@ -572,6 +581,9 @@ class FineTuner:
 
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **choices) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
+        is_named = self._model_in_memory is None and self.model_args.model_class is None
+        if is_named and not self._knows_task:
+            check_head_is_trained(self.model)
         is_one_row = isinstance(inputs, (str, Mapping))
         rows = [inputs] if is_one_row else _rows_or_texts(inputs)
         model_args = self.model_args

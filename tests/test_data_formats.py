@@ -125,6 +125,18 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, "a.csv:3: label '0' in column 'label' is none of 0 1, 1 2, 2 3"):
             load(path, labels="1,2,3", **COLUMNS)
 
+    @parameterized.parameters(("1,2,3", "2"), ("a,b,c", "c"), ("2.0,2", "2.0"))
+    def test_a_column_that_pandas_has_made_floats_has_the_labels_of_json_s_numbers(self, labels, target):
+        """It writes whole numbers so where a cell of the column is empty."""
+        for numbers, expected in (([2.0], [target]), ([-1.0, None], ["<unk>", "<unk>"])):
+            place = folder()
+            table = pandas.DataFrame({"text": "x", "label": numbers})
+            table.to_csv(place / "a.csv", index=False)
+            table.to_json(place / "a.jsonl", orient="records", lines=True)
+            for name in ("a.csv", "a.jsonl"):
+                task, rows = load_own_rows({"test": str(place / name)}, "test", labels=labels, **COLUMNS)
+                self.assertEqual([task.examples(row)[0].targets for row in rows], expected)
+
     def test_a_number_in_json_is_the_label_of_its_digits_and_an_id_where_labels_are_words(self):
         rows = [{"text": text, "label": label} for text, label in zip("wxyz", (3, 1, "2", 2.0), strict=True)]
         path = jsonl(folder() / "a.jsonl", rows)

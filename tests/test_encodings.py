@@ -10,8 +10,9 @@ from absl.testing import parameterized
 from family_worker import VOWELS
 from odd_tokenizers import byte_tokenizer, word_tokenizer
 from support import folder
-from transformers import ByT5Tokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
+from benchmarks.gemma_form import gemma_tokenizer
 from t5suite import Task, load_task
 from t5suite.data.batches import training_data
 from t5suite.data.batches.encodings import (
@@ -60,6 +61,26 @@ class TextTest(parameterized.TestCase):
         (ids,) = TextEncoding(tokenizer, LONG).prompts(["b </s>"])
         exact = TextEncoding(tokenizer, Lengths(len(ids), 1))
         self.assertEqual([exact.fits(text) for text in ("b </s>", "b </s> c")], [True, False])
+
+    @parameterized.parameters(64, 5, 1)
+    def test_targets_end_where_the_tokenizer_ends_no_text(self, length):
+        """Against Gemma's tokenizer where it is told to end texts and to begin none; inputs stay its own."""
+        texts = ["it was good", "", "it was <eos> good or <bos> bad", "bad " * 90]
+        place = folder()
+        gemma_tokenizer(texts * 9, vocab_size=300).save_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        ending = AutoTokenizer.from_pretrained(place, add_bos_token=False, add_eos_token=True)
+        task = make_task(prefix="", labels=None, metric_names=[], metric_to_optimize=None)
+        rows = {"text": texts, "label": texts}
+        for kept_end in (0, 2):
+            encoding = TextEncoding(tokenizer, Lengths(400, length, kept_end))
+            expected = TextEncoding(ending, encoding.lengths)
+            answers = encoding.answers(texts)
+            self.assertEqual(answers, expected.answers(texts))
+            self.assertEqual([ids[-1] for ids in answers], [tokenizer.eos_token_id] * 4)
+            columns = encoding.rows(rows, task, "train")
+            self.assertEqual(columns["labels"], expected.rows(rows, task, "train")["labels"])
+            self.assertEqual(columns["input_ids"][0], tokenizer(texts[0])["input_ids"])
 
 
 class RowsTest(parameterized.TestCase):

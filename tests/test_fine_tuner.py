@@ -453,6 +453,29 @@ class InputsTest(parameterized.TestCase):
         with exits_with(78, message):
             FineTuner(model, data, **flags)
 
+    @parameterized.parameters(
+        (["好评", "差评"], {}, "'好评' and '差评' have the same tokens in the vocabulary of T5Tokenizer"),
+        (["好评", "差评"], {"eval_method": "score"}, "'好评' and '差评' have the same tokens"),
+        (["½", "good"], {}, "T5Tokenizer .* writes the label '½' as '<unk>'"),
+        (["very  good", "bad"], {}, "T5Tokenizer .* writes the label 'very  good' as 'very good'"),
+        (["a good film", "a good song"], {"max_target_length": 3}, "in the first 3: give a larger --max_target_length"),
+    )
+    def test_label_words_that_the_tokenizer_cannot_write_or_tell_apart_are_refused(self, labels, flags, message):
+        rows = [{"text": f"Row {i}.", "label": labels[i % 2]} for i in range(8)]
+        with exits_with(78, message):
+            tuner(None, rows, labels=labels, **ONE_STEP, **flags).train()
+
+    def test_label_words_that_cannot_be_written_can_be_chosen(self):
+        """A trained model is scored whatever its labels are, with a warning."""
+        rows = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["½", "good"] * 2)]
+        splits = {"train": rows, "validation": rows}
+        chooses = tuner(None, splits, labels=["½", "good"], eval_method="score", **ONE_STEP)
+        chooses.train()
+        writes = tuner(chooses.model, splits, tokenizer=chooses.tokenizer, labels=["½", "good"])
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            writes.evaluate()
+        self.assertRegex("\n".join(logs.output), "writes the label '½' as '<unk>'")
+
     def test_a_model_in_memory_that_cannot_be_trained_is_refused(self):
         data = {"data": "mini/sentiment", "tokenizer": tiny_tokenizer(), "use_cpu": True, "max_steps": 1}
         small = tiny_model()

@@ -266,6 +266,11 @@ class SpecialTokensTest(parameterized.TestCase):
                 {"pad_token_id": settings.pad_token_id, **tokens_of_settings}, {"pad_token_id": 0, **expected}
             )
 
+    def test_a_new_t5gemma_does_not_start_with_padding(self):
+        """It starts with <bos>, which T5's vocabulary lacks; transformers hides padding from its decoder in training."""
+        config = new_config("t5gemma")
+        self.assertEqual((config.bos_token_id, config.decoder_start_token_id), (None, config.eos_token_id))
+
 
 class PreTrainingTest(parameterized.TestCase):
     @parameterized.parameters(("roberta", "masked_lm", 511), ("gpt2", "causal_lm", 1024), ("bert", "masked_lm", 512))

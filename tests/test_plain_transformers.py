@@ -4,6 +4,7 @@
 """
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -11,8 +12,18 @@ import torch
 import torch.nn.functional as F
 from absl.testing import parameterized
 from support import folder
-from transformers import AutoModelForSeq2SeqLM, BartConfig, GenerationConfig, MT5Config, T5Config, UMT5Config
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartConfig,
+    GenerationConfig,
+    MT5Config,
+    T5Config,
+    UMT5Config,
+)
 
+from benchmarks.gemma_form import gemma_tokenizer
 from t5suite import FineTuner
 from t5suite.testing import make_task, tiny_tokenizer, tiny_trainer
 
@@ -184,3 +195,84 @@ class PlainTransformersTest(parameterized.TestCase):
         log = trainer.state.log_history[0]
         self.assertAlmostEqual(log["loss"], loss.item(), delta=2e-6 * loss.item())
         self.assertAlmostEqual(log["grad_norm"], float(squares) ** 0.5, delta=1e-5 * float(squares) ** 0.5)
+
+
+T5GEMMA = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "max_position_embeddings": 64,
+}  # fmt: skip
+TOWER = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+T5GEMMA_SETTINGS = {
+    "t5gemma": {"encoder": T5GEMMA, "decoder": T5GEMMA},
+    "t5gemma2": {
+        "encoder": {"text_config": T5GEMMA, "vision_config": TOWER, "mm_tokens_per_image": 4},
+        "decoder": T5GEMMA,
+    },
+}
+
+
+@functools.cache
+def saved_t5gemma(model_type: str) -> str:
+    """A folder of the published form: no start token is named, and Gemma's tokenizer begins texts and ends none."""
+    place = folder()
+    gemma_tokenizer(TEXTS * 9, vocab_size=320).save_pretrained(place)
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(model_type, vocab_size=320, dropout_rate=0.0, **T5GEMMA_SETTINGS[model_type])
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2)
+    model.save_pretrained(place)
+    settings = json.loads((place / "config.json").read_text())
+    assert settings.get("decoder_start_token_id") is None
+    return str(place)
+
+
+@parameterized.parameters(*T5GEMMA_SETTINGS)
+class T5GemmaTest(parameterized.TestCase):
+    @pytest.mark.quick_cases(1)
+    def test_losses_of_training_are_those_of_labels_that_end(self, model_type):
+        """transformers' own shift of labels, and Gemma's tokenizer where it is told to end texts and to begin none."""
+        place = saved_t5gemma(model_type)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        ending = AutoTokenizer.from_pretrained(place, add_bos_token=False, add_eos_token=True)
+        input_ids = padded([tokenizer(text)["input_ids"] for text in TEXTS])
+        targets = [ending(LABELS[number % 4])["input_ids"] for number in range(len(TEXTS))]
+        self.assertEqual({ids[-1] for ids in targets}, {tokenizer.eos_token_id})
+        model = AutoModelForSeq2SeqLM.from_pretrained(place)
+        mask = input_ids.ne(0).long()
+        expected = model(input_ids=input_ids, attention_mask=mask, labels=padded(targets, -100)).loss.item()
+        tuner = FineTuner(
+            place,
+            [{"input": text, "output": LABELS[number % 4]} for number, text in enumerate(TEXTS)],
+            labels=LABELS,
+            no_eval=True,
+            max_steps=1,
+            per_device_train_batch_size=len(TEXTS),
+            logging_steps=1,
+            save_strategy="no",
+            quiet=True,
+            use_cpu=True,
+            output_dir=str(folder() / "run"),
+        )
+        tuner.train()
+        losses = [line["train/loss"] for line in tuner.history if "train/loss" in line]
+        self.assertAlmostEqual(losses[0], expected, delta=2e-5 * expected)
+
+    @pytest.mark.quick_cases(1)
+    def test_answers_and_their_scores_start_as_transformers_starts(self, model_type):
+        place = saved_t5gemma(model_type)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        model = AutoModelForSeq2SeqLM.from_pretrained(place).eval()
+        tuner = FineTuner(place, quiet=True, use_cpu=True, output_dir=str(folder() / "run"))
+        answers = tuner.predict(TEXTS[:2], raw=True, max_new_tokens=LONGEST, return_scores=True)
+        for text, answer in zip(TEXTS, answers, strict=False):
+            input_ids = torch.tensor([tokenizer(text)["input_ids"]])
+            ids = model.generate(input_ids, max_new_tokens=LONGEST, do_sample=False)[:, 1:]
+            self.assertEqual(answer.text, tokenizer.decode(ids[0], skip_special_tokens=True))
+            with torch.no_grad():
+                loss = model(input_ids=input_ids, labels=ids).loss.item()
+            self.assertAlmostEqual(answer.score, -loss * ids.shape[1], delta=1e-3)

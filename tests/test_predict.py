@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
+from odd_tokenizers import word_tokenizer
 from tiny_predictor import (
     ANSWER_LENGTH,
     SOURCE_LENGTH,
@@ -29,10 +30,17 @@ from tiny_predictor import (
     rows_file,
     saved,
 )
-from transformers import AutoModelForSequenceClassification, PreTrainedModel, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    T5ForConditionalGeneration,
+)
 
-from t5suite import load_task
-from t5suite.testing import exits_with, run_cli, tiny_model, tiny_tokenizer, write_rows
+from t5suite import FineTuner, load_task
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer, write_rows
 
 SENTIMENT = load_task("mini", "sentiment")
 TOKENIZER = tiny_tokenizer()
@@ -542,6 +550,70 @@ class PositionsTest(parameterized.TestCase):
         answers(flags, "24", rows=rows_file(count=2), model=folder)
         with exits_with(78, "--max_new_tokens 25: .*has positions for 24 tokens"):
             answers(flags, "25", rows=rows_file(count=2), model=folder)
+
+
+class ClassifierTest(parameterized.TestCase):
+    """A classifier of the hub, which t5suite has not trained: its own head answers, in its own words."""
+
+    texts = ("it rains .", "it is wet . it is wet .", "rains")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(5)
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        config = BertConfig(vocab_size=16, **sizes, id2label=dict(enumerate(("anger", "joy", "fear"))))
+        cls.plain = BertForSequenceClassification(config).eval()
+        with torch.no_grad():
+            for parameter in cls.plain.parameters():
+                parameter.normal_(0, 0.6)
+        cls.folder = str(save_model(tempfile.mkdtemp(), cls.plain, word_tokenizer()))
+        cls.expected = []
+        for text in cls.texts:
+            with torch.no_grad():
+                shares = cls.plain(**word_tokenizer()(text, return_tensors="pt")).logits[0].softmax(0)
+            cls.expected.append(dict(zip(("anger", "joy", "fear"), shares.tolist(), strict=True)))
+
+    def rows(self) -> Path:
+        return write_rows(f"{tempfile.mkdtemp()}/rows.jsonl", [{"input": text} for text in self.texts])
+
+    def check(self, predictions, probabilities):
+        self.assertEqual(predictions, [max(shares, key=shares.get) for shares in self.expected])
+        self.assertGreater(len(set(predictions)), 1)
+        for of_text, shares in zip(probabilities, self.expected, strict=True):
+            self.assertEqual(of_text.keys(), shares.keys())
+            np.testing.assert_allclose(list(of_text.values()), list(shares.values()), atol=1e-5)
+
+    def test_its_own_head_answers(self):
+        tuner = FineTuner(self.folder, use_cpu=True, quiet=True)
+        self.check(tuner.predict(self.texts), tuner.predict_labels(self.texts))
+        again = tempfile.mkdtemp()
+        tuner.save(again)
+        self.assertTrue(torch.equal(tuner.model.classifier.weight, self.plain.classifier.weight))
+        self.check(FineTuner(again, use_cpu=True, quiet=True).predict(self.texts), self.expected)
+        lines = answers(rows=self.rows(), model=self.folder)
+        self.check([line["prediction"] for line in lines], [line["probabilities"] for line in lines])
+
+    def test_a_head_that_nothing_has_trained_does_not_answer(self):
+        with exits_with(78, "has no trained head for labels negative, positive"):
+            answers("--benchmark mini --dataset_name sentiment", model=self.folder)
+        bare = BertForMaskedLM(self.plain.config)
+        folder = save_model(tempfile.mkdtemp(), bare, word_tokenizer())
+        tuner = FineTuner(str(folder), use_cpu=True, quiet=True)
+        with exits_with(78, "has no trained head for labels"):
+            tuner.predict(self.texts)
+
+    def test_a_head_of_several_labels_at_once_is_refused(self):
+        folder = shutil.copytree(self.folder, f"{tempfile.mkdtemp()}/several")
+        config = Path(folder, "config.json")
+        settings = json.loads(config.read_text())
+        config.write_text(json.dumps({**settings, "problem_type": "multi_label_classification"}))
+        with exits_with(78, "its head gives a text several labels at once"):
+            answers(rows=self.rows(), model=folder)
+
+    def test_own_labels_are_left_out(self):
+        with exits_with(78, "has only its own labels, .*; leave --labels out"):
+            answers("--labels anger,joy", rows=self.rows(), model=self.folder)
 
 
 class OwnLabelsTest(parameterized.TestCase):

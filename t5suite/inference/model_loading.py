@@ -24,6 +24,7 @@ from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.heads import output_words
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
@@ -95,23 +96,40 @@ def load_parts(source, tasks=()) -> tuple:
         tokenizer=tokenizer,
         family=source.model_family,
         tasks=tasks,
+        keeps_head=not tasks,
         adapter_base=source.adapter_base,
         attn_implementation=source.attn_implementation,
         model_class=source.model_class,
         **hub_options,
     )
-    if recognize_family(model).has_head and source.model_class is None and not _has_trained_head(model):
-        raise ConfigError(
-            f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
-            "that writes (T5, BART, GPT-2)"
-        )
+    if source.model_class is None:
+        check_head_is_trained(model)
     return tokenizer, model.to(getattr(torch, source.dtype)).eval()
 
 
-def _has_trained_head(model) -> bool:
-    """Whether a model was saved with its head, or an adapter has one."""
-    architectures = model.config.architectures or ()
-    return hasattr(model, "peft_config") or any(name.endswith(tuple(HEAD_TASKS)) for name in architectures)
+def check_head_is_trained(model) -> None:
+    """Refuses an encoder that was not saved with a head for its task, and has no adapter with one.
+
+    Raises:
+      ConfigError: its head would choose at random.
+    """
+    if hasattr(model, "peft_config") or not recognize_family(model).has_head:
+        return
+    was_saved_with_head = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
+    if was_saved_with_head and not getattr(model, "drawn_tensors", ()):
+        return
+    raise ConfigError(
+        f"{type(model).__name__}: this encoder has no trained head for labels{_of_head(model.config)}; fine-tune it "
+        "first, or take a model that writes (T5, BART, GPT-2)"
+    )
+
+
+def _of_head(config) -> str:
+    """For the message: the labels that a head was to have, if a task has named them."""
+    words = output_words(config)
+    if words is None or words[0] == "LABEL_0":
+        return ""
+    return f" {', '.join(words)}"
 
 
 def process_device(use_cpu: bool = False) -> torch.device:

@@ -14,7 +14,6 @@ not depend on the number of ranks.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -29,12 +28,12 @@ from t5suite.models.answering.answerer import AnswerSettings, before_end
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.training.evaluation import batches_by_length
+from t5suite.training.label_checks import labels_with_same_ids, without_cut
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 ANY_NUMBER = (-math.inf, math.inf)
-LONGEST_LABEL = 1 << 20  # more tokens than any label has
 
 
 class Answer(NamedTuple):
@@ -301,20 +300,18 @@ def check_labels_differ(encoding, words: Sequence[str]) -> None:
     Raises:
       ConfigError: two of them.
     """
-    word_by_ids = {}
-    for word, ids in encoded_candidates(encoding, [words]).items():
-        other_word = word_by_ids.setdefault(tuple(ids), word)
-        if other_word != word:
-            cut = ""
-            if cut_labels(encoding, [other_word, word]):
-                cut = f": an answer has at most {encoding.lengths.target} tokens, as in the model's training"
-            raise ConfigError(f"--labels: {other_word!r} and {word!r} have the same tokens{cut}; give others")
+    pair = labels_with_same_ids(encoding, words)
+    if pair is None:
+        return
+    cut = ""
+    if cut_labels(encoding, pair):
+        cut = f": an answer has at most {encoding.lengths.target} tokens, as in the model's training"
+    raise ConfigError(f"--labels: {pair[0]!r} and {pair[1]!r} have the same tokens{cut}; give others")
 
 
 def cut_labels(encoding, words: Sequence[str]) -> list[str]:
     """The labels that have more tokens than an answer may have, so that their ends are not read."""
-    whole_encoding = replace(encoding, lengths=encoding.lengths._replace(target=LONGEST_LABEL))
-    whole_ids = encoded_candidates(whole_encoding, [words])
+    whole_ids = encoded_candidates(without_cut(encoding), [words])
     ids = encoded_candidates(encoding, [words])
     return [word for word in words if len(whole_ids[word]) > len(ids[word])]
 

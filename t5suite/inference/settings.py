@@ -301,6 +301,8 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
     if not isinstance(choice, str):
         words = [str(label) for label in choice if str(label)]
     elif choice == "task":
+        if text.task is None and text.family in HEADED:
+            return None  # a head always chooses among its own labels
         _check_task_has_labels(text.task)
         return choice
     else:
@@ -322,7 +324,8 @@ def _check_words(words: list[str], text: InputSettings) -> None:
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
     if text.family in HEADED:
         raise ConfigError(
-            f"--labels {flag_text}: an encoder's head has only its own labels; give --labels without a value"
+            f"--labels {flag_text}: an encoder's head has only its own labels, and gives the probability of each with "
+            "every answer; leave --labels out"
         )
 
 
@@ -342,7 +345,10 @@ def _check_task_has_labels(task: Task | None) -> None:
       ConfigError: no task is known, or its answers are text, sets of labels or numbers without a grid.
     """
     if task is None:
-        raise ConfigError(f"--labels: no task is known, and so no label words; {LABELS_EXAMPLE}")
+        raise ConfigError(
+            f"--labels: no task is known, and so no label words; {LABELS_EXAMPLE}, or leave --labels out for an "
+            "encoder, whose head has labels of its own"
+        )
     if task.has_candidates:
         return
     place = f"--labels: {task.benchmark}/{task.name}"

@@ -159,6 +159,15 @@ def labels_words(class_names) -> bool:
     return any(name.endswith("ForTokenClassification") for name in class_names or ())
 
 
+def classifies_texts(class_names) -> bool:
+    """Whether classes of these names (`architectures`) have a head for texts.
+
+    >>> classifies_texts(["BertForSequenceClassification"])
+    True
+    """
+    return any(name.endswith("ForSequenceClassification") for name in class_names or ())
+
+
 def names_encoder(config) -> bool:
     """Whether a configuration names a class of encoders: ours, transformers' head, or the bare encoder (ProtT5's)."""
     encoder_class = ENCODER_BY_TYPE.get(config.model_type)

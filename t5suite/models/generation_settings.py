@@ -39,11 +39,11 @@ UNSUPPORTED_DECODING = {
 def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
     """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep theirs.
 
-    T5 starts its decoder with padding, BART with its end token: the configuration says which, if it is set; a
-    fresh T5's names no start token.
+    T5 starts its decoder with padding, BART with its end token, T5Gemma with <bos>: the configuration says which, if it
+    is set; a fresh T5's names no start token.
     """
-    declared_start = getattr(config, "decoder_start_token_id", None)
-    declared_end = getattr(config, "eos_token_id", None)
+    start = _declared_start(config)
+    start_name = _name_of_start(config, start)
     for name in names:
         key = f"{name}_token_id"
         if hasattr(config, key) and (scratch or getattr(config, key) is None):
@@ -52,11 +52,39 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
         _renew_forced_tokens(config)
     if not getattr(config, "is_encoder_decoder", False):
         return
-    if declared_start is None:
-        config.decoder_start_token_id = config.pad_token_id
-    elif scratch:
-        starts_with_end = declared_start == declared_end
-        config.decoder_start_token_id = config.eos_token_id if starts_with_end else config.pad_token_id
+    if scratch:
+        start = _new_start(config, start_name)
+    config.decoder_start_token_id = config.pad_token_id if start is None else start
+
+
+def _declared_start(config) -> int | None:
+    """The token that a decoder starts with: the configuration's own, else <bos> of the configuration of its decoder.
+
+    T5Gemma has the latter alone, and transformers' own shift of labels begins with it.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is not None:
+        return start
+    return getattr(getattr(config, "decoder", None), "bos_token_id", None)
+
+
+def _name_of_start(config, start: int | None) -> str:
+    """Which special token a decoder starts with: `eos`, `bos` or `pad`."""
+    for name in ("eos", "bos"):
+        if start is not None and start == getattr(config, f"{name}_token_id", None):
+            return name
+    return "pad"
+
+
+def _new_start(config, name: str) -> int | None:
+    """The id of the special token that a decoder starts with; without <bos> the end token, as text without a prompt.
+
+    Padding would not do: T5Gemma's decoder does not attend to it in training, and does when it writes.
+    """
+    start = getattr(config, f"{name}_token_id", None)
+    if start is None and name == "bos":
+        return getattr(config, "eos_token_id", None)
+    return start
 
 
 def _renew_forced_tokens(config) -> None:

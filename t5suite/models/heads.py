@@ -75,6 +75,22 @@ def prepare_head(config, head: Head, auto_class) -> bool:
     return not is_usable
 
 
+def keep_head(config, name: str) -> None:
+    """Says in a configuration what a checkpoint's own head predicts, which many leave to be seen from its classes.
+
+    Raises:
+      ConfigError: it gives several labels at once.
+    """
+    if config.problem_type == "multi_label_classification":
+        raise ConfigError(
+            f"--model_name_or_path {name}: its head gives a text several labels at once "
+            "(config.json: problem_type is multi_label_classification), and here one is chosen; fine-tune it on rows "
+            "of one label, or of sets of labels with a model that writes (T5, BART, GPT-2)"
+        )
+    if config.problem_type is None:
+        config.problem_type = "regression" if output_words(config) is None else "single_label_classification"
+
+
 def _predicts_same(config, head: Head) -> bool:
     """Whether a trained head has a task's words; unnamed ones (LABEL_0, ...) stand for the task's, in its order."""
     words = output_words(config)

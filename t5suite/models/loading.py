@@ -35,10 +35,10 @@ from t5suite.models.adapter_files import (
 from t5suite.models.adapter_kinds import adapter_kind
 from t5suite.models.adapters import HEAD_TASKS, describe_adapter, inner_model, wrap_with_adapter
 from t5suite.models.configs import format_overrides, load_config, parse_overrides
-from t5suite.models.encoders import ENCODER_BY_TYPE, labels_words, reduce_to_encoder
+from t5suite.models.encoders import ENCODER_BY_TYPE, classifies_texts, labels_words, reduce_to_encoder
 from t5suite.models.families import Family, choose_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
-from t5suite.models.heads import head_for, prepare_head
+from t5suite.models.heads import head_for, keep_head, prepare_head
 from t5suite.models.init_checkpoint import load_init_checkpoint
 from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
 from t5suite.models.own_models import (
@@ -83,6 +83,7 @@ class LoadSettings:
       family: seq2seq, causal, masked or encoder, if not what the configuration says (`families.choose_family`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
       tasks: what an encoder is fine-tuned for: it gets a head for their labels (`heads`).
+      keeps_head: an encoder's checkpoint that has a head keeps it, with its own labels, whatever the tasks.
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       allow_missing_keys: weights that a file lacks stay random.
@@ -100,6 +101,7 @@ class LoadSettings:
     family: str | None = None
     sentence_pairs: bool = False
     tasks: Sequence = ()
+    keeps_head: bool = False
     num_new_tokens: int = 0
     init_checkpoint: str | None = None
     allow_missing_keys: bool = False
@@ -207,7 +209,7 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
     if not is_random:
         check_trained_with(name, tokenizer)
         check_token_ids(config, tokenizer, name)
-    auto_class, needs_new_head = _choose_class(config, user_class, family, settings)
+    auto_class, needs_new_head = _choose_class(config, user_class, family, settings, name)
     if is_random:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(settings.config_overrides))
         set_special_tokens(config, tokenizer, family.special_tokens, scratch=True)
@@ -286,7 +288,9 @@ def _class_options(config, settings: LoadSettings, name: str | None, is_random: 
     return {**options, "attn_implementation": attention}
 
 
-def _choose_class(config, user_class: UserClass | None, family: Family, settings: LoadSettings) -> tuple:
+def _choose_class(
+    config, user_class: UserClass | None, family: Family, settings: LoadSettings, name: str | None
+) -> tuple:
     """The `AutoModelFor...` to load with, and whether it gets a head that the checkpoint does not have."""
     takes_head = bool(settings.tasks) and family.has_head
     if user_class is not None:
@@ -296,11 +300,15 @@ def _choose_class(config, user_class: UserClass | None, family: Family, settings
         return auto_class, False
     if family.takes_encoder_out:
         reduce_to_encoder(config)
+    is_word_head = labels_words(config.architectures)
+    if settings.keeps_head and family.has_head and (is_word_head or classifies_texts(config.architectures)):
+        keep_head(config, name)
+        return family.auto_class_with_head(config, is_word_head), False
     if takes_head:
         head = head_for(settings.tasks)
         auto_class = family.auto_class_with_head(config, head.per_token)
         return auto_class, prepare_head(config, head, auto_class)
-    if family.has_head and labels_words(config.architectures):
+    if family.has_head and is_word_head:
         return family.auto_class_with_head(config, per_word=True), False
     if settings.sentence_pairs:
         return family.auto_class_with_pair_head(config), False

@@ -16,6 +16,8 @@ from t5suite.tasks.tokens import encoded
 
 # The label of a position that the loss ignores.
 IGNORED_ID = -100
+# More special tokens than a tokenizer puts around a text.
+LONGEST_FRAME = 8
 
 
 class Lengths(NamedTuple):
@@ -70,8 +72,33 @@ def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, 
     targets = [example.targets for example in examples]
     return {
         "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept_end, inputs, template=template),
-        "labels": cut_ids(tokenizer, lengths.target, lengths.kept_end, text_target=targets, template=template),
+        "labels": target_ids(tokenizer, lengths, targets, template),
     }
+
+
+def target_ids(tokenizer, lengths: Lengths, texts: list[str], template: str = "") -> list:
+    """Targets as ids of at most `lengths.target`, each with end-of-sequence; long ones are cut as by `cut_ids`.
+
+    >>> target_ids(gemma, Lengths(512, 16), ["positive"])                 # "positive<eos>"
+    [[30843, 1]]
+    >>> gemma(["positive"])["input_ids"]                                  # "<bos>positive"
+    [[2, 30843]]
+
+    Where the tokenizer itself ends no text, as Gemma's, its <bos> is left out, too: T5Gemma's decoder starts with it.
+    """
+    end = tokenizer.eos_token_id
+    if end is None or _ends_texts(tokenizer):
+        return cut_ids(tokenizer, lengths.target, lengths.kept_end, text_target=texts, template=template)
+    texts = without_unread_part(tokenizer, texts, lengths.target, lengths.kept_end)
+    settings = {"template": template, "add_special_tokens": False, "verbose": False}
+    rows = encoded(tokenizer, text_target=texts, **settings)["input_ids"]
+    return [_cut([*row, end], lengths.target, lengths.kept_end) for row in rows]
+
+
+def _ends_texts(tokenizer) -> bool:
+    """Whether a tokenizer puts its end token after a target, or before the language code at its end (mBART's)."""
+    (ids,) = cut_ids(tokenizer, LONGEST_FRAME, 0, text_target=[""])
+    return tokenizer.eos_token_id in ids
 
 
 def cut_ids(tokenizer, max_length: int, kept_end: int, texts=None, *, text_target=None, template: str = "") -> list:
@@ -91,8 +118,15 @@ def cut_ids(tokenizer, max_length: int, kept_end: int, texts=None, *, text_targe
     if not kept_end:
         return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
     rows = encoded(tokenizer, **sides, verbose=False)["input_ids"]
+    return [_cut(row, max_length, kept_end) for row in rows]
+
+
+def _cut(row: list[int], max_length: int, kept_end: int) -> list[int]:
+    """Ids of at most `max_length`: the first ones, the last `kept_end` before end-of-sequence, and that."""
+    if len(row) <= max_length:
+        return row
     end = min(kept_end + 1, max_length)
-    return [row if len(row) <= max_length else [*row[: max_length - end], *row[-end:]] for row in rows]
+    return [*row[: max_length - end], *row[-end:]]
 
 
 def decode_ids(sequences, tokenizer) -> list[str]:

@@ -40,6 +40,7 @@ from t5suite.training.eval_sets import (
     widen_for_training_targets,
 )
 from t5suite.training.flags.fields import warn_of_flags_without_effect
+from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
@@ -124,6 +125,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
     """
     encoding = encoding or TextEncoding(tokenizer, lengths_of(arguments.data))
+    check_labels([*plan.train, *plan.evaluate], encoding, arguments.evaluation.eval_method, trains)
     options = data_options(plan, tokenizer, arguments.data)
     load_metrics_of_evaluate(plan, arguments.model.trust_remote_code)
 

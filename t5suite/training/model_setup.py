@@ -27,7 +27,13 @@ logger = logging.getLogger("t5suite.training.run")
 
 
 def tokenizer_and_model(
-    model_args, mode_tokens=(), sentence_pairs: bool = False, without_weights: bool = False, tasks=(), tokenizer=None
+    model_args,
+    mode_tokens=(),
+    sentence_pairs: bool = False,
+    without_weights: bool = False,
+    tasks=(),
+    tokenizer=None,
+    keeps_head: bool = False,
 ):
     """`(tokenizer, model)` of the model flags, the model in float32.
 
@@ -37,6 +43,7 @@ def tokenizer_and_model(
       sentence_pairs: give a masked model a head for pairs of sentences.
       without_weights: make only a new model's shapes (on the meta device), which a dry run needs.
       tokenizer: one that is already loaded.
+      keeps_head: an encoder keeps the head that its checkpoint has, whatever the tasks.
     """
     num_pieces = 0
     if tokenizer is None:
@@ -62,8 +69,15 @@ def tokenizer_and_model(
     untrained_words = untrained_ids(model_args, words)
     if is_adapter(model_args.model_name_or_path):
         check_keeps_base(model_args, untrained_words)
-    settings = {"sentence_pairs": sentence_pairs, "tasks": tasks, "num_new_tokens": num_added + len(words)}
-    model = model_by_flags(model_args, tokenizer, without_weights, **settings)
+    model = model_by_flags(
+        model_args,
+        tokenizer,
+        without_weights,
+        sentence_pairs=sentence_pairs,
+        tasks=tasks,
+        keeps_head=keeps_head,
+        num_new_tokens=num_added + len(words),
+    )
     set_rows_to_mean(model, untrained_words)
     freeze(model, model_args.freeze, model_args.freeze_regex)
     return tokenizer, model

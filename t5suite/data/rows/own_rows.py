@@ -26,7 +26,7 @@ from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
-from t5suite.tasks.targets import is_id_in_digits, label_of_value
+from t5suite.tasks.targets import is_id_in_digits, is_number_word, label_of_value
 
 logger = logging.getLogger(__name__)
 
@@ -126,17 +126,29 @@ def _outermost(column: str, names: Collection[str]) -> str:
 
 
 def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
-    """The answer of a row without types: an empty one is None, so is -1 that is no label; a class id is its word."""
+    """The answer of a row without types: an empty one is None, so is -1 that is no label; a class id is its word.
+
+    >>> _typed("1", ("bad", "good")), _typed("1.0", ("bad", "good")), _typed("3.0", ("1", "2", "3"))
+    ('good', 'good', '3')
+    """
     if target in (None, ""):
         return None
     if not labels:
         return target
-    number = target.strip()
+    spelled = target if target in labels else _without_zeros(target)
+    number = spelled.strip()
     if number == "-1" and number not in labels:
         return None
     if is_id_in_digits(number, labels) and int(number) < len(labels):
         return labels[int(number)]
-    return target
+    return spelled if spelled in labels else target
+
+
+def _without_zeros(text: str) -> str:
+    """`3` for `3.0`, as pandas writes whole numbers of a column with empty cells; other texts as they are."""
+    whole, point, decimals = text.partition(".")
+    is_whole = is_number_word(text) and point and not decimals.strip("0")
+    return whole if is_whole else text
 
 
 def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:

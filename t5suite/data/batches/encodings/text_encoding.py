@@ -8,7 +8,7 @@ from t5suite.tasks.cut_marks import num_cut, with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
-from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
+from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, cut_ids, decode_ids, target_ids, tokenize_examples
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,7 @@ class TextEncoding:
         """Answers as ids, with end-of-sequence."""
         if not texts:
             return []
-        return cut_ids(
-            self.tokenizer, self.lengths.target, self.lengths.kept_end, text_target=list(texts), template=self.template
-        )
+        return target_ids(self.tokenizer, self.lengths, list(texts), self.template)
 
     def choices(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers that a model chooses from, as ids."""

@@ -1,0 +1,103 @@
+"""Whether a tokenizer can write the label words of a task, and tells them apart.
+
+>>> check_labels([load_task("glue", "rte")], TextEncoding(tokenizer, lengths), "generate", trains=True)
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import listed
+from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
+from t5suite.tasks.registry import Task
+
+logger = logging.getLogger(__name__)
+
+LONGEST_LABEL = 1 << 20  # more tokens than any label has
+
+
+def check_labels(tasks: Iterable[Task], encoding: TextEncoding, method: str, trains: bool) -> None:
+    """Refuses label words with the same tokens, and trains on none that cannot be right where answers are written.
+
+    A head has classes and writes nothing. A model that was trained before is scored all the same, with a warning.
+
+    Args:
+      method: `--eval_method`.
+
+    Raises:
+      ConfigError: names the labels and the tokenizer.
+    """
+    if isinstance(encoding, SegmentEncoding):
+        return
+    for task in {task.name: task for task in tasks}.values():
+        if task.value_kind != "class":
+            continue
+        encoding_of_task = encoding.for_task(task)
+        _check_differ(task, encoding_of_task)
+        if method == "score":
+            continue
+        message = _unreadable_labels(task, encoding_of_task)
+        if message and trains and method == "generate":
+            raise ConfigError(message)
+        if message:
+            logger.warning("%s", message)
+
+
+def _check_differ(task: Task, encoding: TextEncoding) -> None:
+    pair = labels_with_same_ids(encoding, task.candidates({}))
+    if pair is None:
+        return
+    place = f"{task.benchmark}/{task.name}: the labels {pair[0]!r} and {pair[1]!r} have the same tokens"
+    if labels_with_same_ids(without_cut(encoding), pair) is None:
+        raise ConfigError(f"{place} in the first {encoding.lengths.target}: give a larger --max_target_length")
+    raise ConfigError(
+        f"{place} in the vocabulary of {_name_of(encoding.tokenizer)}, so no model can choose between them; give other "
+        "label words, or --add_tokens with what the vocabulary lacks"
+    )
+
+
+def _unreadable_labels(task: Task, encoding: TextEncoding) -> str | None:
+    """A message about labels that are no label of the task once the tokenizer has written them; None without any."""
+    written_texts = written(without_cut(encoding), task.candidates({}))
+    pairs = zip(task.label_words, written_texts, strict=True)
+    texts = [f"{word!r} as {text!r}" for number, (word, text) in enumerate(pairs) if task.parse(text) != number]
+    if not texts:
+        return None
+    return (
+        f"{task.benchmark}/{task.name}: {_name_of(encoding.tokenizer)} writes the label {listed(texts)}, so that no "
+        "such answer is ever right; give other label words, --add_tokens with what the vocabulary lacks, or "
+        "--eval_method score, which chooses a label"
+    )
+
+
+def labels_with_same_ids(encoding: TextEncoding, words: Sequence[str]) -> tuple[str, str] | None:
+    """Two labels with the same tokens, between which a model cannot choose; None if all differ.
+
+    >>> labels_with_same_ids(TextEncoding(t5_tokenizer, Lengths(8, 8)), ["好评", "差评"])   # both are <unk>
+    ('好评', '差评')
+    """
+    word_by_ids: dict[tuple[int, ...], str] = {}
+    for word, ids in zip(words, encoding.answers(words), strict=True):
+        other_word = word_by_ids.setdefault(tuple(ids), word)
+        if other_word != word:
+            return other_word, word
+    return None
+
+
+def written(encoding: TextEncoding, words: Sequence[str]) -> list[str]:
+    """The texts that a model's answers have if it writes exactly these words."""
+    num_fixed = encoding.num_fixed_tokens
+    return encoding.texts([ids[num_fixed:] for ids in encoding.answers(words)])
+
+
+def without_cut(encoding: TextEncoding) -> TextEncoding:
+    """The encoding with room for labels of any length."""
+    return replace(encoding, lengths=encoding.lengths._replace(target=LONGEST_LABEL))
+
+
+def _name_of(tokenizer) -> str:
+    """The tokenizer's class, and where it is from if it was loaded."""
+    place = getattr(tokenizer, "name_or_path", "")
+    name = type(tokenizer).__name__
+    return f"{name} ({place})" if place else name
