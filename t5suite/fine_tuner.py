@@ -181,7 +181,7 @@ class FineTuner:
             learner = self._learner()
             data = data_of(setup, learner)
             trainer, _ = trainer_of(setup, learner, data, selects=False)
-            self._take_trainer(trainer)
+            self._show(trainer)
             report = evaluate_finally(trainer, data)
             plan = self.plan
             self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
@@ -513,12 +513,15 @@ class FineTuner:
         return RunSetup(self.arguments, self.plan, self._plug_ins, self._libraries, settings, changed, trains)
 
     def _learner(self) -> Learner:
-        return Learner(self.tokenizer, self.model, self.encoding, self._title)
+        return Learner(self.tokenizer, self.model, self.encoding, self._title, self._card)
 
     def _take_trainer(self, trainer) -> None:
+        self._show(trainer)
+        self._card = trainer.checkpoints.task_card
+
+    def _show(self, trainer) -> None:
         self.trainer = trainer
         show_plain_bar(trainer)
-        self._card = trainer.checkpoints.task_card
 
     def _check_start(self, start) -> None:
         """A model in memory cannot be rebuilt from flags; from here on its weights change."""

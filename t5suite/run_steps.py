@@ -20,6 +20,7 @@ from t5suite.base.libraries import Libraries, require_proved
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
+from t5suite.tasks.task_card import TaskCard, read_task_card
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.callback import Callback
@@ -66,12 +67,14 @@ class Learner:
     Attributes:
       encoding: how the model's family reads rows and writes answers.
       title: what tables call a model that no flag names; None: its name, or its type and size.
+      card: what its weights were trained for, if anything says so.
     """
 
     tokenizer: Any
     model: Any
     encoding: Any
     title: str | None = None
+    card: TaskCard | None = None
 
 
 def load_learner(setup: RunSetup, hub_before: dict | None = None) -> Learner:
@@ -99,7 +102,7 @@ def make_learner(
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, arguments.training, trains)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
-    return Learner(tokenizer, model, encoding, title)
+    return Learner(tokenizer, model, encoding, title, read_task_card(model_args.model_name_or_path))
 
 
 def train_and_score(
@@ -224,7 +227,15 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
 
 def data_of(setup: RunSetup, learner: Learner) -> Data:
     """Step 5: every split that the run reads, tokenized."""
-    return data_for(setup.plan, learner.tokenizer, setup.arguments, setup.trains, learner.encoding, setup.plug_ins)
+    return data_for(
+        setup.plan,
+        learner.tokenizer,
+        setup.arguments,
+        setup.trains,
+        learner.encoding,
+        setup.plug_ins,
+        learner.card,
+    )
 
 
 def trainer_of(setup: RunSetup, learner: Learner, data: Data, selects: bool = True):

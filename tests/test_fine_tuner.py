@@ -40,6 +40,8 @@ ONE_STEP = {
     "load_best_model_at_end": False,
 }  # fmt: skip
 OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
+# As fast, with an evaluation.
+FAST_STEP = {**ONE_STEP, "eval_strategy": "epoch"}
 ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]
 # Parts of the names of metrics in which two equal runs differ.
 OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
@@ -235,6 +237,19 @@ class DataTest(EqualFiles):
         self.assertContainsSubset(["accuracy"], made.evaluate("test")["tasks"]["reviews.test"])
         files = tuner(data={"train": self.written(ROWS[:60]), "validation": self.written(ROWS[60:])})
         self.assertEqual(files.data_args.validation_file[-5:], "jsonl")
+
+    def test_evaluate_scores_as_train_did_and_changes_no_later_answer_and_no_saved_task(self):
+        def words(predictions, targets):
+            return {"words": float(sum(len(prediction.split()) for prediction in predictions))}
+
+        rows = [{"text": f"It was {i}.", "label": "good and bad and good and bad"} for i in range(8)]
+        scored_rows = [{**row, "label": "good"} for row in rows]
+        made = tuner(data={"train": rows, "validation": scored_rows}, labels=None, metrics=words, **FAST_STEP)
+        results = made.train()
+        answer = made.predict("It was 1.")
+        self.assertEqual(made.evaluate(), results)
+        self.assertEqual(made.predict("It was 1."), answer)
+        self.assertEqual((made.save(folder()) / "task.json").read_bytes(), (directory(made) / "task.json").read_bytes())
 
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
         made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
