@@ -31,7 +31,14 @@ from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
-from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inputs, separate_plug_ins, words_of_flags
+from t5suite.fine_tuner_inputs import (
+    combine_plug_ins,
+    own_class_of,
+    prepare_model,
+    read_inputs,
+    separate_plug_ins,
+    words_of_flags,
+)
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.model_loading import check_head_is_trained
@@ -488,7 +495,10 @@ class FineTuner:
     def _prepare_model_in_memory(self):
         """Prepares the user's own model, and freezes what the flags name."""
         model_args = self.model_args
-        for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
+        flags_with_effect = set(flags_marked("object"))
+        if own_class_of(self._model_in_memory) is not None:
+            flags_with_effect.add("model_class")
+        for name in sorted(set(model_args.flags_given) - flags_with_effect):
             raise ConfigError(f"{name} has no effect: the model is in memory already")
         if self._tokenizer_in_memory is None and model_args.tokenizer_name:
             self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)

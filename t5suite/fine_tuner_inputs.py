@@ -29,6 +29,7 @@ from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.loading import check_vocabulary
+from t5suite.models.own_models import UserClass
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.t5.packing import accept_packed_batches
@@ -47,6 +48,8 @@ HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 # Flags that `data` sets only if the user does not.
 YIELDING_FLAGS = ("data_format", "labels")
 # Flags that name functions or callbacks, or hold them.
+# Packages whose classes of models are loaded without `--model_class`; the second has those of `--trust_remote_code`.
+PACKAGES_OF_CLASSES = ("transformers", "transformers_modules", "t5suite")
 FUNCTION_FLAGS = ("batch_transform", "batch_metrics", "metrics")
 PLUG_IN_FLAGS = (*FUNCTION_FLAGS, "callbacks")
 
@@ -154,7 +157,8 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if isinstance(model, type):
         return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
     if not isinstance(model, (str, os.PathLike)):
-        return {}, model
+        own_class = own_class_of(model)
+        return {} if own_class is None else {"model_class": own_class.spec}, model
     name = os.fspath(model)
     exists = Path(name).exists()
     if ":" in name and not exists and not name.startswith((".", "/")):
@@ -162,6 +166,28 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if name in PRESETS and name not in HUB_PRESETS and not exists:
         return {"config_name": name}, None
     return {"model_name_or_path": name}, None
+
+
+def own_class_of(model: Any) -> UserClass | None:
+    """The class of a model in memory, if the user has written it; None for transformers' classes and adapters.
+
+    >>> own_class_of(NearT5.from_pretrained("google/t5-v1_1-small")).spec
+    'my_attention:NearT5'
+
+    Raises:
+      ConfigError: nothing could load the class again.
+    """
+    model_class = type(model)
+    package = model_class.__module__.partition(".")[0]
+    if not isinstance(model, PreTrainedModel) or package in PACKAGES_OF_CLASSES:
+        return None
+    spec = f"{model_class.__module__}:{model_class.__qualname__}"
+    if "." in model_class.__qualname__:
+        raise ConfigError(
+            f"model: its class {spec} is defined inside of something else, where nothing can load it again with the "
+            "saved weights; define it at the top of a module"
+        )
+    return UserClass(model_class, spec)
 
 
 def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, list[dict]] | None]:
@@ -294,6 +320,8 @@ def _format_of_folder(folder: Path) -> str:
 def prepare_model(model, tokenizer):
     """Prepares a model that is in memory: float32, the tokenizer's special tokens, weights that share no memory.
 
+    The configuration names a class of the user's own, which is then needed to load what is saved.
+
     Raises:
       ConfigError: it is not a model, PEFT itself wrapped it, or it has fewer embeddings than pieces.
     """
@@ -309,6 +337,9 @@ def prepare_model(model, tokenizer):
         model.float()
     check_finite(model, f"model: {type(model).__name__} in memory")
     separate_memory(model)
+    own_class = own_class_of(model)
+    if own_class is not None:
+        own_class.mark(model.config, None)
     set_special_tokens(model.config, tokenizer, recognize_family(model).special_tokens, False)
     check_vocabulary(model, len(tokenizer))
     set_generation_tokens(model)

@@ -20,6 +20,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
+from plug_in_modules import OwnT5
 from transformers import IntervalStrategy, TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging as transformers_logging
@@ -742,6 +743,30 @@ class ModelTest(EqualFiles):
         made = tuner(other.model.bfloat16(), tokenizer=other.tokenizer, freeze="embeddings")
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
         self.assertEqual({parameter.dtype for parameter in made.model.parameters()}, {torch.float32})
+
+    def test_a_model_in_memory_of_a_users_own_class_is_saved_and_loaded_as_that(self):
+        made = tuner(OwnT5(tiny_model().config), tokenizer=tiny_tokenizer(), **ONE_STEP)
+        results = made.train()
+        manifest = json.loads((directory(made) / "manifest.json").read_text())
+        self.assertEqual(manifest["settings"]["model_class"], "plug_in_modules:OwnT5")
+        with exits_with(78, "add --model_class plug_in_modules:OwnT5"):
+            FineTuner(directory(made))
+        again = tuner(
+            OwnT5(tiny_model().config), tokenizer=tiny_tokenizer(), output_dir=str(directory(made)), **ONE_STEP
+        )
+        self.assertEqual(again.train(), results)
+        self.assertIs(type(again.model), OwnT5)
+        for name, value in made.model.state_dict().items():
+            self.assertTrue(torch.equal(again.model.state_dict()[name], value), name)
+
+    def test_a_model_in_memory_that_nothing_could_load_again_is_refused(self):
+        class Inner(OwnT5):
+            pass
+
+        with exits_with(78, "Inner is defined inside of something else, .*define it at the top of a module"):
+            tuner(Inner(tiny_model().config), tokenizer=tiny_tokenizer())
+        with exits_with(78, "adapters are made for transformers' classes"):
+            tuner(OwnT5(tiny_model().config), tokenizer=tiny_tokenizer(), adapter="lora")
 
     def test_what_is_frozen_in_several_calls_is_frozen_in_the_run(self):
         made = tuner(callbacks=Ends(), **ONE_STEP)
