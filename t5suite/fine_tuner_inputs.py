@@ -25,7 +25,7 @@ from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
-from t5suite.models.adapters import is_adapted
+from t5suite.models.adapters import has_adapter_layers, is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.loading import check_vocabulary
@@ -323,12 +323,18 @@ def prepare_model(model, tokenizer):
     The configuration names a class of the user's own, which is then needed to load what is saved.
 
     Raises:
-      ConfigError: it is not a model, PEFT itself wrapped it, or it has fewer embeddings than pieces.
+      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, or it has fewer
+        embeddings than pieces.
     """
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
     if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
         raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
+    if not is_adapted(model) and has_adapter_layers(model):
+        raise ConfigError(
+            f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "
+            "put into it; load the model again, or give the adapted model itself (the earlier tuner's `model`)"
+        )
     if tokenizer is None:
         raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
     ensure_padding(tokenizer)

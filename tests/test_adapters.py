@@ -555,6 +555,14 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, "below a trained adapter, and this model has none; leave the flag out"):
             tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter, eval_only=True).model  # noqa: B018
 
+    @parameterized.parameters("lora", None)
+    def test_a_model_in_memory_that_an_adapter_has_changed_is_refused(self, next_adapter):
+        model = tiny_model()
+        first = tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter="lora")
+        with exits_with(78, "has the layers of an adapter, .*; load the model again, or give the adapted model itself"):
+            tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=next_adapter)
+        self.assertIs(tiny_tuner(first.model, "mini/sentiment", tokenizer=tiny_tokenizer()).model, first.model)
+
     def test_a_class_of_the_user_s_has_none(self):
         with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):
             own = {"model_class": "plug_in_modules:OwnT5", "config_overrides": TINY_T5, "from_scratch": True}
