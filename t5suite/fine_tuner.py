@@ -47,7 +47,7 @@ from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_se
 from t5suite.models.adapter_files import check_takes_model, save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
-from t5suite.models.freezing import freeze
+from t5suite.models.freezing import check_some_are_trained, freeze, warn_of_frozen_parameters
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
@@ -507,11 +507,15 @@ class FineTuner:
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = f"{type(model).__name__} in memory, weights {weights}"
+        trains_whole_model = self._has_data and not self.eval_args.eval_only and self.arguments.adapter.adapter is None
+        if trains_whole_model and not is_adapted(model):
+            warn_of_frozen_parameters(model)
         freeze(model, model_args.freeze, model_args.freeze_regex)
         return model
 
     def _train(self, run, settings: dict, resume: str) -> dict:
         """The script's steps 4 to 9; the model is loaded already."""
+        check_some_are_trained(self.model)
         changed = changed_settings(self.arguments)
         steps.warn_of_idle_flags(changed, self.plan, True, predicts=self.args.do_predict)
         warn_of_idle_saving_flags(self.args)

@@ -744,6 +744,18 @@ class ModelTest(EqualFiles):
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
         self.assertEqual({parameter.dtype for parameter in made.model.parameters()}, {torch.float32})
 
+    def test_what_of_a_model_in_memory_is_frozen_already_is_named(self):
+        model = tiny_model()
+        first = tuner(model, tokenizer=tiny_tokenizer(), freeze="encoder")
+        numbers = [parameter.numel() for parameter in model.parameters() if not parameter.requires_grad]
+        total = sum(parameter.numel() for parameter in model.parameters())
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            tuner(first.model, tokenizer=first.tokenizer)
+        self.assertIn(f"{sum(numbers)} of its {total} parameters are frozen already", "\n".join(logs.output))
+        model.requires_grad_(False)
+        with exits_with(78, "all of its parameters are frozen"):
+            tuner(model, tokenizer=first.tokenizer, **ONE_STEP).train()
+
     def test_a_model_in_memory_of_a_users_own_class_is_saved_and_loaded_as_that(self):
         made = tuner(OwnT5(tiny_model().config), tokenizer=tiny_tokenizer(), **ONE_STEP)
         results = made.train()
