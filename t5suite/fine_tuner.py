@@ -51,8 +51,6 @@ from t5suite.models.freezing import check_some_are_trained, freeze, warn_of_froz
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.finishing import give_hints
@@ -62,12 +60,13 @@ from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_an
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
-from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
+from t5suite.tasks.task_card import TaskCard, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
-from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
+from t5suite.training.fine_tuning_data import encoding_by_flags
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
+from t5suite.training.fine_tuning_trainer import task_card_by_flags
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
 from t5suite.training.flags.parser import arguments_of_values, changed_settings
@@ -578,12 +577,7 @@ class FineTuner:
         """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
-        return make_task_card(
-            self.plan.tasks,
-            lengths_of(self.data_args),
-            family=recognize_family(self.model).name,
-            **{TOKENIZER: describe_tokenizer(self.tokenizer)},
-        )
+        return task_card_by_flags(self.plan.tasks, self.arguments, self.encoding, self.model)
 
     def _check_chooses_a_label(self, labels) -> None:
         reason = None

@@ -252,6 +252,22 @@ class DataTest(EqualFiles):
         self.assertEqual(made.predict("It was 1."), answer)
         self.assertEqual((made.save(folder()) / "task.json").read_bytes(), (directory(made) / "task.json").read_bytes())
 
+    @parameterized.parameters("score", "generate")
+    def test_a_tuner_that_has_not_trained_answers_as_it_is_scored(self, method):
+        scored = []
+
+        def keep(predictions, targets):
+            scored.append(predictions)
+            return {"number": float(len(predictions))}
+
+        made = tuner(eval_method=method, metrics=keep, max_eval_samples=4)
+        card = json.loads((made.save(folder()) / "task.json").read_text())
+        self.assertEqual(card.get("scored_by_labels"), ["sentiment"] if method == "score" else None)
+        answer = made.predict("A joy.")
+        made.evaluate()
+        self.assertEqual(made.predict("A joy."), answer)
+        self.assertEqual(made.predict(made.trainer.eval_sets[0].rows), scored[-1])
+
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
         made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
         with exits_with(78, "own/reviews: no test rows"):

@@ -292,9 +292,9 @@ def longest_target(task: Task, encoding: TextEncoding, examples: ExampleSet, fea
     the longest candidate if the targets are hidden.
     """
     rows = examples.rows
-    is_closed = task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates)
-    if is_closed:
-        return max(map(len, encoding.answers(task.candidates(rows[0]))))
+    label_tokens = longest_label(task, encoding)
+    if label_tokens is not None:
+        return label_tokens
     if rows and task.is_labelled(rows[0]) and len(features):
         further_references = sorted({text for row in rows for text in task.references(row)[1:]})
         return max([int(features.labels.lengths.max()), *map(len, encoding.answers(further_references))])
@@ -302,6 +302,14 @@ def longest_target(task: Task, encoding: TextEncoding, examples: ExampleSet, fea
         texts = sorted({text for row in rows for text in task.candidates(row)})
         return max(map(len, encoding.answers(texts)), default=UNKNOWN_TARGET_TOKENS)
     return max(UNKNOWN_TARGET_TOKENS, int(features.labels.lengths.max(initial=0)))
+
+
+def longest_label(task: Task, encoding: TextEncoding) -> int | None:
+    """How many tokens the longest label of a closed task has, end-of-sequence included; None for an open task."""
+    is_closed = task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates)
+    if not is_closed:
+        return None
+    return max(map(len, encoding.answers(task.candidates({}))))
 
 
 def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet], features: list[TokenArrays]) -> None:
