@@ -502,7 +502,8 @@ class FineTuner:
         if self._tokenizer_in_memory is None and model_args.tokenizer_name:
             self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)
         self.tokenizer = self._tokenizer_in_memory
-        model = prepare_model(self._model_in_memory, self.tokenizer)
+        tasks = self.plan.tasks if self._knows_task else ()
+        model = prepare_model(self._model_in_memory, self.tokenizer, tasks)
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = f"{type(model).__name__} in memory, weights {weights}"

@@ -25,9 +25,11 @@ from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
-from t5suite.models.adapters import has_adapter_layers, is_adapted
-from t5suite.models.families import recognize_family
+from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
+from t5suite.models.encoders import classifies_texts, labels_words
+from t5suite.models.families import ENCODER, Family, recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
+from t5suite.models.heads import fit_head
 from t5suite.models.loading import check_vocabulary
 from t5suite.models.own_models import UserClass
 from t5suite.models.presets import PRESETS
@@ -317,14 +319,18 @@ def _format_of_folder(folder: Path) -> str:
     return formats.pop()
 
 
-def prepare_model(model, tokenizer):
+def prepare_model(model, tokenizer, tasks=()):
     """Prepares a model that is in memory: float32, the tokenizer's special tokens, weights that share no memory.
 
-    The configuration names a class of the user's own, which is then needed to load what is saved.
+    The configuration names a class of the user's own, which is then needed to load what is saved, and says what an
+    encoder's head predicts.
+
+    Args:
+      tasks: what an encoder's head is for, if that is clear.
 
     Raises:
-      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, or it has fewer
-        embeddings than pieces.
+      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, it has no output
+        layer or no head for the tasks, or it has fewer embeddings than pieces.
     """
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
@@ -346,9 +352,34 @@ def prepare_model(model, tokenizer):
     own_class = own_class_of(model)
     if own_class is not None:
         own_class.mark(model.config, None)
-    set_special_tokens(model.config, tokenizer, recognize_family(model).special_tokens, False)
+    family = recognize_family(model)
+    if family.has_head:
+        _prepare_head(model, own_class, tasks)
+    elif own_class is None:
+        _check_writes_text(model, family)
+    set_special_tokens(model.config, tokenizer, family.special_tokens, False)
     check_vocabulary(model, len(tokenizer))
     set_generation_tokens(model)
-    if model.config.model_type in T5_TYPES and not is_adapted(model):
+    if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):
         accept_packed_batches(model)
     return model
+
+
+def _prepare_head(model, own_class: UserClass | None, tasks) -> None:
+    """Fits a model's head to the tasks; that a model has none is found when it is asked how it reads rows."""
+    class_names = [type(inner_model(model)).__name__]
+    if own_class is not None or classifies_texts(class_names) or labels_words(class_names):
+        fit_head(model, tasks)
+
+
+def _check_writes_text(model, family: Family) -> None:
+    """Refuses the classes of a type that have no output layer: bare stacks, and heads over a decoder."""
+    if model.get_output_embeddings() is not None:
+        return
+    encoder_by_name = ""
+    if ENCODER.has_model_for(model.config):
+        encoder_by_name = "; for its encoder with a head, give the checkpoint's name and model_family='encoder'"
+    raise ConfigError(
+        f"model: {type(inner_model(model)).__name__} has no output layer, and so writes no text; give a "
+        f"{family.model_class(model.config).__name__}{encoder_by_name}"
+    )

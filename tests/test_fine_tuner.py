@@ -21,7 +21,17 @@ import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
 from plug_in_modules import OwnT5
-from transformers import IntervalStrategy, TrainerCallback
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    GPT2Model,
+    IntervalStrategy,
+    T5ForSequenceClassification,
+    T5Model,
+    TrainerCallback,
+)
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging as transformers_logging
 
@@ -759,6 +769,43 @@ class ModelTest(EqualFiles):
         made = tuner(other.model.bfloat16(), tokenizer=other.tokenizer, freeze="embeddings")
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
         self.assertEqual({parameter.dtype for parameter in made.model.parameters()}, {torch.float32})
+
+    def test_an_encoder_in_memory_is_trained_with_the_head_that_it_has(self):
+        size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        unnamed = BertForSequenceClassification(BertConfig(vocab_size=640, **size))
+        named = BertForSequenceClassification(
+            BertConfig(vocab_size=640, id2label={0: "positive", 1: "negative"}, **size)
+        )
+        reduced = tuner(model_family="encoder").model
+        for model, words in (
+            (unnamed, "negative positive"),
+            (named, "positive negative"),
+            (reduced, "negative positive"),
+        ):
+            made = tuner(model, tokenizer=tiny_tokenizer(), **ONE_STEP)
+            made.train()
+            self.assertEqual(list(made.predict_labels("A joy.")), words.split())
+            again = FineTuner(directory(made), use_cpu=True, quiet=True)
+            self.assertEqual(again.predict_labels("A joy."), made.predict_labels("A joy."))
+
+    @parameterized.parameters(
+        (
+            BertForSequenceClassification,
+            {"num_labels": 3},
+            "its head gives one of LABEL_0, .*; the task is one of negat",
+        ),
+        (BertForSequenceClassification, {"num_labels": 1}, "its head gives a number; the task is one of negative"),
+        (BertForTokenClassification, {}, "its head gives one of LABEL_0, LABEL_1 for every word; the task is one of"),
+        (BertForMaskedLM, {}, "BertForMaskedLM has no head .*; give the checkpoint's name"),
+        (GPT2Model, {}, "GPT2Model has no output layer, .*; give a GPT2LMHeadModel$"),
+        (T5Model, {}, "T5Model has no output layer, .*; give a T5ForConditionalGeneration; for its encoder"),
+        (T5ForSequenceClassification, {}, "T5ForSequenceClassification has no output layer, and so writes no text"),
+    )
+    def test_a_model_in_memory_without_the_head_for_the_task_is_refused(self, model_class, settings, message):
+        config = model_class.config_class(vocab_size=640, hidden_size=16, num_hidden_layers=1, **settings)
+        config.num_attention_heads = 2
+        with exits_with(78, message):
+            tuner(model_class(config), tokenizer=tiny_tokenizer())
 
     def test_what_of_a_model_in_memory_is_frozen_already_is_named(self):
         model = tiny_model()

@@ -302,7 +302,7 @@ def _choose_class(
         reduce_to_encoder(config)
     is_word_head = labels_words(config.architectures)
     if settings.keeps_head and family.has_head and (is_word_head or classifies_texts(config.architectures)):
-        keep_head(config, name)
+        keep_head(config, f"--model_name_or_path {name}")
         return family.auto_class_with_head(config, is_word_head), False
     if takes_head:
         head = head_for(settings.tasks)
