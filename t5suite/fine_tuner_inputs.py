@@ -26,11 +26,12 @@ from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
 from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
+from t5suite.models.attention_setting import attention_of
 from t5suite.models.encoders import classifies_texts, labels_words
 from t5suite.models.families import ENCODER, Family, recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.heads import fit_head
-from t5suite.models.loading import check_vocabulary
+from t5suite.models.loading import check_attention, check_vocabulary
 from t5suite.models.own_models import UserClass
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES
@@ -329,8 +330,8 @@ def prepare_model(model, tokenizer, tasks=()):
       tasks: what an encoder's head is for, if that is clear.
 
     Raises:
-      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, it has no output
-        layer or no head for the tasks, or it has fewer embeddings than pieces.
+      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, an attention that a
+        T5 computes wrongly, no output layer, no head for the tasks, or fewer embeddings than pieces.
     """
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
@@ -347,6 +348,8 @@ def prepare_model(model, tokenizer, tasks=()):
     if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
         logger.warning("the model's weights become float32; bf16=True still computes in bfloat16")
         model.float()
+    attention = attention_of(model.config)
+    check_attention(model.config, attention, f"model: its attn_implementation is {attention}")
     check_finite(model, f"model: {type(model).__name__} in memory")
     separate_memory(model)
     own_class = own_class_of(model)

@@ -524,7 +524,14 @@ class InputsTest(parameterized.TestCase):
         small.resize_token_embeddings(len(tiny_tokenizer()) - 1)
         broken = tiny_model()
         broken.shared.weight.data[3, 1] = float("nan")
+        flexible = tiny_model()
+        flexible.set_attn_implementation("flex_attention")
         for model, code, message in (
+            (
+                flexible,
+                78,
+                "its attn_implementation is flex_attention: T5's position bias is correct with sdpa and eager only",
+            ),
             (small, 78, "embeddings, but the tokenizer"),
             (broken, 65, "in memory.*shared.weight"),
         ):

@@ -282,10 +282,19 @@ def _class_options(config, settings: LoadSettings, name: str | None, is_random: 
     attention = settings.attn_implementation
     if attention is None:
         return options
-    if config.model_type in T5_TYPES and attention not in ("sdpa", "eager"):
-        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
-        raise ConfigError(f"--attn_implementation {attention}: T5's position bias is correct with sdpa and eager only")
+    check_attention(config, attention, f"--attn_implementation {attention}")
     return {**options, "attn_implementation": attention}
+
+
+def check_attention(config, attention: str | None, place: str) -> None:
+    """Refuses an attention that a T5 computes wrongly.
+
+    Args:
+      place: the flag or the model that names the attention, for errors.
+    """
+    if config.model_type in T5_TYPES and attention not in (None, "sdpa", "eager"):
+        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
+        raise ConfigError(f"{place}: T5's position bias is correct with sdpa and eager only")
 
 
 def _choose_class(
