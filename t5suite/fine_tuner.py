@@ -47,7 +47,7 @@ from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_se
 from t5suite.models.adapter_files import check_takes_model, save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
-from t5suite.models.freezing import check_some_are_trained, freeze, warn_of_frozen_parameters
+from t5suite.models.freezing import any_of, check_some_are_trained, freeze, warn_of_frozen_parameters
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
@@ -278,9 +278,9 @@ class FineTuner:
             raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
         frozen_names = freeze(self.model, parts, pattern)
         all_parts = [text for text in (self._flags.get("freeze"), parts) if text]
-        all_patterns = [f"(?:{text})" for text in (self._flags.get("freeze_regex"), pattern) if text]
+        all_patterns = [text for text in (self._flags.get("freeze_regex"), pattern) if text]
         self._flags["freeze"] = ",".join(all_parts) or None
-        self._flags["freeze_regex"] = "|".join(all_patterns) or None
+        self._flags["freeze_regex"] = any_of(all_patterns)
         with self._process.entered():
             self._read_arguments()
         return frozen_names

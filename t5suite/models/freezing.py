@@ -30,6 +30,8 @@ from t5suite.models.untrained_parts import untrained_parameters
 
 logger = logging.getLogger(__name__)
 
+# The flags of a whole pattern, such as (?i), and the pattern behind them.
+LEADING_FLAGS = re.compile(r"((?:\(\?[aimsux]+\))*)(.*)", re.DOTALL)
 # Names that an error shows when none is like the pattern.
 SHOWN_NAMES = 4
 
@@ -73,6 +75,21 @@ def freeze(model, parts: str | None = None, freeze_regex: str | None = None) -> 
         sum(parameter.numel() for parameter in model.parameters()),
     )
     return [name for name, parameter in model.named_parameters() if id(parameter) in frozen]
+
+
+def any_of(patterns: list[str]) -> str | None:
+    """The pattern that is found where any of these is; None without any.
+
+    >>> any_of(["(?i)LAYER_NORM", "^shared"])
+    '(?i:LAYER_NORM)|(?:^shared)'
+    """
+    if len(patterns) < 2:
+        return next(iter(patterns), None)
+    groups = []
+    for pattern in patterns:
+        flags, rest = LEADING_FLAGS.fullmatch(pattern).groups()  # Python takes them at the beginning of the whole alone
+        groups.append(f"(?{re.sub('[(?)]', '', flags)}:{rest})")
+    return "|".join(groups)
 
 
 def warn_of_frozen_parameters(model) -> None:
