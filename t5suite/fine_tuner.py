@@ -65,7 +65,6 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags
-from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.fine_tuning_trainer import task_card_by_flags
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
@@ -169,6 +168,8 @@ class FineTuner:
     def evaluate(self, split: str = "validation") -> dict:
         """Scores the model as it is and returns what `results.json` would hold; nothing is written.
 
+        A callback's `on_final` is of the run, and is not called.
+
         >>> tuner.evaluate(split="test")
         {'tasks': {'reviews.test': {'accuracy': 92.0, 'invalid_rate': 0.0}}, 'averages': {}}
 
@@ -188,7 +189,7 @@ class FineTuner:
             data = data_of(setup, learner)
             trainer, _ = trainer_of(setup, learner, data, selects=False)
             self._show(trainer)
-            report = evaluate_finally(trainer, data)
+            report = trainer.score(data.scored)
             plan = self.plan
             self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
             give_hints(report, data.scored)

@@ -36,7 +36,7 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
-from t5suite import FineTuner
+from t5suite import Callback, FineTuner
 from t5suite.testing import exits_with, load_own_rows, read_rows, save_model, tiny_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
@@ -402,6 +402,19 @@ class PlugInTest(parameterized.TestCase):
         self.assertIn("train/target_tokens", {name for line in run.tuner.history for name in line})
         manifest = json.loads((directory(run.tuner) / "manifest.json").read_text())
         self.assertIn("never_short", json.dumps(manifest["settings"]))
+
+    def test_the_final_evaluation_of_a_run_alone_is_final(self):
+        calls = []
+
+        class Final(Callback):
+            def on_final(self, args, state, control, *, report, eval_sets, **kwargs):
+                calls.append(eval_sets[0].name)
+
+        made = tuner(callbacks=Final(), **FAST_STEP)
+        made.evaluate()
+        self.assertEmpty(calls)
+        made.train()
+        self.assertEqual(calls, ["sentiment"])
 
     @parameterized.parameters(
         (["accuracy"], "'accuracy'"),
