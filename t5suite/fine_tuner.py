@@ -497,14 +497,14 @@ class FineTuner:
         model_args = self.model_args
         flags_with_effect = set(flags_marked("object"))
         if own_class_of(self._model_in_memory) is not None:
-            flags_with_effect.add("model_class")
+            flags_with_effect |= {"model_class", "model_family"}
         for name in sorted(set(model_args.flags_given) - flags_with_effect):
             raise ConfigError(f"{name} has no effect: the model is in memory already")
         if self._tokenizer_in_memory is None and model_args.tokenizer_name:
             self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)
         self.tokenizer = self._tokenizer_in_memory
         tasks = self.plan.tasks if self._knows_task else ()
-        model = prepare_model(self._model_in_memory, self.tokenizer, tasks)
+        model = prepare_model(self._model_in_memory, self.tokenizer, tasks, model_args.model_family)
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = f"{type(model).__name__} in memory, weights {weights}"

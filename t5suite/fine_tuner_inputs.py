@@ -320,7 +320,7 @@ def _format_of_folder(folder: Path) -> str:
     return formats.pop()
 
 
-def prepare_model(model, tokenizer, tasks=()):
+def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
     """Prepares a model that is in memory: float32, the tokenizer's special tokens, weights that share no memory.
 
     The configuration names a class of the user's own, which is then needed to load what is saved, and says what an
@@ -328,6 +328,7 @@ def prepare_model(model, tokenizer, tasks=()):
 
     Args:
       tasks: what an encoder's head is for, if that is clear.
+      family_name: of a class of the user's own, if it is not what its configuration says.
 
     Raises:
       ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, an attention that a
@@ -336,7 +337,10 @@ def prepare_model(model, tokenizer, tasks=()):
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
     if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
-        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
+        wrapping = ""
+        if isinstance(model, torch.nn.Module):
+            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
+        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
     if not is_adapted(model) and has_adapter_layers(model):
         raise ConfigError(
             f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "
@@ -354,7 +358,7 @@ def prepare_model(model, tokenizer, tasks=()):
     separate_memory(model)
     own_class = own_class_of(model)
     if own_class is not None:
-        own_class.mark(model.config, None)
+        own_class.mark(model.config, family_name)
     family = recognize_family(model)
     if family.has_head:
         _prepare_head(model, own_class, tasks)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
-from plug_in_modules import OwnT5
+from plug_in_modules import OwnT5, Reader, ReaderConfig
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -764,7 +764,8 @@ class ModelTest(EqualFiles):
             made.freeze()
 
     @parameterized.parameters(
-        (lambda: tuner(7), "int is neither a model nor the name of one"),
+        (lambda: tuner(7), "int is neither a model nor the name of one$"),
+        (lambda: tuner(torch.nn.Linear(2, 2)), "Linear is neither .*; put it into a transformers.PreTrainedModel"),
         (lambda: tuner(tuner().model), "comes without a tokenizer"),
         (lambda: tuner(tuner().model, tokenizer=tuner().tokenizer, dropout_rate=0.1), "dropout_rate has no effect"),
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
@@ -866,6 +867,19 @@ class ModelTest(EqualFiles):
         self.assertIs(type(again.model), OwnT5)
         for name, value in made.model.state_dict().items():
             self.assertTrue(torch.equal(again.model.state_dict()[name], value), name)
+
+    def test_a_model_in_memory_of_a_type_of_the_users_own_takes_a_family_and_says_so(self):
+        def make(**settings) -> FineTuner:
+            return tuner(Reader(ReaderConfig(vocab_size=640)), tokenizer=tiny_tokenizer(), **settings)
+
+        with exits_with(78, "say how it reads and writes: --model_family .seq2seq, causal, masked, encoder"):
+            make()
+        made = make(model_family="masked")
+        folder_of_model = made.save(folder())
+        again = FineTuner(folder_of_model, model_class="plug_in_modules:Reader", use_cpu=True)
+        self.assertEqual(again.predict_labels("A joy."), made.predict_labels("A joy."))
+        with exits_with(78, "model_family has no effect: the model is in memory already"):
+            tuner(tiny_model(), tokenizer=tiny_tokenizer(), model_family="seq2seq")
 
     def test_a_model_in_memory_that_nothing_could_load_again_is_refused(self):
         class Inner(OwnT5):
