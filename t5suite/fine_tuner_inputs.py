@@ -34,6 +34,7 @@ from t5suite.models.heads import fit_head
 from t5suite.models.loading import check_attention, check_vocabulary
 from t5suite.models.own_models import UserClass
 from t5suite.models.presets import PRESETS
+from t5suite.models.quantization import is_quantized
 from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
@@ -331,29 +332,16 @@ def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
       family_name: of a class of the user's own, if it is not what its configuration says.
 
     Raises:
-      ConfigError: it is not a model, PEFT itself wrapped it, it has the layers of an adapter, an attention that a
-        T5 computes wrongly, no output layer, no head for the tasks, or fewer embeddings than pieces.
+      ConfigError: it is no model that can be trained and loaded again, it has no output layer or no head for the tasks,
+        or fewer embeddings than pieces.
     """
-    if type(model).__name__.startswith("Peft") and not is_adapted(model):
-        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
-    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
-        wrapping = ""
-        if isinstance(model, torch.nn.Module):
-            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
-        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
-    if not is_adapted(model) and has_adapter_layers(model):
-        raise ConfigError(
-            f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "
-            "put into it; load the model again, or give the adapted model itself (the earlier tuner's `model`)"
-        )
+    _check_object(model)
     if tokenizer is None:
         raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
     ensure_padding(tokenizer)
     if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
         logger.warning("the model's weights become float32; bf16=True still computes in bfloat16")
         model.float()
-    attention = attention_of(model.config)
-    check_attention(model.config, attention, f"model: its attn_implementation is {attention}")
     check_finite(model, f"model: {type(model).__name__} in memory")
     separate_memory(model)
     own_class = own_class_of(model)
@@ -370,6 +358,34 @@ def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
     if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):
         accept_packed_batches(model)
     return model
+
+
+def _check_object(model) -> None:
+    """Refuses what is no model, and a model that could not be trained rightly, or not be loaded again.
+
+    Raises:
+      ConfigError: PEFT itself wrapped it, it has the layers of an adapter, matrices of few bits, or an attention that a
+        T5 computes wrongly.
+    """
+    if type(model).__name__.startswith("Peft") and not is_adapted(model):
+        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
+    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
+        wrapping = ""
+        if isinstance(model, torch.nn.Module):
+            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
+        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
+    if not is_adapted(model) and has_adapter_layers(model):
+        raise ConfigError(
+            f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "
+            "put into it; load the model again, or give the adapted model itself (the earlier tuner's `model`)"
+        )
+    if is_quantized(model) and not is_adapted(model):
+        raise ConfigError(
+            f"model: the matrices of this {type(model).__name__} are in 8 or 4 bits, and could not be loaded again "
+            "with an adapter trained over them; give the checkpoint's name and load_in_4bit=True or load_in_8bit=True"
+        )
+    attention = attention_of(model.config)
+    check_attention(model.config, attention, f"model: its attn_implementation is {attention}")
 
 
 def _prepare_head(model, own_class: UserClass | None, tasks) -> None:
