@@ -11,6 +11,7 @@ The model itself is frozen and unchanged: only the adapter is trained, has optim
 
 import hashlib
 import logging
+import sys
 import warnings
 from dataclasses import dataclass, field
 
@@ -169,6 +170,16 @@ def is_saved_with_adapter(tensor_name: str) -> bool:
 def is_adapted(model) -> bool:
     """Whether the model has an adapter over it (PEFT's)."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
+def has_adapter_layers(model) -> bool:
+    """Whether an adapter has put layers of its own into the model (PEFT's LoRA does, virtual tokens do not)."""
+    if "peft" not in sys.modules:  # nothing can have made such layers
+        return False
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+
+    return any(isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) for module in model.modules())
 
 
 def inner_model(model):

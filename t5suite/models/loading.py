@@ -209,7 +209,7 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
     if not is_random:
         check_trained_with(name, tokenizer)
         check_token_ids(config, tokenizer, name)
-    auto_class, needs_new_head = _choose_class(config, user_class, family, settings)
+    auto_class, needs_new_head = _choose_class(config, user_class, family, settings, name)
     if is_random:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(settings.config_overrides))
         set_special_tokens(config, tokenizer, family.special_tokens, scratch=True)
@@ -282,13 +282,24 @@ def _class_options(config, settings: LoadSettings, name: str | None, is_random: 
     attention = settings.attn_implementation
     if attention is None:
         return options
-    if config.model_type in T5_TYPES and attention not in ("sdpa", "eager"):
-        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
-        raise ConfigError(f"--attn_implementation {attention}: T5's position bias is correct with sdpa and eager only")
+    check_attention(config, attention, f"--attn_implementation {attention}")
     return {**options, "attn_implementation": attention}
 
 
-def _choose_class(config, user_class: UserClass | None, family: Family, settings: LoadSettings) -> tuple:
+def check_attention(config, attention: str | None, place: str) -> None:
+    """Refuses an attention that a T5 computes wrongly.
+
+    Args:
+      place: the flag or the model that names the attention, for errors.
+    """
+    if config.model_type in T5_TYPES and attention not in (None, "sdpa", "eager"):
+        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
+        raise ConfigError(f"{place}: T5's position bias is correct with sdpa and eager only")
+
+
+def _choose_class(
+    config, user_class: UserClass | None, family: Family, settings: LoadSettings, name: str | None
+) -> tuple:
     """The `AutoModelFor...` to load with, and whether it gets a head that the checkpoint does not have."""
     takes_head = bool(settings.tasks) and family.has_head
     if user_class is not None:
@@ -300,7 +311,7 @@ def _choose_class(config, user_class: UserClass | None, family: Family, settings
         reduce_to_encoder(config)
     is_word_head = labels_words(config.architectures)
     if settings.keeps_head and family.has_head and (is_word_head or classifies_texts(config.architectures)):
-        keep_head(config)
+        keep_head(config, f"--model_name_or_path {name}")
         return family.auto_class_with_head(config, is_word_head), False
     if takes_head:
         head = head_for(settings.tasks)
