@@ -78,15 +78,16 @@ def prepare_head(config, head: Head, auto_class) -> bool:
     return not is_usable
 
 
-def take_trained_head(config, tasks, place: str) -> None:
-    """Completes the configuration of a head that was trained elsewhere, without loading it, for tasks if there are any.
+def check_trained_head(config, tasks, place: str) -> None:
+    """Checks that the head of a checkpoint fits the tasks, if there are any; unnamed classes get the task's words.
 
     Raises:
-      ConfigError: there is no head; it predicts something else than the tasks need; its classes have no names, and no
-        task says what they are.
+      ConfigError: there is no head; it predicts something else than the tasks need, or several labels at once; its
+        classes have no names, and no task says what they are.
     """
     if not any(name.endswith(CLASSES_WITH_HEAD) for name in config.architectures or ()):
         raise ConfigError(f"{place}: this encoder has no head for labels")
+    _check_gives_one_label(config, place)
     trained_head = head_of_config(config)
     if tasks:
         head = head_for(tasks)
@@ -118,14 +119,19 @@ def keep_head(config, place: str) -> None:
     Raises:
       ConfigError: it gives several labels at once.
     """
+    _check_gives_one_label(config, place)
+    if config.problem_type is None:
+        config.problem_type = _problem_type(output_words(config))
+
+
+def _check_gives_one_label(config, place: str) -> None:
+    """Refuses a head that gives a text several labels at once."""
     if config.problem_type == "multi_label_classification":
         raise ConfigError(
             f"{place}: its head gives a text several labels at once (config.json: problem_type is "
             "multi_label_classification), and here one is chosen; fine-tune it on rows of one label, or take a model "
             "that writes sets of labels (T5, BART, GPT-2)"
         )
-    if config.problem_type is None:
-        config.problem_type = _problem_type(output_words(config))
 
 
 def fit_head(model, tasks) -> None:
