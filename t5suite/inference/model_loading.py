@@ -115,23 +115,20 @@ def check_head_answers(model, name: str, tasks=()) -> None:
     """
     if hasattr(model, "peft_config") or not recognize_family(model).has_head:
         return
-    was_saved_with_head = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
+    class_names = model.config.architectures or ()
+    was_saved_with_head = any(class_name.endswith(tuple(HEAD_TASKS)) for class_name in class_names)
     if was_saved_with_head and not getattr(model, "drawn_tensors", ()):
         if not tasks:
             check_classes_have_names(model.config, f"--model_name_or_path {name}")
         return
+    words = output_words(model.config)
+    labels = "labels"
+    if tasks and words is not None:
+        labels = f"labels {', '.join(words)}"
     raise ConfigError(
-        f"{type(model).__name__}: this encoder has no trained head for labels{_of_head(model.config)}; fine-tune it "
-        "first, or take a model that writes (T5, BART, GPT-2)"
+        f"{type(model).__name__}: this encoder has no trained head for {labels}; fine-tune it first, or take a model "
+        "that writes (T5, BART, GPT-2)"
     )
-
-
-def _of_head(config) -> str:
-    """For the message: the labels that a head was to have, if a task has named them."""
-    words = output_words(config)
-    if words is None or words[0] == "LABEL_0":
-        return ""
-    return f" {', '.join(words)}"
 
 
 def process_device(use_cpu: bool = False) -> torch.device:
