@@ -380,6 +380,15 @@ class FineTunerTest(parameterized.TestCase):
         predictions = tuner.predict([dict(row) for row in mini_rows(count=4)])
         self.assertEqual(predictions, [line["prediction"] for line in lines])
 
+    def test_a_tokenizer_that_is_missing_is_one_of_the_flag_that_names_the_place(self):
+        folder = save_model(tempfile.mkdtemp(), random_model("seq2seq"))
+        (folder / "tokenizer.json").unlink()
+        words = "--benchmark mini --dataset_name sentiment"
+        with exits_with(78, f"--model_name_or_path {folder}: it contains no tokenizer"):
+            answers(words, rows=rows_file(count=1), model=folder)
+        with exits_with(78, f"--tokenizer_name {folder}: it contains no tokenizer"):
+            answers(words, "--tokenizer_name", str(folder), rows=rows_file(count=1), model=model_folder())
+
     def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
         tuner = self.tuner("seq2seq", "sentiment")
         config = tuner.model.config

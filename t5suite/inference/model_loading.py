@@ -85,11 +85,7 @@ def load_parts(source, tasks=()) -> tuple:
     Raises:
       ConfigError: no such model, or an encoder without a trained head, which would choose at random.
     """
-    hub_options = {"revision": source.model_revision, "trust_remote_code": source.trust_remote_code}
-    if source.tokenizer_name:
-        tokenizer = load_tokenizer(source.tokenizer_name, flag="--tokenizer_name", **hub_options)
-    else:
-        tokenizer = load_tokenizer(source.model_name_or_path, flag="--model_name_or_path", **hub_options)
+    tokenizer = tokenizer_of_source(source)
     ensure_padding(tokenizer)
     model = load_model(
         source.model_name_or_path,
@@ -100,11 +96,26 @@ def load_parts(source, tasks=()) -> tuple:
         adapter_base=source.adapter_base,
         attn_implementation=source.attn_implementation,
         model_class=source.model_class,
-        **hub_options,
+        revision=source.model_revision,
+        trust_remote_code=source.trust_remote_code,
     )
     if source.model_class is None:
         check_head_answers(model, source.model_name_or_path, tasks)
     return tokenizer, model.to(getattr(torch, source.dtype)).eval()
+
+
+def tokenizer_of_source(source):
+    """The tokenizer that the flags name, else the model's.
+
+    Raises:
+      ConfigError: there is none; names the flag that says where it is looked for.
+    """
+    name = source.tokenizer_name
+    flag = "--tokenizer_name"
+    if not name:
+        name = source.model_name_or_path
+        flag = "--model_name_or_path"
+    return load_tokenizer(name, source.model_revision, source.trust_remote_code, flag)
 
 
 def check_head_answers(model, name: str, tasks=()) -> None:

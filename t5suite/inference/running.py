@@ -24,7 +24,7 @@ from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, TextEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
-from t5suite.inference.model_loading import load_predictor, model_fingerprint
+from t5suite.inference.model_loading import load_predictor, model_fingerprint, tokenizer_of_source
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.predictor import warn_of_cut_labels
 from t5suite.inference.row_texts import with_hints_about_columns
@@ -40,7 +40,7 @@ from t5suite.inference.settings import (
 )
 from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
-from t5suite.models.loading import family_of, load_tokenizer
+from t5suite.models.loading import family_of
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.training.eval_sets import has_fixed_answers, longest_label
@@ -172,8 +172,7 @@ def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | No
 
 def _encoding_by_flags(arguments, text: InputSettings) -> TextEncoding:
     """How a model that writes reads and writes the task's texts, before it is loaded."""
-    name = arguments.tokenizer_name or arguments.model_name_or_path
-    tokenizer = load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code)
+    tokenizer = tokenizer_of_source(arguments)
     template = text.task.template
     if text.family == "causal":
         separator = DEFAULT_SEPARATOR if text.separator is None else text.separator
