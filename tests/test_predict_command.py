@@ -376,6 +376,8 @@ class FineTunerTest(parameterized.TestCase):
         self.assertNotEqual(lines, answers(flags, "--max_new_tokens 64", rows=rows, model=folder))
         longest = f"--max_new_tokens {max(map(len, label_tokens)) + 1}"  # and the end
         self.assertEqual(lines, answers(flags, longest, rows=rows, model=folder))
+        with exits_with(78, f"--min_new_tokens 20 is more than {longest}, which is what the task needs"):
+            answers(flags, "--min_new_tokens 20", rows=rows, model=folder)
         tuner = FineTuner(folder, benchmark="mini", dataset_name="sentiment", use_cpu=True, quiet=True)
         predictions = tuner.predict([dict(row) for row in mini_rows(count=4)])
         self.assertEqual(predictions, [line["prediction"] for line in lines])

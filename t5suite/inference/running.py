@@ -69,7 +69,7 @@ def predict_by_flags(arguments) -> None:
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(task_card_of_model, arguments.model_name_or_path, arguments.model_revision)
     text = text_settings_of_model(arguments, card)
-    job = make_job(arguments, text, card)
+    job = make_job(arguments, text)
 
     def make_predictor():
         return predictor_by_flags(arguments, card, text, job, ranks)
@@ -115,8 +115,15 @@ def join_processes() -> Ranks:
 
 
 def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
-    """`text_settings_by_flags`, with the family that the model's configuration says if nothing else does."""
-    text = text_settings_by_flags(arguments, card)
+    """`text_settings_by_flags`, with the model's family and the length of the task's labels if no card says them."""
+    text = _with_family_of_model(arguments, text_settings_by_flags(arguments, card))
+    if arguments.max_new_tokens is not None:
+        return text
+    return dataclasses.replace(text, max_new_tokens=_longest_answer(arguments, text, card))
+
+
+def _with_family_of_model(arguments, text: InputSettings) -> InputSettings:
+    """The settings with the family that the model's configuration says, if they have none."""
     if text.family is not None or exported_kind(arguments.model_name_or_path) == CTRANSLATE2:
         return text
     with contextlib.suppress(UserError):  # loading the model says what is wrong with it
@@ -131,7 +138,7 @@ def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
     return text
 
 
-def make_job(arguments, text: InputSettings, card: TaskCard | None) -> Job:
+def make_job(arguments, text: InputSettings) -> Job:
     """How rows are answered, from the flags.
 
     Raises:
@@ -142,7 +149,7 @@ def make_job(arguments, text: InputSettings, card: TaskCard | None) -> Job:
         task=text.task,
         raw=arguments.raw,
         decoding=decoding,
-        max_new_tokens=decoding.max_new_tokens or _longest_answer(arguments, text, card),
+        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
         labels=candidate_labels(arguments.labels, text),
         scores=arguments.scores,
         inputs=arguments.include_inputs,
