@@ -428,7 +428,7 @@ def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
 
 
 def warn_of_idle_keep_every(args: SuiteTrainingArguments) -> None:
-    """Warns if no checkpoint of the run is at a multiple of `--keep_every`."""
+    """Warns if no checkpoint of a run of `--max_steps` is at a multiple of `--keep_every`."""
     if args.keep_every is None or args.save_strategy != SaveStrategy.STEPS or args.max_steps <= 0:
         return
     interval = args.save_steps
