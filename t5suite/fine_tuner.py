@@ -300,7 +300,7 @@ class FineTuner:
                     without_weights=True,
                     tasks=self.plan.tasks,
                     tokenizer=copy.deepcopy(self._tokenizer_in_memory),
-                    keeps_head=not self._knows_task,
+                    own_head=not self._has_task,
                 )
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
@@ -356,7 +356,7 @@ class FineTuner:
         return f"<FineTuner {description['class']} ({size}) on {data}, {directory}; {scores or 'no results yet'}>"
 
     @property
-    def _knows_task(self) -> bool:
+    def _has_task(self) -> bool:
         """Whether data or the model's `task.json` say what it is for; else the plan is the script's default."""
         return self._has_data or self._card is not None
 
@@ -491,7 +491,7 @@ class FineTuner:
         # A copy, to which words are added: this may run again, and the tokenizer is the user's.
         tokenizer = copy.deepcopy(self._tokenizer_in_memory)
         self.tokenizer, model = tokenizer_and_model(
-            self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer, keeps_head=not self._knows_task
+            self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer, own_head=not self._has_task
         )
         return model
 
@@ -518,7 +518,7 @@ class FineTuner:
         if self._tokenizer_in_memory is None and model_args.tokenizer_name:
             self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)
         self.tokenizer = self._tokenizer_in_memory
-        tasks = self.plan.tasks if self._knows_task else ()
+        tasks = self.plan.tasks if self._has_task else ()
         model = prepare_model(self._model_in_memory, self.tokenizer, tasks, model_args.model_family)
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
@@ -610,7 +610,7 @@ class FineTuner:
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **choices) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
         is_named = self._model_in_memory is None and self.model_args.model_class is None
-        if is_named and not self._knows_task:
+        if is_named and not self._has_task:
             check_head_answers(self.model, self.model_args.model_name_or_path)
         is_one_row = isinstance(inputs, (str, Mapping))
         rows = [inputs] if is_one_row else _rows_or_texts(inputs)

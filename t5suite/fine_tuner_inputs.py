@@ -27,7 +27,7 @@ from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
 from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
 from t5suite.models.attention_setting import attention_of
-from t5suite.models.encoders import classifies_texts, labels_words
+from t5suite.models.encoders import have_head
 from t5suite.models.families import ENCODER, Family, recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.heads import fit_head
@@ -391,7 +391,7 @@ def _check_object(model) -> None:
 def _prepare_head(model, own_class: UserClass | None, tasks) -> None:
     """Fits a model's head to the tasks; that a model has none is found when it is asked how it reads rows."""
     class_names = [type(inner_model(model)).__name__]
-    if own_class is not None or classifies_texts(class_names) or labels_words(class_names):
+    if own_class is not None or have_head(class_names):
         fit_head(model, tasks)
 
 

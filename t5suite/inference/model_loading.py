@@ -22,7 +22,7 @@ from t5suite.base.hub_commits import revision_to_read
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
 from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
-from t5suite.models.adapters import HEAD_TASKS
+from t5suite.models.encoders import have_head
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.heads import check_classes_have_names, output_words
 from t5suite.models.loading import load_model, load_tokenizer
@@ -92,7 +92,7 @@ def load_parts(source, tasks=()) -> tuple:
         tokenizer=tokenizer,
         family=source.model_family,
         tasks=tasks,
-        keeps_head=not tasks,
+        own_head=not tasks,
         adapter_base=source.adapter_base,
         attn_implementation=source.attn_implementation,
         model_class=source.model_class,
@@ -126,8 +126,7 @@ def check_head_answers(model, name: str, tasks=()) -> None:
     """
     if hasattr(model, "peft_config") or not recognize_family(model).has_head:
         return
-    class_names = model.config.architectures or ()
-    was_saved_with_head = any(class_name.endswith(tuple(HEAD_TASKS)) for class_name in class_names)
+    was_saved_with_head = have_head(model.config.architectures)
     if was_saved_with_head and not getattr(model, "drawn_tensors", ()):
         if not tasks:
             check_classes_have_names(model.config, f"--model_name_or_path {name}")

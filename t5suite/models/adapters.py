@@ -20,7 +20,7 @@ import torch
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
-from t5suite.models.encoders import EncoderHead
+from t5suite.models.encoders import TEXT_HEAD, WORD_HEAD, EncoderHead
 from t5suite.models.families import recognize_family
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # PEFT's name of a model's adapter.
 ADAPTER_NAME = "default"
 # PEFT's task types of transformers' heads, by the ending of the class's name.
-HEAD_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+HEAD_TASKS = {TEXT_HEAD: "SEQ_CLS", WORD_HEAD: "TOKEN_CLS"}
 # Ends of the names of modules that PEFT 0.21 trains and saves with an adapter over a head.
 CLASSIFIERS = ("classifier", "score")
 # Vocabularies are sorted by frequency; prompt tuning drew from the 5000 commonest pieces (arXiv:2104.08691, 3.2)

@@ -13,14 +13,11 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
-from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, labels_words
+from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, have_head, labels_words
 from t5suite.models.t5.output_layer import gathered
 from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
-
-# Ends of the names of transformers' classes with a head, and of the suite's own.
-CLASSES_WITH_HEAD = ("ForSequenceClassification", "ForTokenClassification")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def check_trained_head(config, tasks, place: str) -> None:
       ConfigError: there is no head; it predicts something else than the tasks need, or several labels at once; its
         classes have no names, and no task says what they are.
     """
-    if not any(name.endswith(CLASSES_WITH_HEAD) for name in config.architectures or ()):
+    if not have_head(config.architectures):
         raise ConfigError(f"{place}: this encoder has no head for labels")
     _check_gives_one_label(config, place)
     trained_head = head_of_config(config)
@@ -110,8 +107,8 @@ def check_classes_have_names(config, place: str) -> None:
         )
 
 
-def keep_head(config, place: str) -> None:
-    """Says in a configuration what a checkpoint's own head predicts, which many leave to be seen from its classes.
+def set_problem_type(config, place: str) -> None:
+    """Sets the `problem_type` of a checkpoint's own head, which many configurations lack, by its classes.
 
     Args:
       place: the flag and the name that stand for the checkpoint, for errors.
@@ -142,7 +139,7 @@ def fit_head(model, tasks) -> None:
     """
     config = model.config
     if not tasks:
-        keep_head(config, "model")
+        set_problem_type(config, "model")
         return
     head = head_for(tasks)
     own_head = Head(output_words(config), labels_words([type(bare_model(model)).__name__]))
