@@ -25,6 +25,7 @@ from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
 from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
 from t5suite.runs.directory import default_output_dir
+from t5suite.tasks.task_card import read_task_card, task_card_of_model
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
 from t5suite.training.checkpoints.starts import resume_choice
@@ -106,7 +107,7 @@ def show(setup: RunSetup) -> dict:
     name = arguments.model.model_name_or_path
     revision = arguments.model.model_revision
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name, revision)
-    data = data_of(setup, Learner(tokenizer, model, encoding))
+    data = data_of(setup, Learner(tokenizer, model, encoding, card=task_card_of_model(name, revision)))
     lengths = lengths_of(arguments.data)
     mixing = mixing_by_flags(arguments)
     return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
@@ -130,7 +131,7 @@ def score_checkpoints(setup: RunSetup) -> dict:
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
         place_by_flags(model, model_args, arguments.training, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
-        learner = Learner(tokenizer, model, encoding)
+        learner = Learner(tokenizer, model, encoding, card=read_task_card(folder))
         if data is None:
             data = data_of(setup, learner)
         trainer, _ = trainer_of(setup, learner, data, selects=False)

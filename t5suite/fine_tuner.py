@@ -31,7 +31,14 @@ from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
-from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inputs, separate_plug_ins, words_of_flags
+from t5suite.fine_tuner_inputs import (
+    combine_plug_ins,
+    own_class_of,
+    prepare_model,
+    read_inputs,
+    separate_plug_ins,
+    words_of_flags,
+)
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.model_loading import check_head_answers
@@ -40,12 +47,10 @@ from t5suite.inference.settings import NO_LANGUAGES, WRITTEN, TextFlags, text_se
 from t5suite.models.adapter_files import check_takes_model, save_adapter
 from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for, recognize_family
-from t5suite.models.freezing import freeze
+from t5suite.models.freezing import any_of, check_some_are_trained, freeze, warn_of_frozen_parameters
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.finishing import give_hints
@@ -55,13 +60,12 @@ from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_an
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
-from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, task_card_of_model, write_task_card
+from t5suite.tasks.task_card import TaskCard, read_task_card, task_card_of_model, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
-from t5suite.training.eval_sets import has_fixed_answers, longest_label
 from t5suite.training.fine_tuning import plug_ins_by_flags
-from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
-from t5suite.training.fine_tuning_evaluation import evaluate_finally
+from t5suite.training.fine_tuning_data import encoding_by_flags
+from t5suite.training.fine_tuning_trainer import task_card_by_flags
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
 from t5suite.training.flags.parser import arguments_of_values, changed_settings
@@ -168,6 +172,8 @@ class FineTuner:
     def evaluate(self, split: str = "validation") -> dict:
         """Scores the model as it is and returns what `results.json` would hold; nothing is written.
 
+        A callback's `on_final` is of the run, and is not called.
+
         >>> tuner.evaluate(split="test")
         {'tasks': {'reviews.test': {'accuracy': 92.0, 'invalid_rate': 0.0}}, 'averages': {}}
 
@@ -186,8 +192,8 @@ class FineTuner:
             learner = self._learner()
             data = data_of(setup, learner)
             trainer, _ = trainer_of(setup, learner, data, selects=False)
-            self._take_trainer(trainer)
-            report = evaluate_finally(trainer, data)
+            self._show(trainer)
+            report = trainer.score(data.scored)
             plan = self.plan
             self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
             give_hints(report, data.scored)
@@ -277,9 +283,9 @@ class FineTuner:
             raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
         frozen_names = freeze(self.model, parts, pattern)
         all_parts = [text for text in (self._flags.get("freeze"), parts) if text]
-        all_patterns = [f"(?:{text})" for text in (self._flags.get("freeze_regex"), pattern) if text]
+        all_patterns = [text for text in (self._flags.get("freeze_regex"), pattern) if text]
         self._flags["freeze"] = ",".join(all_parts) or None
-        self._flags["freeze_regex"] = "|".join(all_patterns) or None
+        self._flags["freeze_regex"] = any_of(all_patterns)
         with self._process.entered():
             self._read_arguments()
         return frozen_names
@@ -294,7 +300,7 @@ class FineTuner:
                     without_weights=True,
                     tasks=self.plan.tasks,
                     tokenizer=copy.deepcopy(self._tokenizer_in_memory),
-                    keeps_head=not self._knows_task,
+                    own_head=not self._has_task,
                 )
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
@@ -350,7 +356,7 @@ class FineTuner:
         return f"<FineTuner {description['class']} ({size}) on {data}, {directory}; {scores or 'no results yet'}>"
 
     @property
-    def _knows_task(self) -> bool:
+    def _has_task(self) -> bool:
         """Whether data or the model's `task.json` say what it is for; else the plan is the script's default."""
         return self._has_data or self._card is not None
 
@@ -485,7 +491,7 @@ class FineTuner:
         # A copy, to which words are added: this may run again, and the tokenizer is the user's.
         tokenizer = copy.deepcopy(self._tokenizer_in_memory)
         self.tokenizer, model = tokenizer_and_model(
-            self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer, keeps_head=not self._knows_task
+            self.model_args, tasks=self.plan.tasks, tokenizer=tokenizer, own_head=not self._has_task
         )
         return model
 
@@ -504,20 +510,28 @@ class FineTuner:
     def _prepare_model_in_memory(self):
         """Prepares the user's own model, and freezes what the flags name."""
         model_args = self.model_args
-        for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
+        flags_with_effect = set(flags_marked("object"))
+        if own_class_of(self._model_in_memory) is not None:
+            flags_with_effect |= {"model_class", "model_family"}
+        for name in sorted(set(model_args.flags_given) - flags_with_effect):
             raise ConfigError(f"{name} has no effect: the model is in memory already")
         if self._tokenizer_in_memory is None and model_args.tokenizer_name:
             self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)
         self.tokenizer = self._tokenizer_in_memory
-        model = prepare_model(self._model_in_memory, self.tokenizer)
+        tasks = self.plan.tasks if self._has_task else ()
+        model = prepare_model(self._model_in_memory, self.tokenizer, tasks, model_args.model_family)
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = f"{type(model).__name__} in memory, weights {weights}"
+        trains_whole_model = self._has_data and not self.eval_args.eval_only and self.arguments.adapter.adapter is None
+        if trains_whole_model and not is_adapted(model):
+            warn_of_frozen_parameters(model)
         freeze(model, model_args.freeze, model_args.freeze_regex)
         return model
 
     def _train(self, run, settings: dict, resume: str) -> dict:
         """The script's steps 4 to 9; the model is loaded already."""
+        check_some_are_trained(self.model)
         changed = changed_settings(self.arguments)
         steps.warn_of_idle_flags(changed, self.plan, True, predicts=self.args.do_predict)
         warn_of_idle_saving_flags(self.args)
@@ -529,12 +543,15 @@ class FineTuner:
         return RunSetup(self.arguments, self.plan, self._plug_ins, self._libraries, settings, changed, trains)
 
     def _learner(self) -> Learner:
-        return Learner(self.tokenizer, self.model, self.encoding, self._title)
+        return Learner(self.tokenizer, self.model, self.encoding, self._title, self._card)
 
     def _take_trainer(self, trainer) -> None:
+        self._show(trainer)
+        self._card = trainer.checkpoints.task_card
+
+    def _show(self, trainer) -> None:
         self.trainer = trainer
         show_plain_bar(trainer)
-        self._card = trainer.checkpoints.task_card
 
     def _check_start(self, start) -> None:
         """A model in memory cannot be rebuilt from flags; from here on its weights change."""
@@ -577,17 +594,7 @@ class FineTuner:
         """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
-        answer_tokens = {}
-        if not isinstance(self.encoding, SegmentEncoding):
-            tasks = filter(has_fixed_answers, self.plan.tasks)
-            answer_tokens = {task.name: longest_label(task, self.encoding.for_task(task)) for task in tasks}
-        return make_task_card(
-            self.plan.tasks,
-            lengths_of(self.data_args),
-            answer_tokens,
-            family=recognize_family(self.model).name,
-            **{TOKENIZER: describe_tokenizer(self.tokenizer)},
-        )
+        return task_card_by_flags(self.plan.tasks, self.arguments, self.encoding, self.model)
 
     def _check_chooses_a_label(self, labels) -> None:
         reason = None
@@ -603,7 +610,7 @@ class FineTuner:
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **choices) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
         is_named = self._model_in_memory is None and self.model_args.model_class is None
-        if is_named and not self._knows_task:
+        if is_named and not self._has_task:
             check_head_answers(self.model, self.model_args.model_name_or_path)
         is_one_row = isinstance(inputs, (str, Mapping))
         rows = [inputs] if is_one_row else _rows_or_texts(inputs)

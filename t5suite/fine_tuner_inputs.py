@@ -25,11 +25,16 @@ from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
-from t5suite.models.adapters import is_adapted
-from t5suite.models.families import recognize_family
+from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
+from t5suite.models.attention_setting import attention_of
+from t5suite.models.encoders import have_head
+from t5suite.models.families import ENCODER, Family, recognize_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
-from t5suite.models.loading import check_vocabulary
+from t5suite.models.heads import fit_head
+from t5suite.models.loading import check_attention, check_vocabulary
+from t5suite.models.own_models import UserClass
 from t5suite.models.presets import PRESETS
+from t5suite.models.quantization import is_quantized
 from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
@@ -46,6 +51,8 @@ SCRIPT = "fine_tune_t5"
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 # Flags that `data` sets only if the user does not.
 YIELDING_FLAGS = ("data_format", "labels")
+# Packages whose classes of models are loaded without `--model_class`; the second has those of `--trust_remote_code`.
+PACKAGES_OF_CLASSES = ("transformers", "transformers_modules", "t5suite")
 # Flags that name functions or callbacks, or hold them.
 FUNCTION_FLAGS = ("batch_transform", "batch_metrics", "metrics")
 PLUG_IN_FLAGS = (*FUNCTION_FLAGS, "callbacks")
@@ -154,7 +161,8 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if isinstance(model, type):
         return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
     if not isinstance(model, (str, os.PathLike)):
-        return {}, model
+        own_class = own_class_of(model)
+        return {} if own_class is None else {"model_class": own_class.spec}, model
     name = os.fspath(model)
     exists = Path(name).exists()
     if ":" in name and not exists and not name.startswith((".", "/")):
@@ -162,6 +170,28 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if name in PRESETS and name not in HUB_PRESETS and not exists:
         return {"config_name": name}, None
     return {"model_name_or_path": name}, None
+
+
+def own_class_of(model: Any) -> UserClass | None:
+    """The class of a model in memory, if the user has written it; None for transformers' classes and adapters.
+
+    >>> own_class_of(NearT5.from_pretrained("google/t5-v1_1-small")).spec
+    'my_attention:NearT5'
+
+    Raises:
+      ConfigError: nothing could load the class again.
+    """
+    model_class = type(model)
+    package = model_class.__module__.partition(".")[0]
+    if not isinstance(model, PreTrainedModel) or package in PACKAGES_OF_CLASSES:
+        return None
+    spec = f"{model_class.__module__}:{model_class.__qualname__}"
+    if "." in model_class.__qualname__:
+        raise ConfigError(
+            f"model: its class {spec} is defined inside of something else, where nothing can load it again with the "
+            "saved weights; define it at the top of a module"
+        )
+    return UserClass(model_class, spec)
 
 
 def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, list[dict]] | None]:
@@ -291,16 +321,21 @@ def _format_of_folder(folder: Path) -> str:
     return formats.pop()
 
 
-def prepare_model(model, tokenizer):
+def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
     """Prepares a model that is in memory: float32, the tokenizer's special tokens, weights that share no memory.
 
+    The configuration names a class of the user's own, which is then needed to load what is saved, and says what an
+    encoder's head predicts.
+
+    Args:
+      tasks: what an encoder's head is for, if that is clear.
+      family_name: of a class of the user's own, if it is not what its configuration says.
+
     Raises:
-      ConfigError: it is not a model, PEFT itself wrapped it, or it has fewer embeddings than pieces.
+      ConfigError: it is no model that can be trained and loaded again, it has no output layer or no head for the tasks,
+        or fewer embeddings than pieces.
     """
-    if type(model).__name__.startswith("Peft") and not is_adapted(model):
-        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
-    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
-        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
+    _check_object(model)
     if tokenizer is None:
         raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
     ensure_padding(tokenizer)
@@ -309,9 +344,65 @@ def prepare_model(model, tokenizer):
         model.float()
     check_finite(model, f"model: {type(model).__name__} in memory")
     separate_memory(model)
-    set_special_tokens(model.config, tokenizer, recognize_family(model).special_tokens, False)
+    own_class = own_class_of(model)
+    if own_class is not None:
+        own_class.mark(model.config, family_name)
+    family = recognize_family(model)
+    if family.has_head:
+        _prepare_head(model, own_class, tasks)
+    elif own_class is None:
+        _check_writes_text(model, family)
+    set_special_tokens(model.config, tokenizer, family.special_tokens, False)
     check_vocabulary(model, len(tokenizer))
     set_generation_tokens(model)
-    if model.config.model_type in T5_TYPES and not is_adapted(model):
+    if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):
         accept_packed_batches(model)
     return model
+
+
+def _check_object(model) -> None:
+    """Refuses what is no model, and a model that could not be trained rightly, or not be loaded again.
+
+    Raises:
+      ConfigError: PEFT itself wrapped it, it has the layers of an adapter, matrices of few bits, or an attention that a
+        T5 computes wrongly.
+    """
+    if type(model).__name__.startswith("Peft") and not is_adapted(model):
+        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
+    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
+        wrapping = ""
+        if isinstance(model, torch.nn.Module):
+            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
+        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
+    if not is_adapted(model) and has_adapter_layers(model):
+        raise ConfigError(
+            f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "
+            "put into it; load the model again, or give the adapted model itself (the earlier tuner's `model`)"
+        )
+    if is_quantized(model) and not is_adapted(model):
+        raise ConfigError(
+            f"model: the matrices of this {type(model).__name__} are in 8 or 4 bits, and could not be loaded again "
+            "with an adapter trained over them; give the checkpoint's name and load_in_4bit=True or load_in_8bit=True"
+        )
+    attention = attention_of(model.config)
+    check_attention(model.config, attention, f"model: its attn_implementation is {attention}")
+
+
+def _prepare_head(model, own_class: UserClass | None, tasks) -> None:
+    """Fits a model's head to the tasks; that a model has none is found when it is asked how it reads rows."""
+    class_names = [type(inner_model(model)).__name__]
+    if own_class is not None or have_head(class_names):
+        fit_head(model, tasks)
+
+
+def _check_writes_text(model, family: Family) -> None:
+    """Refuses the classes of a type that have no output layer: bare stacks, and heads over a decoder."""
+    if model.get_output_embeddings() is not None:
+        return
+    encoder_by_name = ""
+    if ENCODER.has_model_for(model.config):
+        encoder_by_name = "; for its encoder with a head, give the checkpoint's name and model_family='encoder'"
+    raise ConfigError(
+        f"model: {type(inner_model(model)).__name__} has no output layer, and so writes no text; give a "
+        f"{family.model_class(model.config).__name__}{encoder_by_name}"
+    )

@@ -20,6 +20,7 @@ from t5suite.base.libraries import Libraries, require_proved
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
+from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.callback import Callback
@@ -66,12 +67,14 @@ class Learner:
     Attributes:
       encoding: how the model's family reads rows and writes answers.
       title: what tables call a model that no flag names; None: its name, or its type and size.
+      card: what its weights were trained for, if anything says so.
     """
 
     tokenizer: Any
     model: Any
     encoding: Any
     title: str | None = None
+    card: TaskCard | None = None
 
 
 def load_learner(setup: RunSetup, hub_before: dict | None = None) -> Learner:
@@ -98,10 +101,10 @@ def make_learner(
     model_args = arguments.model
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_by_flags(model, model_args, arguments.training, trains)
-    encoding = encoding_by_flags(
-        model, tokenizer, arguments.data, changed, model_args.model_name_or_path, model_args.model_revision
-    )
-    return Learner(tokenizer, model, encoding, title)
+    name = model_args.model_name_or_path
+    revision = model_args.model_revision
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, name, revision)
+    return Learner(tokenizer, model, encoding, title, task_card_of_model(name, revision))
 
 
 def train_and_score(
@@ -226,7 +229,15 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
 
 def data_of(setup: RunSetup, learner: Learner) -> Data:
     """Step 5: every split that the run reads, tokenized."""
-    return data_for(setup.plan, learner.tokenizer, setup.arguments, setup.trains, learner.encoding, setup.plug_ins)
+    return data_for(
+        setup.plan,
+        learner.tokenizer,
+        setup.arguments,
+        setup.trains,
+        learner.encoding,
+        setup.plug_ins,
+        learner.card,
+    )
 
 
 def trainer_of(setup: RunSetup, learner: Learner, data: Data, selects: bool = True):

@@ -8,6 +8,7 @@ import math
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from transformers import (
     BertModel,
     DebertaV2Model,
     ModernBertModel,
+    T5ForConditionalGeneration,
     set_seed,
 )
 from transformers.modeling_outputs import BaseModelOutput
@@ -448,6 +450,8 @@ class HeadTest(parameterized.TestCase):
         torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch), atol=1e-6, rtol=0)
 
 
+# As transformers marks a model that it has loaded in 8 or 4 bits.
+IN_FEW_BITS = mock.patch.object(T5ForConditionalGeneration, "is_quantized", True, create=True)
 HEADLESS = {"BERT": BertModel, "DeBERTa": DebertaV2Model, "ModernBERT": ModernBertModel}
 
 
@@ -542,18 +546,27 @@ class FlagsTest(parameterized.TestCase):
 
     def test_matrices_in_few_bits_are_trained_by_an_adapter_alone(self):
         for adapter in (None, "lora"):
-            model = tiny_model()
-            model.is_quantized = True  # as transformers marks a model that it has loaded in 8 or 4 bits
             refusal = exits_with(78, "cannot be trained; add --adapter lora")
-            with contextlib.nullcontext() if adapter else refusal:
-                tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter).model  # noqa: B018
+            with IN_FEW_BITS, contextlib.nullcontext() if adapter else refusal:
+                tiny_tuner(base_folder(), "mini/sentiment", adapter=adapter).model  # noqa: B018
+
+    def test_matrices_in_few_bits_are_loaded_by_name(self):
+        model = tiny_model()
+        with IN_FEW_BITS, exits_with(78, "in 8 or 4 bits, .*; give the checkpoint's name and load_in_4bit=True"):
+            tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter="lora")
 
     @parameterized.parameters(None, "lora")
     def test_matrices_in_few_bits_without_a_trained_adapter_are_not_scored(self, adapter):
+        with IN_FEW_BITS, exits_with(78, "below a trained adapter, and this model has none; leave the flag out"):
+            tiny_tuner(base_folder(), "mini/sentiment", adapter=adapter, eval_only=True).model  # noqa: B018
+
+    @parameterized.parameters("lora", None)
+    def test_a_model_in_memory_that_an_adapter_has_changed_is_refused(self, next_adapter):
         model = tiny_model()
-        model.is_quantized = True
-        with exits_with(78, "below a trained adapter, and this model has none; leave the flag out"):
-            tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=adapter, eval_only=True).model  # noqa: B018
+        first = tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter="lora")
+        with exits_with(78, "has the layers of an adapter, .*; load the model again, or give the adapted model itself"):
+            tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=next_adapter)
+        self.assertIs(tiny_tuner(first.model, "mini/sentiment", tokenizer=tiny_tokenizer()).model, first.model)
 
     def test_a_class_of_the_user_s_has_none(self):
         with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):

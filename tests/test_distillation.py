@@ -27,6 +27,7 @@ from t5suite.testing import (
     tiny_model,
     tiny_rows,
     tiny_tokenizer,
+    tiny_tuner,
     write_rows,
 )
 
@@ -171,6 +172,16 @@ class RunTest(parameterized.TestCase):
     def test_wrong_flags_are_named(self, flags, message):
         with exits_with(78, message):
             train(Path(tempfile.mkdtemp()) / "run", *flags)
+
+    def test_a_teacher_whose_head_nothing_has_trained_is_refused(self):
+        size = "hidden_size=16,intermediate_size=16,num_hidden_layers=1,num_attention_heads=2"
+        folder = save_model(Path(tempfile.mkdtemp()) / "bert", tiny_model("bert", size, family="masked"))
+        settings = {"max_steps": 1, "max_train_samples": 8, "eval_strategy": "no", "save_strategy": "no"}
+        first = tiny_tuner(folder, "mini/sentiment", load_best_model_at_end=False, **settings)
+        with exits_with(78, "it has no trained head for negative, positive, .*; fine-tune it on the same task first"):
+            tiny_tuner(folder, "mini/sentiment", teacher=str(folder), load_best_model_at_end=False, **settings).train()
+        teacher = str(first.save(Path(tempfile.mkdtemp()) / "teacher"))
+        tiny_tuner(folder, "mini/sentiment", teacher=teacher, load_best_model_at_end=False, **settings).train()
 
     def test_another_vocabulary_is_refused_with_a_piece_that_differs(self):
         folder = Path(tempfile.mkdtemp()) / "teacher"

@@ -12,8 +12,9 @@ from hub_server import Fault, HubServer, cut, failing, rate_limited
 from support import folder
 from tiny_predictor import answers, mini_rows, model_folder, random_model, rows_file
 
+import fine_tune_t5
 from t5suite import load_task
-from t5suite.testing import exits_with, run_cli, save_model, served_model, tiny_tuner
+from t5suite.testing import cli_output, exits_with, run_cli, save_model, served_model, tiny_tuner
 
 ROW = mini_rows()[0]
 READ_TEXT = "sentiment sentence: " + ROW["sentence"]
@@ -49,6 +50,15 @@ class HubTaskTest(parameterized.TestCase):
         self.assertEqual(line["inputs"], READ_TEXT)
         (line,) = answers("--include_inputs --model_revision bare --text_column sentence", rows=row, model=self.name)
         self.assertEqual(line["inputs"], ROW["sentence"])
+
+    def test_a_run_is_verified_with_the_task_of_the_commit_that_it_has_read(self):
+        """The main branch has a task that cannot be read."""
+        self.hub.commit("model", self.name, self.files, branch="tried")
+        self.hub.commit("model", self.name, {**self.files, "task.json": b"{"})
+        run = folder() / "run"
+        flags = "--model_revision tried --benchmark mini --dataset_name sentiment --max_eval_samples 2 --use_cpu --eval_only"
+        fine_tune_t5.main(["--model_name_or_path", self.name, *flags.split(), "--output_dir", str(run)])
+        self.assertStartsWith(cli_output("verify", run), "equal: 2 of 2 answers")
 
     @parameterized.named_parameters(
         ("limit", rate_limited(0), r"\(task.json\): the hub limits the rate of requests"),

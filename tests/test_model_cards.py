@@ -29,7 +29,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.reports import cards, learning_curves
+from t5suite.reports import cards, learning_curves, shared_files
 from t5suite.testing import example_row, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -563,6 +563,18 @@ class TextTest(parameterized.TestCase):
         ((_, python),) = blocks(place / "run", "python")
         self.assertIn("tokenizer('...', return_tensors", python)
         self.assertIn('{"inputs": "..."}', blocks(place / "run", "bash")[0][1])
+
+    @parameterized.parameters(
+        ({}, True),
+        ({"train_file": ["hub:allenai/c4@1588ec4:en:train"]}, True),
+        ({"train_file": ["hub:ada/notes"]}, False),
+        ({"train_file": ["hub:allenai/c4:en:train"], "validation_file": ["hub:ada/notes:default:test"]}, False),
+        ({"train_file": ["hub:allenai/c4:en:train", "hub:ada/notes"]}, False),
+        ({"train_corpus": ["corpora/c4"]}, False),
+    )
+    @pytest.mark.quick_cases(6)
+    def test_of_text_to_pre_train_on_a_card_shows_the_bundled_one_and_c4_alone(self, settings, is_shown):
+        self.assertEqual(shared_files.has_public_text(settings), is_shown)
 
     def test_every_value_of_a_card_has_its_own_unit(self):
         units = {metric: unit for run in (mirror_run(), file_run())

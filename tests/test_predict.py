@@ -600,7 +600,7 @@ class ClassifierTest(parameterized.TestCase):
         bare = BertForMaskedLM(self.plain.config)
         folder = save_model(tempfile.mkdtemp(), bare, word_tokenizer())
         tuner = FineTuner(str(folder), use_cpu=True, quiet=True)
-        with exits_with(78, "has no trained head for labels"):
+        with exits_with(78, "has no trained head for labels; fine-tune it first"):
             tuner.predict(self.texts)
 
     def test_a_head_of_several_labels_at_once_is_refused(self):

@@ -376,9 +376,20 @@ class FineTunerTest(parameterized.TestCase):
         self.assertNotEqual(lines, answers(flags, "--max_new_tokens 64", rows=rows, model=folder))
         longest = f"--max_new_tokens {max(map(len, label_tokens)) + 1}"  # and the end
         self.assertEqual(lines, answers(flags, longest, rows=rows, model=folder))
+        with exits_with(78, f"--min_new_tokens 20 is more than {longest}, which is what the task needs"):
+            answers(flags, "--min_new_tokens 20", rows=rows, model=folder)
         tuner = FineTuner(folder, benchmark="mini", dataset_name="sentiment", use_cpu=True, quiet=True)
         predictions = tuner.predict([dict(row) for row in mini_rows(count=4)])
         self.assertEqual(predictions, [line["prediction"] for line in lines])
+
+    def test_a_tokenizer_that_is_missing_is_one_of_the_flag_that_names_the_place(self):
+        folder = save_model(tempfile.mkdtemp(), random_model("seq2seq"))
+        (folder / "tokenizer.json").unlink()
+        words = "--benchmark mini --dataset_name sentiment"
+        with exits_with(78, f"--model_name_or_path {folder}: it contains no tokenizer"):
+            answers(words, rows=rows_file(count=1), model=folder)
+        with exits_with(78, f"--tokenizer_name {folder}: it contains no tokenizer"):
+            answers(words, "--tokenizer_name", str(folder), rows=rows_file(count=1), model=model_folder())
 
     def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
         tuner = self.tuner("seq2seq", "sentiment")

@@ -175,16 +175,24 @@ class HandMadeFilesTest(parameterized.TestCase):
             self.assertEqual(line["prediction"], ("negative", "positive")[logits.argmax()])
 
     def folder_of_hub_head(self, **settings) -> Path:
-        """As of a classifier that was trained elsewhere: its configuration says no kind of problem, and no task."""
+        """As of a classifier that was trained elsewhere: no file says its task; transformers' own training names the
+        kind of problem, and no classes.
+        """
         folder = self.folder_of("masked", hand_made_onnx.write_classifier, 2)
         (folder / "task.json").unlink()
         config = json.loads((folder / "config.json").read_text())
         unnamed = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
-        (folder / "config.json").write_text(json.dumps({**config, "problem_type": None, **unnamed, **settings}))
+        (folder / "config.json").write_text(json.dumps({**config, **unnamed, **settings}))
         return folder
 
     @parameterized.named_parameters(
         ("names of a task", {}, "--benchmark mini --dataset_name sentiment", ("negative", "positive")),
+        (
+            "without a kind of problem",
+            {"problem_type": None},
+            "--benchmark mini --dataset_name sentiment",
+            ("negative", "positive"),
+        ),
         ("own names", {"id2label": {"0": "yes", "1": "no"}, "label2id": {"yes": 0, "no": 1}}, "", ("yes", "no")),
     )
     def test_a_head_that_was_trained_elsewhere_answers(self, settings, flags, words):
@@ -194,6 +202,12 @@ class HandMadeFilesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({}, "", "the classes of its head have no names; --benchmark and --dataset_name"),
+        ({"problem_type": None}, "", "the classes of its head have no names; --benchmark and --dataset_name"),
+        (
+            {"problem_type": "multi_label_classification", "id2label": {"0": "joy", "1": "fear"}},
+            "",
+            "its head gives a text several labels at once",
+        ),
         (
             {},
             "--benchmark mini --dataset_name similarity",

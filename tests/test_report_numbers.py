@@ -286,6 +286,12 @@ class RunTablesTest(parameterized.TestCase):
         self.assertEqual((average["suite"], average["n"]), ("mini", 1))
         self.assertAlmostEqual(average["mean"], (90 + 60 + 30) / 3)
         self.assertAlmostEqual(json_rows(*runs)[-1]["average"], average["mean"])
+        others = [
+            bare_run("glue", {"rte": {"accuracy": 60.0}}, settings={"dataset_name": "rte", "seed": seed})
+            for seed in (1, 2)
+        ]
+        averages = reported(*runs, *others).data["averages"]
+        self.assertEqual([entry["mean"] for entry in averages if entry["suite"] == "mini"], [average["mean"]])
         again = bare_run("mini", {"sentiment": scores["sentiment"]}, settings={"dataset_name": "sentiment", "seed": 4})
         averages = reported(*runs, again).data["averages"]
         self.assertEqual([entry["n"] for entry in averages], [1] * (len(set(seeds)) == 1))

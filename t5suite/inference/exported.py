@@ -42,7 +42,7 @@ from t5suite.models.answering.answerer import before_end
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
-from t5suite.models.heads import output_words, take_trained_head
+from t5suite.models.heads import check_trained_head, output_words
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.tasks.languages import Languages
@@ -273,8 +273,7 @@ def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSetti
             separator = getattr(config, SEPARATOR, None)
         return PromptEncoding(tokenizer, settings.lengths, DEFAULT_SEPARATOR if separator is None else separator)
     if family == "encoder":
-        if config.problem_type is None:  # the suite's own training sets it
-            take_trained_head(config, tasks, str(folder))
+        check_trained_head(config, tasks, str(folder))
         encoding_class = LabelsEncoding if labels_words(config.architectures) else SegmentEncoding
         has_type_ids = "token_type_ids" in tokenizer.model_input_names
         has_several_types = getattr(config, "type_vocab_size", 2) > 1

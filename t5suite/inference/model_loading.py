@@ -22,7 +22,7 @@ from t5suite.base.hub_commits import revision_to_read
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
 from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
-from t5suite.models.adapters import HEAD_TASKS
+from t5suite.models.encoders import have_head
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.heads import check_classes_have_names, output_words
 from t5suite.models.loading import load_model, load_tokenizer
@@ -85,26 +85,37 @@ def load_parts(source, tasks=()) -> tuple:
     Raises:
       ConfigError: no such model, or an encoder without a trained head, which would choose at random.
     """
-    hub_options = {"revision": source.model_revision, "trust_remote_code": source.trust_remote_code}
-    if source.tokenizer_name:
-        tokenizer = load_tokenizer(source.tokenizer_name, flag="--tokenizer_name", **hub_options)
-    else:
-        tokenizer = load_tokenizer(source.model_name_or_path, flag="--model_name_or_path", **hub_options)
+    tokenizer = tokenizer_of_source(source)
     ensure_padding(tokenizer)
     model = load_model(
         source.model_name_or_path,
         tokenizer=tokenizer,
         family=source.model_family,
         tasks=tasks,
-        keeps_head=not tasks,
+        own_head=not tasks,
         adapter_base=source.adapter_base,
         attn_implementation=source.attn_implementation,
         model_class=source.model_class,
-        **hub_options,
+        revision=source.model_revision,
+        trust_remote_code=source.trust_remote_code,
     )
     if source.model_class is None:
         check_head_answers(model, source.model_name_or_path, tasks)
     return tokenizer, model.to(getattr(torch, source.dtype)).eval()
+
+
+def tokenizer_of_source(source):
+    """The tokenizer that the flags name, else the model's.
+
+    Raises:
+      ConfigError: there is none; names the flag that says where it is looked for.
+    """
+    name = source.tokenizer_name
+    flag = "--tokenizer_name"
+    if not name:
+        name = source.model_name_or_path
+        flag = "--model_name_or_path"
+    return load_tokenizer(name, source.model_revision, source.trust_remote_code, flag)
 
 
 def check_head_answers(model, name: str, tasks=()) -> None:
@@ -115,23 +126,19 @@ def check_head_answers(model, name: str, tasks=()) -> None:
     """
     if hasattr(model, "peft_config") or not recognize_family(model).has_head:
         return
-    was_saved_with_head = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
+    was_saved_with_head = have_head(model.config.architectures)
     if was_saved_with_head and not getattr(model, "drawn_tensors", ()):
         if not tasks:
             check_classes_have_names(model.config, f"--model_name_or_path {name}")
         return
+    words = output_words(model.config)
+    labels = "labels"
+    if tasks and words is not None:
+        labels = f"labels {', '.join(words)}"
     raise ConfigError(
-        f"{type(model).__name__}: this encoder has no trained head for labels{_of_head(model.config)}; fine-tune it "
-        "first, or take a model that writes (T5, BART, GPT-2)"
+        f"{type(model).__name__}: this encoder has no trained head for {labels}; fine-tune it first, or take a model "
+        "that writes (T5, BART, GPT-2)"
     )
-
-
-def _of_head(config) -> str:
-    """For the message: the labels that a head was to have, if a task has named them."""
-    words = output_words(config)
-    if words is None or words[0] == "LABEL_0":
-        return ""
-    return f" {', '.join(words)}"
 
 
 def process_device(use_cpu: bool = False) -> torch.device:

@@ -28,7 +28,7 @@ from t5suite.models.answering.answerer import AnswerSettings, before_end
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.training.evaluation import batches_by_length
-from t5suite.training.label_checks import labels_with_same_ids, without_cut
+from t5suite.training.label_checks import labels_with_same_ids, with_room_for_labels
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ def check_labels_differ(encoding, words: Sequence[str]) -> None:
 
 def cut_labels(encoding, words: Sequence[str]) -> list[str]:
     """The labels that have more tokens than an answer may have, so that their ends are not read."""
-    whole_ids = encoded_candidates(without_cut(encoding), [words])
+    whole_ids = encoded_candidates(with_room_for_labels(encoding), [words])
     ids = encoded_candidates(encoding, [words])
     return [word for word in words if len(whole_ids[word]) > len(ids[word])]
 

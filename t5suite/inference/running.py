@@ -24,7 +24,7 @@ from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, TextEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
-from t5suite.inference.model_loading import load_predictor, model_fingerprint
+from t5suite.inference.model_loading import load_predictor, model_fingerprint, tokenizer_of_source
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.predictor import warn_of_cut_labels
 from t5suite.inference.row_texts import with_hints_about_columns
@@ -40,7 +40,7 @@ from t5suite.inference.settings import (
 )
 from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
-from t5suite.models.loading import family_of, load_tokenizer
+from t5suite.models.loading import family_of
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.training.eval_sets import has_fixed_answers, longest_label
@@ -69,7 +69,7 @@ def predict_by_flags(arguments) -> None:
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(task_card_of_model, arguments.model_name_or_path, arguments.model_revision)
     text = text_settings_of_model(arguments, card)
-    job = make_job(arguments, text, card)
+    job = make_job(arguments, text)
 
     def make_predictor():
         return predictor_by_flags(arguments, card, text, job, ranks)
@@ -115,8 +115,15 @@ def join_processes() -> Ranks:
 
 
 def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
-    """`text_settings_by_flags`, with the family that the model's configuration says if nothing else does."""
-    text = text_settings_by_flags(arguments, card)
+    """`text_settings_by_flags`, with the model's family and the length of the task's labels if no card says them."""
+    text = _with_family_of_model(arguments, text_settings_by_flags(arguments, card))
+    if arguments.max_new_tokens is not None:
+        return text
+    return dataclasses.replace(text, max_new_tokens=_longest_answer(arguments, text, card))
+
+
+def _with_family_of_model(arguments, text: InputSettings) -> InputSettings:
+    """The settings with the family that the model's configuration says, if they have none."""
     if text.family is not None or exported_kind(arguments.model_name_or_path) == CTRANSLATE2:
         return text
     with contextlib.suppress(UserError):  # loading the model says what is wrong with it
@@ -131,7 +138,7 @@ def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
     return text
 
 
-def make_job(arguments, text: InputSettings, card: TaskCard | None) -> Job:
+def make_job(arguments, text: InputSettings) -> Job:
     """How rows are answered, from the flags.
 
     Raises:
@@ -142,7 +149,7 @@ def make_job(arguments, text: InputSettings, card: TaskCard | None) -> Job:
         task=text.task,
         raw=arguments.raw,
         decoding=decoding,
-        max_new_tokens=decoding.max_new_tokens or _longest_answer(arguments, text, card),
+        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
         labels=candidate_labels(arguments.labels, text),
         scores=arguments.scores,
         inputs=arguments.include_inputs,
@@ -172,8 +179,7 @@ def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | No
 
 def _encoding_by_flags(arguments, text: InputSettings) -> TextEncoding:
     """How a model that writes reads and writes the task's texts, before it is loaded."""
-    name = arguments.tokenizer_name or arguments.model_name_or_path
-    tokenizer = load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code)
+    tokenizer = tokenizer_of_source(arguments)
     template = text.task.template
     if text.family == "causal":
         separator = DEFAULT_SEPARATOR if text.separator is None else text.separator

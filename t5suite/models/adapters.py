@@ -11,6 +11,7 @@ The model itself is frozen and unchanged: only the adapter is trained, has optim
 
 import hashlib
 import logging
+import sys
 import warnings
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ import torch
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
-from t5suite.models.encoders import EncoderHead
+from t5suite.models.encoders import TEXT_HEAD, WORD_HEAD, EncoderHead
 from t5suite.models.families import recognize_family
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 # PEFT's name of a model's adapter.
 ADAPTER_NAME = "default"
 # PEFT's task types of transformers' heads, by the ending of the class's name.
-HEAD_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+HEAD_TASKS = {TEXT_HEAD: "SEQ_CLS", WORD_HEAD: "TOKEN_CLS"}
 # Ends of the names of modules that PEFT 0.21 trains and saves with an adapter over a head.
 CLASSIFIERS = ("classifier", "score")
 # Vocabularies are sorted by frequency; prompt tuning drew from the 5000 commonest pieces (arXiv:2104.08691, 3.2)
@@ -169,6 +170,16 @@ def is_saved_with_adapter(tensor_name: str) -> bool:
 def is_adapted(model) -> bool:
     """Whether the model has an adapter over it (PEFT's)."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
+def has_adapter_layers(model) -> bool:
+    """Whether an adapter has put layers of its own into the model (PEFT's LoRA does, virtual tokens do not)."""
+    if "peft" not in sys.modules:  # nothing can have made such layers
+        return False
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+
+    return any(isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper)) for module in model.modules())
 
 
 def inner_model(model):

@@ -36,6 +36,10 @@ from t5suite.models.classes import random_weights
 
 ENCODER_CLASSES = (T5EncoderModel, MT5EncoderModel, UMT5EncoderModel, LongT5EncoderModel, T5GemmaEncoderModel)
 ENCODER_BY_TYPE = {encoder_class.config_class.model_type: encoder_class for encoder_class in ENCODER_CLASSES}
+# Ends of the names of transformers' classes with a head, and of the suite's own.
+TEXT_HEAD = "ForSequenceClassification"
+WORD_HEAD = "ForTokenClassification"
+CLASSES_WITH_HEAD = (TEXT_HEAD, WORD_HEAD)
 # Tensors of a whole model that an encoder does not have.
 OUTSIDE = re.compile(r"(\w+\.)?(decoder|lm_head|classifier|score)\.")
 
@@ -133,7 +137,7 @@ class ModelClasses(dict):
 
 
 def _with_head(encoder_class: type, per_token: bool) -> type:
-    ending = "ForTokenClassification" if per_token else "ForSequenceClassification"
+    ending = WORD_HEAD if per_token else TEXT_HEAD
     members = {"__module__": __name__, "__doc__": f"`{encoder_class.__name__}` with a head.", "per_token": per_token}
     return type(encoder_class.__name__.replace("Model", ending), (EncoderHead, encoder_class), members)
 
@@ -156,16 +160,16 @@ def labels_words(class_names) -> bool:
     >>> labels_words(["T5ForTokenClassification"])
     True
     """
-    return any(name.endswith("ForTokenClassification") for name in class_names or ())
+    return any(name.endswith(WORD_HEAD) for name in class_names or ())
 
 
-def classifies_texts(class_names) -> bool:
-    """Whether classes of these names (`architectures`) have a head for texts.
+def have_head(class_names) -> bool:
+    """Whether classes of these names (`architectures`) have a head, for texts or for words.
 
-    >>> classifies_texts(["BertForSequenceClassification"])
+    >>> have_head(["BertForSequenceClassification"])
     True
     """
-    return any(name.endswith("ForSequenceClassification") for name in class_names or ())
+    return any(name.endswith(CLASSES_WITH_HEAD) for name in class_names or ())
 
 
 def names_encoder(config) -> bool:

@@ -26,9 +26,12 @@ from torch import nn
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
 from t5suite.models.families import recognize_family
+from t5suite.models.untrained_parts import untrained_parameters
 
 logger = logging.getLogger(__name__)
 
+# The flags of a whole pattern, such as (?i), and the pattern behind them.
+LEADING_FLAGS = re.compile(r"((?:\(\?[aimsux]+\))*)(.*)", re.DOTALL)
 # Names that an error shows when none is like the pattern.
 SHOWN_NAMES = 4
 
@@ -72,6 +75,43 @@ def freeze(model, parts: str | None = None, freeze_regex: str | None = None) -> 
         sum(parameter.numel() for parameter in model.parameters()),
     )
     return [name for name, parameter in model.named_parameters() if id(parameter) in frozen]
+
+
+def any_of(patterns: list[str]) -> str | None:
+    """The pattern that is found where any of these is; None without any.
+
+    >>> any_of(["(?i)LAYER_NORM", "^shared"])
+    '(?i:LAYER_NORM)|(?:^shared)'
+    """
+    if len(patterns) < 2:
+        return next(iter(patterns), None)
+    groups = []
+    for pattern in patterns:
+        flags, rest = LEADING_FLAGS.fullmatch(pattern).groups()  # Python takes them at the beginning of the whole alone
+        groups.append(f"(?{re.sub('[(?)]', '', flags)}:{rest})")
+    return "|".join(groups)
+
+
+def warn_of_frozen_parameters(model) -> None:
+    """Warns of what the owner of a model in memory, or an earlier run with it, has frozen."""
+    untrained = {id(parameter) for parameter in untrained_parameters(model)}
+    parameters = [parameter for parameter in model.parameters() if id(parameter) not in untrained]
+    num_frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+    if num_frozen:
+        logger.warning(
+            "model: %d of its %d parameters are frozen already (requires_grad is False), by you or an earlier run, and "
+            "stay so; load it again to train them",
+            num_frozen,
+            sum(parameter.numel() for parameter in parameters),
+        )
+
+
+def check_some_are_trained(model) -> None:
+    """Raises a ConfigError if every parameter is frozen."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "model: all of its parameters are frozen (requires_grad is False), so nothing would be trained"
+        )
 
 
 def _named_parameters(model) -> dict[int, NamedParameter]:

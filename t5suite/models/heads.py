@@ -13,14 +13,11 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
-from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, labels_words
+from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, have_head, labels_words
 from t5suite.models.t5.output_layer import gathered
 from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
-
-# Ends of the names of transformers' classes with a head, and of the suite's own.
-CLASSES_WITH_HEAD = ("ForSequenceClassification", "ForTokenClassification")
 
 
 @dataclass(frozen=True)
@@ -72,21 +69,22 @@ def prepare_head(config, head: Head, auto_class) -> bool:
         logger.warning(
             "the checkpoint's head gives %s; the task is %s", head_of_config(config).description, head.description
         )
-    config.problem_type = "regression" if head.words is None else "single_label_classification"
+    config.problem_type = _problem_type(head.words)
     if not is_usable:
         _name_classes(config, head.words or ("value",))
     return not is_usable
 
 
-def take_trained_head(config, tasks, place: str) -> None:
-    """Completes the configuration of a head that was trained elsewhere, without loading it, for tasks if there are any.
+def check_trained_head(config, tasks, place: str) -> None:
+    """Checks that the head of a checkpoint fits the tasks, if there are any; unnamed classes get the task's words.
 
     Raises:
-      ConfigError: there is no head; it predicts something else than the tasks need; its classes have no names, and no
-        task says what they are.
+      ConfigError: there is no head; it predicts something else than the tasks need, or several labels at once; its
+        classes have no names, and no task says what they are.
     """
-    if not any(name.endswith(CLASSES_WITH_HEAD) for name in config.architectures or ()):
+    if not have_head(config.architectures):
         raise ConfigError(f"{place}: this encoder has no head for labels")
+    _check_gives_one_label(config, place)
     trained_head = head_of_config(config)
     if tasks:
         head = head_for(tasks)
@@ -109,20 +107,52 @@ def check_classes_have_names(config, place: str) -> None:
         )
 
 
-def keep_head(config) -> None:
-    """Says in a configuration what a checkpoint's own head predicts, which many leave to be seen from its classes.
+def set_problem_type(config, place: str) -> None:
+    """Sets the `problem_type` of a checkpoint's own head, which many configurations lack, by its classes.
+
+    Args:
+      place: the flag and the name that stand for the checkpoint, for errors.
 
     Raises:
       ConfigError: it gives several labels at once.
     """
+    _check_gives_one_label(config, place)
+    if config.problem_type is None:
+        config.problem_type = _problem_type(output_words(config))
+
+
+def _check_gives_one_label(config, place: str) -> None:
+    """Refuses a head that gives a text several labels at once."""
     if config.problem_type == "multi_label_classification":
         raise ConfigError(
-            f"{config.architectures[0]}: its head gives a text several labels at once (config.json: problem_type is "
+            f"{place}: its head gives a text several labels at once (config.json: problem_type is "
             "multi_label_classification), and here one is chosen; fine-tune it on rows of one label, or take a model "
             "that writes sets of labels (T5, BART, GPT-2)"
         )
-    if config.problem_type is None:
-        config.problem_type = "regression" if output_words(config) is None else "single_label_classification"
+
+
+def fit_head(model, tasks) -> None:
+    """Says in the configuration of a model in memory what its head predicts: for the tasks, or its own labels.
+
+    Raises:
+      ConfigError: it predicts something else.
+    """
+    config = model.config
+    if not tasks:
+        set_problem_type(config, "model")
+        return
+    head = head_for(tasks)
+    own_head = Head(output_words(config), labels_words([type(bare_model(model)).__name__]))
+    if own_head.per_token != head.per_token or not _predicts_same(config, head):
+        raise ConfigError(
+            f"model: its head gives {own_head.description}; the task is {head.description}. Give a model with a head "
+            "for that (num_labels, id2label), or the checkpoint's name, and it gets one"
+        )
+    config.problem_type = _problem_type(head.words)
+
+
+def _problem_type(words: tuple[str, ...] | None) -> str:
+    return "regression" if words is None else "single_label_classification"
 
 
 def _predicts_same(config, head: Head) -> bool:
@@ -193,7 +223,9 @@ def head_encoding(model, tokenizer, lengths: Lengths, whole_text: bool = False) 
     model_class = type(bare_model(model))
     parameters = inspect.signature(bare_model(model).forward).parameters
     if "input_ids" not in parameters or model.config.problem_type is None:
-        raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
+        raise ConfigError(
+            f"{type(model).__name__} has no head for classes or numbers; give the checkpoint's name, and it gets one"
+        )
     has_types = "token_type_ids" in parameters and getattr(model.config, "type_vocab_size", 2) > 1
     make_encoding = LabelsEncoding if labels_words([model_class.__name__]) else SegmentEncoding
     return make_encoding(tokenizer, lengths, output_words(model.config), has_types, whole_text)

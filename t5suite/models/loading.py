@@ -35,10 +35,10 @@ from t5suite.models.adapter_files import (
 from t5suite.models.adapter_kinds import adapter_kind
 from t5suite.models.adapters import HEAD_TASKS, describe_adapter, inner_model, wrap_with_adapter
 from t5suite.models.configs import format_overrides, load_config, parse_overrides
-from t5suite.models.encoders import ENCODER_BY_TYPE, classifies_texts, labels_words, reduce_to_encoder
+from t5suite.models.encoders import ENCODER_BY_TYPE, have_head, labels_words, reduce_to_encoder
 from t5suite.models.families import Family, choose_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
-from t5suite.models.heads import head_for, keep_head, prepare_head
+from t5suite.models.heads import head_for, prepare_head, set_problem_type
 from t5suite.models.init_checkpoint import load_init_checkpoint
 from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
 from t5suite.models.own_models import (
@@ -83,7 +83,7 @@ class LoadSettings:
       family: seq2seq, causal, masked or encoder, if not what the configuration says (`families.choose_family`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
       tasks: what an encoder is fine-tuned for: it gets a head for their labels (`heads`).
-      keeps_head: an encoder's checkpoint that has a head keeps it, with its own labels, whatever the tasks.
+      own_head: an encoder has its checkpoint's head, if there is one, with that head's labels, whatever the tasks.
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       allow_missing_keys: weights that a file lacks stay random.
@@ -101,7 +101,7 @@ class LoadSettings:
     family: str | None = None
     sentence_pairs: bool = False
     tasks: Sequence = ()
-    keeps_head: bool = False
+    own_head: bool = False
     num_new_tokens: int = 0
     init_checkpoint: str | None = None
     allow_missing_keys: bool = False
@@ -209,7 +209,7 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
     if not is_random:
         check_trained_with(name, tokenizer)
         check_token_ids(config, tokenizer, name)
-    auto_class, needs_new_head = _choose_class(config, user_class, family, settings)
+    auto_class, needs_new_head = _choose_class(config, user_class, family, settings, name)
     if is_random:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(settings.config_overrides))
         set_special_tokens(config, tokenizer, family.special_tokens, scratch=True)
@@ -282,13 +282,24 @@ def _class_options(config, settings: LoadSettings, name: str | None, is_random: 
     attention = settings.attn_implementation
     if attention is None:
         return options
-    if config.model_type in T5_TYPES and attention not in ("sdpa", "eager"):
-        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
-        raise ConfigError(f"--attn_implementation {attention}: T5's position bias is correct with sdpa and eager only")
+    check_attention(config, attention, f"--attn_implementation {attention}")
     return {**options, "attn_implementation": attention}
 
 
-def _choose_class(config, user_class: UserClass | None, family: Family, settings: LoadSettings) -> tuple:
+def check_attention(config, attention: str | None, place: str) -> None:
+    """Refuses an attention that a T5 computes wrongly.
+
+    Args:
+      place: the flag or the model that names the attention, for errors.
+    """
+    if config.model_type in T5_TYPES and attention not in (None, "sdpa", "eager"):
+        # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
+        raise ConfigError(f"{place}: T5's position bias is correct with sdpa and eager only")
+
+
+def _choose_class(
+    config, user_class: UserClass | None, family: Family, settings: LoadSettings, name: str | None
+) -> tuple:
     """The `AutoModelFor...` to load with, and whether it gets a head that the checkpoint does not have."""
     takes_head = bool(settings.tasks) and family.has_head
     if user_class is not None:
@@ -299,8 +310,8 @@ def _choose_class(config, user_class: UserClass | None, family: Family, settings
     if family.takes_encoder_out:
         reduce_to_encoder(config)
     is_word_head = labels_words(config.architectures)
-    if settings.keeps_head and family.has_head and (is_word_head or classifies_texts(config.architectures)):
-        keep_head(config)
+    if settings.own_head and family.has_head and have_head(config.architectures):
+        set_problem_type(config, f"--model_name_or_path {name}")
         return family.auto_class_with_head(config, is_word_head), False
     if takes_head:
         head = head_for(settings.tasks)

@@ -267,7 +267,7 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
         if "training" in record.manifest:
             copy_weights(model)
     text = SimpleNamespace(**{name: record.settings.get(name) for name in TEXT_FLAGS})
-    encoding = loaded(record, encoding_by_flags, model, tokenizer, text, None, record.model)
+    encoding = loaded(record, encoding_by_flags, model, tokenizer, text, None, record.model, model_commit(record))
     return model, repeating_evaluator(model, tokenizer, place, answering), encoding
 
 

@@ -27,13 +27,13 @@ LONGEST_EXAMPLE = 300
 LONGEST_ROW = 1000
 MOST_ROWS = 100
 # In place of every text of a row that is not shown.
-HIDDEN = "..."
+NOT_SHOWN = "..."
 
 
 def with_hidden_rows(eval_set):
     """The evaluated split with one row, which has '...' in place of its texts: for rows that are not to be shown."""
     rows = [hidden_value(row) for row in eval_set.rows[:1]]
-    examples = [Example(inputs=HIDDEN, targets=HIDDEN) for _ in eval_set.examples[:1]]
+    examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
 
@@ -47,8 +47,8 @@ def hidden_value(value):
     if isinstance(value, dict):
         return {name: hidden_value(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [HIDDEN]
-    return HIDDEN
+        return [NOT_SHOWN]
+    return NOT_SHOWN
 
 
 def own_class_lines(model_class: str | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.data.rows.own_rows import rows_fingerprint
 from t5suite.models.families import recognize_family
 from t5suite.reports.averages import SplitFigure, averages_of, figure_of
-from t5suite.reports.card_usage import HIDDEN
+from t5suite.reports.card_usage import NOT_SHOWN
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.next_commands import print_next_commands
@@ -197,7 +197,7 @@ def finish_pre_training(
     run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         write_learning_curves(run.directory, title)
-        example = HIDDEN
+        example = NOT_SHOWN
         if has_public_text(run.manifest["settings"]):
             example = _held_out_text(trainer)
         family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name

@@ -331,8 +331,23 @@ def spread_over_seeds(values: list) -> dict:
 def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite.
 
-    If every task has one run, the runs' settings and seeds may differ.
+    If every task of a benchmark has one run, the runs' settings and seeds may differ.
     """
+    entries = []
+    for benchmark_runs in runs_by_benchmark(runs).values():
+        entries += _average_entries_of_benchmark(benchmark_runs, settings)
+    return entries
+
+
+def runs_by_benchmark(runs: list[dict]) -> dict[str | None, list[dict]]:
+    """`{benchmark: its runs}`; None: of running text."""
+    by_benchmark: dict[str | None, list[dict]] = {}
+    for run in runs:
+        by_benchmark.setdefault(run["benchmark"], []).append(run)
+    return by_benchmark
+
+
+def _average_entries_of_benchmark(runs: list[dict], settings: list[dict]) -> list[dict]:
     if every_task_has_one_run(runs):
         settings = [{"label": "", "runs": [run["name"] for run in runs]}]
     entries = []

@@ -14,7 +14,7 @@ from pathlib import Path
 from t5suite.base.files import file_sha256
 from t5suite.base.hub_statements import CARD
 from t5suite.constants import DATASET_VALS
-from t5suite.data.corpora.sources import hub_arguments, is_hub_name
+from t5suite.data.corpora.sources import STREAMED_BY_DEFAULT, hub_arguments, is_hub_name
 from t5suite.runs.directory import MANIFEST, RESULTS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TASK_CARD
@@ -66,13 +66,20 @@ def has_own_rows(task: Task, role: str, settings: dict) -> bool:
 
 
 def has_public_text(settings: dict) -> bool:
-    """Whether the held-out text of pre-training is the bundled one or the hub's, not the author's own.
+    """Whether the held-out text of pre-training is the bundled one or C4's; a data set of the hub may be private.
 
-    >>> has_public_text({"train_file": ["hub:allenai/c4:en:train"]}), has_public_text({"train_file": ["notes/"]})
+    >>> has_public_text({"train_file": ["hub:allenai/c4:en:train"]}), has_public_text({"train_file": ["hub:ada/notes"]})
     (True, False)
 
     Args:
       settings: the run's flags by name.
     """
     names = settings.get("validation_file") or settings.get("train_corpus") or settings.get("train_file") or []
-    return all(is_hub_name(name) and not Path(hub_arguments(name)["path"]).exists() for name in names)
+    return all(_is_public(name) for name in names)
+
+
+def _is_public(text: str) -> bool:
+    if not is_hub_name(text):
+        return False
+    path = hub_arguments(text)["path"]
+    return path == hub_arguments(STREAMED_BY_DEFAULT)["path"] and not Path(path).exists()

@@ -21,7 +21,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.adapters import weights_fingerprint
+from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.losses import TokenLoss, token_logits
@@ -109,7 +109,8 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
       tasks: the tasks of both models; if the teacher has a head, it is for these tasks.
 
     Raises:
-      ConfigError: no such teacher, one of another family or vocabulary, or a student whose loss is not over tokens.
+      ConfigError: no such teacher, one of another family or vocabulary or without a trained head, or a student whose
+        loss is not over tokens.
     """
     family = recognize_family(model)
     if is_deepspeed_zero3_enabled():
@@ -122,6 +123,12 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     teacher_family = recognize_family(teacher)
     if teacher_family is not family:
         raise ConfigError(f"{FLAG} {flags.teacher}: a {teacher_family.name} model cannot teach a {family.name} one")
+    if family.has_head and not is_adapted(teacher) and getattr(teacher, "drawn_tensors", ()):
+        labels = ", ".join(model.config.id2label.values())
+        raise ConfigError(
+            f"{FLAG} {flags.teacher}: it has no trained head for {labels}, and a new one would teach random numbers; "
+            "fine-tune it on the same task first"
+        )
     if family.has_head and teacher.config.id2label != model.config.id2label:
         raise ConfigError(f"{FLAG} {flags.teacher}: its head predicts other labels than the student's")
     teacher.requires_grad_(False).eval().to(args.device)

@@ -26,7 +26,7 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
-from t5suite.tasks.task_card import task_card_of_model
+from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tasks.templates import unescaped
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import (
@@ -117,11 +117,20 @@ def missing_needs_of_encoding(encoding: TextEncoding, changed: dict) -> dict[str
     return missing
 
 
-def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug_ins: PlugIns = NO_PLUG_INS) -> Data:
+def data_for(
+    plan: Plan,
+    tokenizer,
+    arguments,
+    trains: bool,
+    encoding=None,
+    plug_ins: PlugIns = NO_PLUG_INS,
+    trained_card: TaskCard | None = None,
+) -> Data:
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
       encoding: how the model's family reads and writes (`models.families`); text to text by default.
+      trained_card: what the model's weights were trained for, where they are only scored.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -155,9 +164,8 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
-        card = task_card_of_model(arguments.model.model_name_or_path, arguments.model.model_revision)
-        widen_for_trained_answers(scored, card)
-        warn_of_other_method(scored, card)
+        widen_for_trained_answers(scored, trained_card)
+        warn_of_other_method(scored, trained_card)
     data = Data(
         training.sets,
         training.features,

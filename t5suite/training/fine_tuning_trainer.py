@@ -25,11 +25,12 @@ from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, make_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.distillation import DistilledLoss, distilled_loss
-from t5suite.training.eval_sets import EvalSet
+from t5suite.training.eval_sets import EvalSet, has_fixed_answers, longest_label, method_for
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings, batch_tokens
 from t5suite.training.fine_tuning_data import Data, lengths_of
 from t5suite.training.losses import SquaredLoss
@@ -283,4 +284,28 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
     scored_by_labels = dict.fromkeys(part.task.name for part in evaluated_sets if part.method == "score")
     return make_task_card(
         tasks, lengths, answer_lengths, recognize_family(model).name, scored_by_labels=scored_by_labels, **settings
+    )
+
+
+def task_card_by_flags(tasks: list[Task], arguments, encoding, model) -> TaskCard:
+    """What the flags say of the tasks of a model that has seen no rows yet: how it is asked, as it would be scored.
+
+    Args:
+      encoding: how the model's family reads and writes.
+    """
+    method = arguments.evaluation.eval_method
+    methods = {task.name: method_for(encoding, method, task, is_single_task=False) for task in tasks}
+    label_lengths = {}
+    for task in tasks:
+        if methods[task.name] == "classify":
+            label_lengths[task.name] = 1
+        elif has_fixed_answers(task):
+            label_lengths[task.name] = longest_label(task, encoding.for_task(task))
+    return make_task_card(
+        tasks,
+        lengths_of(arguments.data),
+        label_lengths,
+        recognize_family(model).name,
+        scored_by_labels=[name for name, method in methods.items() if method == "score"],
+        **{TOKENIZER: describe_tokenizer(encoding.tokenizer)},
     )

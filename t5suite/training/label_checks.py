@@ -14,7 +14,7 @@ from t5suite.tasks.registry import Task
 
 logger = logging.getLogger(__name__)
 
-LONGEST_LABEL = 1 << 20  # more tokens than any label has
+TOKENS_OF_ANY_LABEL = 1 << 20  # more tokens than any label has
 
 
 def check_labels(tasks: Iterable[Task], encoding: TextEncoding, method: str, trains: bool) -> None:
@@ -50,7 +50,7 @@ def _check_differ(task: Task, encoding: TextEncoding) -> None:
     if pair is None:
         return
     place = f"{task.benchmark}/{task.name}: the labels {pair[0]!r} and {pair[1]!r} have the same tokens"
-    if labels_with_same_ids(without_cut(encoding), pair) is None:
+    if labels_with_same_ids(with_room_for_labels(encoding), pair) is None:
         length = "max_output_tokens, which the task has" if "max_output_tokens" in task.entry else "--max_target_length"
         raise ConfigError(f"{place} in the first {encoding.lengths.target}: give a larger {length}")
     raise ConfigError(
@@ -61,7 +61,7 @@ def _check_differ(task: Task, encoding: TextEncoding) -> None:
 
 def _unreadable_labels(task: Task, encoding: TextEncoding) -> str | None:
     """A message about labels that are no label of the task once the tokenizer has written them; None without any."""
-    written_texts = written(without_cut(encoding), task.candidates({}))
+    written_texts = written(with_room_for_labels(encoding), task.candidates({}))
     pairs = zip(task.label_words, written_texts, strict=True)
     texts = [f"{word!r} as {text!r}" for number, (word, text) in enumerate(pairs) if task.parse(text) != number]
     if not texts:
@@ -93,9 +93,9 @@ def written(encoding: TextEncoding, words: Sequence[str]) -> list[str]:
     return encoding.texts([ids[num_fixed:] for ids in encoding.answers(words)])
 
 
-def without_cut(encoding: TextEncoding) -> TextEncoding:
+def with_room_for_labels(encoding: TextEncoding) -> TextEncoding:
     """The encoding with room for labels of any length."""
-    return replace(encoding, lengths=encoding.lengths._replace(target=LONGEST_LABEL))
+    return replace(encoding, lengths=encoding.lengths._replace(target=TOKENS_OF_ANY_LABEL))
 
 
 def _name_of(tokenizer) -> str:

@@ -33,7 +33,7 @@ def tokenizer_and_model(
     without_weights: bool = False,
     tasks=(),
     tokenizer=None,
-    keeps_head: bool = False,
+    own_head: bool = False,
 ):
     """`(tokenizer, model)` of the model flags, the model in float32.
 
@@ -43,7 +43,7 @@ def tokenizer_and_model(
       sentence_pairs: give a masked model a head for pairs of sentences.
       without_weights: make only a new model's shapes (on the meta device), which a dry run needs.
       tokenizer: one that is already loaded.
-      keeps_head: an encoder keeps the head that its checkpoint has, whatever the tasks.
+      own_head: an encoder has the head of its checkpoint, whatever the tasks.
     """
     num_pieces = 0
     if tokenizer is None:
@@ -75,7 +75,7 @@ def tokenizer_and_model(
         without_weights,
         sentence_pairs=sentence_pairs,
         tasks=tasks,
-        keeps_head=keeps_head,
+        own_head=own_head,
         num_new_tokens=num_added + len(words),
     )
     set_rows_to_mean(model, untrained_words)

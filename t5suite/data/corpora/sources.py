@@ -16,6 +16,9 @@ from t5suite.data.corpora.readers import READERS, text_suffix
 
 logger = logging.getLogger(__name__)
 
+# What --streaming reads where no text is named.
+STREAMED_BY_DEFAULT = "hub:allenai/c4:en:train"
+
 
 def list_sources(inputs, logs_skipped: bool = True) -> list[str]:
     """The files and data sets that inputs stand for, in order.

@@ -70,7 +70,7 @@ def make_service(arguments) -> Service:
     arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
     card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision)
     text = text_settings_of_model(arguments, card)
-    job = make_job(arguments, text, card)
+    job = make_job(arguments, text)
     return Service(
         job,
         text,

@@ -104,7 +104,9 @@ def _family_of_user_class(config, requested: str | None) -> Family:
         return SEQ2SEQ
     possible = _families_with(config)
     if not possible:
-        raise ConfigError(f"--model_class {config.model_class}: say how it reads and writes: --model_family")
+        raise ConfigError(
+            f"--model_class {config.model_class}: say how it reads and writes: --model_family ({', '.join(FAMILIES)})"
+        )
     if getattr(config, "is_decoder", False) and CAUSAL in possible:
         return CAUSAL
     return possible[-1]

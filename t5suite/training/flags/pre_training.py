@@ -12,6 +12,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
+from t5suite.data.corpora.sources import STREAMED_BY_DEFAULT
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.vocabulary import MODE_TOKENS
 from t5suite.training.flags.fields import facts, facts_of, flag
@@ -20,7 +21,6 @@ from t5suite.training.flags.plug_ins import TrainingPlugIns
 
 OWN_TEXT_INPUTS_LENGTH = 512
 BUNDLED_TEXT_INPUTS_LENGTH = 64
-STREAMED_BY_DEFAULT = "hub:allenai/c4:en:train"
 # Objectives that learn to predict the end of a document.
 SEPARATED = ("causal_lm", "full_lm")
 SELECTION_METRICS = (None, "loss", "nll", "perplexity")
