@@ -22,7 +22,7 @@ OTHER_PAGES = ("docs/troubleshooting.md", "docs/coverage.md")
 # Appended to every command of a script, in place of the same flags.
 QUICK = "--use_cpu --bf16 False --disable_tqdm True --logging_steps 1 --per_device_train_batch_size 4 --max_steps 2"
 FINE_TUNE = (
-    f"{QUICK} --eval_strategy steps --eval_steps 1 --max_eval_samples 8 --max_source_length 32 --max_target_length 8 "
+    f"{QUICK} --eval_strategy steps --eval_steps 1 --max_eval_samples 8 --max_source_length 32 --max_target_length 16 "
     "--warmup_steps 0 --overwrite_output_dir"
 )
 PRE_TRAIN = f"{QUICK} --eval_strategy steps --eval_steps 1 --max_eval_samples 4 --inputs_length 16 --warmup_steps 0"
