@@ -145,8 +145,8 @@ class ReadersTest(parameterized.TestCase):
         self.assertLen(expected, len(TEXTS))
         self.assertEqual(self.adopted(place), expected)
 
-    @pytest.mark.skipif(NO_MEGATRON is not None, reason=str(NO_MEGATRON))
     @parameterized.parameters("uint16", "int32")
+    @pytest.mark.skipif(NO_MEGATRON is not None, reason=str(NO_MEGATRON))
     @pytest.mark.slow
     def test_of_megatron(self, dtype):
         import torch

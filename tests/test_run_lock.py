@@ -716,7 +716,6 @@ class OwnRowsTest(InFolderTest):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as log:
             return fine_tune_t5.main(words), log.getvalue()
 
-    @pytest.mark.slow
     @parameterized.parameters(
         ("--train_file rows.jsonl", 65, "rows.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
         ("--train_file rows.jsonl --text_column_name txt --validation_file held/*.txt", 65, "held/.*: no text file"),
@@ -726,6 +725,7 @@ class OwnRowsTest(InFolderTest):
         ("--train_file rows.jsonl --eval_only --validation_file good.txt", None, ""),
         ("--train_file hub:nobody/nothing --streaming --max_steps 1", None, ""),
     )
+    @pytest.mark.slow
     def test_text_of_pre_training_is_looked_at_before_the_model_is(self, flags, code, message):
         Path("rows.jsonl").write_text('{"txt": "one"}\n')
         Path("good.txt").write_text("one\n")

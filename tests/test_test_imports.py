@@ -4,6 +4,7 @@ The contract: `t5suite`'s own names, `t5suite.testing`, the modules below, the t
 inner module stands beside that module (CONTRIBUTING.md).
 """
 
+import ast
 import re
 from pathlib import Path
 
@@ -73,3 +74,17 @@ class InnerModulesTest(parameterized.TestCase):
         del files[Path(__file__).name]
         with_inner_modules = sorted(name for name, modules in files.items() if modules)
         self.assertLessEqual(len(with_inner_modules), MOST_FILES, with_inner_modules)
+
+
+class MarksTest(parameterized.TestCase):
+    def test_marks_are_of_the_test_and_not_of_its_list_of_cases(self):
+        """absl makes the cases of the function below its decorator: a mark above it is lost, and nothing says so."""
+        lost_marks = []
+        for path in sorted((ROOT / "tests").glob("test_*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+                    of_cases = [i for i, name in enumerate(decorators) if name.startswith("parameterized.")]
+                    above = decorators[: max(of_cases, default=0)]
+                    lost_marks += [f"{path.name}: {node.name}" for name in above if name.startswith("pytest.mark")]
+        self.assertEmpty(lost_marks)
