@@ -280,7 +280,9 @@ class FailedPassTest(parameterized.TestCase):
         self.assertLen(references, 1 + 1 + 4)
 
 
-RELATIVE = 1e-5
+# Rounding: a norm of four pieces differs by 1.02e-5 on a processor with AVX-512, by less elsewhere. A piece that is lost
+# or counted twice changes it by a tenth and more.
+RELATIVE = 2e-5
 
 
 @pytest.mark.slow
