@@ -796,7 +796,9 @@ class ModelTest(EqualFiles):
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
         self.assertEqual({parameter.dtype for parameter in made.model.parameters()}, {torch.float32})
 
-    @parameterized.parameters("(?i)LAYER_NORM", "(?i)(?x) LAYER_ NORM", "layer_norm|^x", "(?i)x|LAYER_NORM")
+    @parameterized.parameters(
+        "(?i)LAYER_NORM", "(?i)(?x) LAYER_ NORM", "(?x) layer_norm # norms", "layer_norm|^x", "(?i)x|LAYER_NORM"
+    )
     def test_a_pattern_with_flags_of_its_own_goes_with_others(self, pattern):
         frozen_names = [
             name for name, _ in tiny_model().named_parameters() if "layer_norm" in name or "relative" in name

@@ -116,7 +116,7 @@ def _check_command(job: BatchJob) -> None:
 
 
 def _is_for_each_gpu(words: list[str]) -> bool:
-    """Whether torchrun is to start the command, as `for_each_gpu` of the templates; others are launchers themselves."""
+    """Whether torchrun starts the command: the same ones as by `for_each_gpu` in slurm/*.sbatch."""
     program = Path(words[0]).name
     is_entry_script = program == "t5suite" and len(words) > 1 and words[1] in SCRIPTS
     return is_entry_script or program.startswith("python")

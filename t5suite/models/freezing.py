@@ -88,19 +88,22 @@ def any_of(patterns: list[str]) -> str | None:
     groups = []
     for pattern in patterns:
         flags, rest = LEADING_FLAGS.fullmatch(pattern).groups()  # Python takes them at the beginning of the whole alone
-        groups.append(f"(?{re.sub('[(?)]', '', flags)}:{rest})")
+        flags = re.sub("[(?)]", "", flags)
+        if "x" in flags:
+            rest += "\n"  # a comment at its end ends there
+        groups.append(f"(?{flags}:{rest})")
     return "|".join(groups)
 
 
 def warn_of_frozen_parameters(model) -> None:
-    """Warns of what the owner of a model in memory, or an earlier run with it, has frozen."""
+    """Warns of what of a model in memory is frozen: by its owner, by an earlier run with it, or by its own class."""
     untrained = {id(parameter) for parameter in untrained_parameters(model)}
     parameters = [parameter for parameter in model.parameters() if id(parameter) not in untrained]
     num_frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
     if num_frozen:
         logger.warning(
-            "model: %d of its %d parameters are frozen already (requires_grad is False), by you or an earlier run, and "
-            "stay so; load it again to train them",
+            "model: %d of its %d parameters are frozen already and stay so; to train them, call requires_grad_(True) "
+            "of their modules first",
             num_frozen,
             sum(parameter.numel() for parameter in parameters),
         )
