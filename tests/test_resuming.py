@@ -599,7 +599,7 @@ class EndOfEpochTest(parameterized.TestCase):
         resumed = self.trainer(killed.args.output_dir)
         with self.assertLogs("t5suite", "INFO") as logs:
             resumed.train(resume_from_checkpoint=True)
-        self.assertIn(f"step {step}: first doing what comes after its checkpoint", "\n".join(logs.output))
+        self.assertIn(f"step {step}: running what was still due after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
         for name in ("step", "loss", "grad_norm", "learning_rate"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))
