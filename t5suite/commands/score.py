@@ -143,8 +143,8 @@ def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow
         else:
             problem = f"row {previous.row} has too few predictions: this one, of row {prediction.row},"
         raise DataError(
-            f"{prediction.place}: {problem} would be scored against {task_row.place}; there must be one per example, in "
-            "the rows' order"
+            f"{prediction.place}: {problem} would be scored against {task_row.place}; there must be one per example, "
+            "in the rows' order"
         )
 
 
