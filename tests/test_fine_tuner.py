@@ -846,7 +846,7 @@ class ModelTest(EqualFiles):
         with exits_with(78, message):
             tuner(model_class(config), tokenizer=tiny_tokenizer())
 
-    def test_what_of_a_model_in_memory_is_frozen_already_is_named(self):
+    def test_frozen_parameters_of_a_model_in_memory_give_a_warning(self):
         model = tiny_model()
         first = tuner(model, tokenizer=tiny_tokenizer(), freeze="encoder")
         numbers = [parameter.numel() for parameter in model.parameters() if not parameter.requires_grad]
