@@ -188,8 +188,8 @@ def own_class_of(model: Any) -> UserClass | None:
     spec = f"{model_class.__module__}:{model_class.__qualname__}"
     if "." in model_class.__qualname__:
         raise ConfigError(
-            f"model: its class {spec} is defined inside of something else, where nothing can load it again with the "
-            "saved weights; define it at the top of a module"
+            f"model: its class {spec} is defined inside a function or class and cannot be imported to load the saved "
+            "model; define it at module level"
         )
     return UserClass(model_class, spec)
 
@@ -381,8 +381,8 @@ def _check_object(model) -> None:
         )
     if is_quantized(model) and not is_adapted(model):
         raise ConfigError(
-            f"model: the matrices of this {type(model).__name__} are in 8 or 4 bits, and could not be loaded again "
-            "with an adapter trained over them; give the checkpoint's name and load_in_4bit=True or load_in_8bit=True"
+            f"model: this {type(model).__name__} was quantized to 8 or 4 bits, and an adapter trained on it could not "
+            "be loaded again; give the checkpoint's name and load_in_4bit=True or load_in_8bit=True"
         )
     attention = attention_of(model.config)
     check_attention(model.config, attention, f"model: its attn_implementation is {attention}")

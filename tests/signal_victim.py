@@ -40,7 +40,7 @@ def training(argv):
         raise stop.preempted(7, "checkpoint-7")
 
 
-def insisted(argv):
+def with_short_repeat_seconds(argv):
     import t5suite.training.processes.signals as signals
 
     signals.REPEAT_SECONDS = 0.03

@@ -552,7 +552,10 @@ class FlagsTest(parameterized.TestCase):
 
     def test_matrices_in_few_bits_are_loaded_by_name(self):
         model = tiny_model()
-        with IN_FEW_BITS, exits_with(78, "in 8 or 4 bits, .*; give the checkpoint's name and load_in_4bit=True"):
+        with (
+            IN_FEW_BITS,
+            exits_with(78, "quantized to 8 or 4 bits, .*; give the checkpoint's name and load_in_4bit=True"),
+        ):
             tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter="lora")
 
     @parameterized.parameters(None, "lora")

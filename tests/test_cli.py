@@ -345,20 +345,21 @@ class ScoreTest(parameterized.TestCase):
         with exits_with(65, "3 rows make 5 examples .* but there are 3 predictions"):
             score("super_glue", "record", rows, ["A", "A", "C"])
 
-    def test_predictions_whose_rows_numbers_are_not_those_of_the_rows_are_refused(self):
+    def test_score_refuses_predictions_with_other_row_numbers(self):
         """Two parts that overlap, joined, of which a line is lost; numbers with gaps are those of a subset."""
         rows = [RTE_ROWS[number % 2] for number in range(4)]
         lines = lambda numbers, text: [{"row": number, "prediction": text} for number in numbers]
         expected = {"accuracy": 50.0, "invalid_rate": 0.0}
         for numbers in ([0, 1, 2, 3], [2, 3, 5, 8]):
             self.assertEqual(score("glue", "rte", rows, lines(numbers, "entailment")), expected)
-        message = "predictions.jsonl:3: one more prediction of row 1, but .*rows.jsonl:3 is the next to have one"
+        message = "jsonl:3: row 1 has too many predictions: this one would be scored against .*rows.jsonl:3;"
         with exits_with(65, message):
             score("glue", "rte", rows, lines([0, 1, 1, 3], "entailment"))
         record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"], "answers": ["A", "B"]}
         rows = [{**record, "idx": {"passage": 0, "query": number}} for number in range(2)]
         self.assertEqual(score("super_glue", "record", rows, lines([0, 0, 1, 1], "A"))["exact_match"], 100.0)
-        with exits_with(65, "predictions.jsonl:4: a prediction of row 2, but .*rows.jsonl:2 has a further example"):
+        message = "jsonl:4: row 1 has too few predictions: this one, of row 2, would be scored against .*rows.jsonl:2;"
+        with exits_with(65, message):
             score("super_glue", "record", rows, lines([0, 0, 1, 2], "A"))
 
     def test_rows_of_which_some_have_a_label_are_refused_and_without_any_there_is_no_score(self):

@@ -278,10 +278,10 @@ class RecipeTest(parameterized.TestCase):
 
     def test_a_recipe_keeps_checkpoints_that_it_writes(self):
         settings = {name: yaml.safe_load((ROOT / "recipes" / name).read_text()) for name in RECIPES}
-        kept = {name: recipe for name, recipe in settings.items() if "keep_every" in recipe}
-        self.assertGreater(len(kept), 9)
-        self.assertEqual({name: recipe["keep_every"] % recipe["save_steps"] for name, recipe in kept.items()},
-                         dict.fromkeys(kept, 0))  # fmt: skip
+        recipes = {name: recipe for name, recipe in settings.items() if "keep_every" in recipe}
+        self.assertGreater(len(recipes), 9)
+        remainders = {name: recipe["keep_every"] % recipe["save_steps"] for name, recipe in recipes.items()}
+        self.assertEqual(remainders, dict.fromkeys(recipes, 0))
 
     @parameterized.parameters("mini_pre_train.yaml", "byt5_pre_train.yaml")
     @pytest.mark.quick_cases(1)

@@ -513,8 +513,8 @@ class InputsTest(parameterized.TestCase):
         (["好评", "差评"], {"eval_method": "score"}, "'好评' and '差评' have the same tokens"),
         (["½", "good"], {}, "T5Tokenizer .* writes the label '½' as '<unk>'"),
         (["very  good", "bad"], {}, "T5Tokenizer .* writes the label 'very  good' as 'very good'"),
-        (["a good film", "a good song"], {"max_target_length": 3}, "in the first 3: give a larger --max_target_length"),
-        (["a good film", "a good song"], {"max_output_tokens": [3]}, "in the first 3: give a larger max_output_tokens"),
+        (["a good film", "a good song"], {"max_target_length": 3}, "limit of 3; raise --max_target_length"),
+        (["a good film", "a good song"], {"max_output_tokens": [3]}, "limit of 3; raise the task's max_output_tokens"),
     )
     def test_label_words_that_the_tokenizer_cannot_write_or_tell_apart_are_refused(self, labels, flags, message):
         rows = [{"text": f"Row {i}.", "label": labels[i % 2]} for i in range(8)]
@@ -848,7 +848,7 @@ class ModelTest(EqualFiles):
         with exits_with(78, message):
             tuner(model_class(config), tokenizer=tiny_tokenizer())
 
-    def test_what_of_a_model_in_memory_is_frozen_already_is_named(self):
+    def test_frozen_parameters_of_a_model_in_memory_give_a_warning(self):
         model = tiny_model()
         first = tuner(model, tokenizer=tiny_tokenizer(), freeze="encoder")
         numbers = [parameter.numel() for parameter in model.parameters() if not parameter.requires_grad]
@@ -892,7 +892,7 @@ class ModelTest(EqualFiles):
         class Inner(OwnT5):
             pass
 
-        with exits_with(78, "Inner is defined inside of something else, .*define it at the top of a module"):
+        with exits_with(78, "Inner is defined inside a function or class .*; define it at module level"):
             tuner(Inner(tiny_model().config), tokenizer=tiny_tokenizer())
         with exits_with(78, "adapters are made for transformers' classes"):
             tuner(OwnT5(tiny_model().config), tokenizer=tiny_tokenizer(), adapter="lora")

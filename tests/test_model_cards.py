@@ -533,13 +533,13 @@ class TextTest(parameterized.TestCase):
         ("a shoe", "rouge", "free text"),
     )
     @pytest.mark.quick_cases(1)
-    def test_what_a_model_of_own_rows_writes_is_said_with_an_example_if_they_are_shared(self, answer, metrics, said):
+    def test_a_card_describes_answers_and_shows_an_example_if_rows_are_shared(self, answer, metrics, described):
         rows = [{"text": f"shoes {number}", "answer": answer} for number in range(8)]
         data = {"train": rows, "validation": rows}
         run = finished(data=data, text_column="text", target_column="answer", metrics=metrics, share_rows=True)
         target = "warm, wide" if answer == "wide, warm" else str(answer)
         self.assertIn(
-            f"* **data** reads `{{text}}` and writes {said}.\n  Such as `shoes 0` → `{target}`.",
+            f"* **data** reads `{{text}}` and writes {described}.\n  Such as `shoes 0` → `{target}`.",
             card_of(run.directory).text,
         )
 

@@ -382,7 +382,7 @@ class FineTunerTest(parameterized.TestCase):
         predictions = tuner.predict([dict(row) for row in mini_rows(count=4)])
         self.assertEqual(predictions, [line["prediction"] for line in lines])
 
-    def test_a_tokenizer_that_is_missing_is_one_of_the_flag_that_names_the_place(self):
+    def test_a_missing_tokenizer_names_the_flag(self):
         folder = save_model(tempfile.mkdtemp(), random_model("seq2seq"))
         (folder / "tokenizer.json").unlink()
         words = "--benchmark mini --dataset_name sentiment"

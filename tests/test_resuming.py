@@ -584,7 +584,7 @@ class EndOfEpochTest(parameterized.TestCase):
         return trainer
 
     @parameterized.parameters((3, [3, 6]), (6, [6]))
-    def test_a_run_that_was_killed_at_an_epoch_s_end_makes_up_for_it(self, step, ends):
+    def test_a_run_killed_at_the_end_of_an_epoch_evaluates_when_resumed(self, step, ends):
         killed = self.trainer(folder())
         end_epoch = killed.progress.on_epoch_end
 
@@ -599,7 +599,7 @@ class EndOfEpochTest(parameterized.TestCase):
         resumed = self.trainer(killed.args.output_dir)
         with self.assertLogs("t5suite", "INFO") as logs:
             resumed.train(resume_from_checkpoint=True)
-        self.assertIn(f"step {step}: first doing what comes after its checkpoint", "\n".join(logs.output))
+        self.assertIn(f"step {step}: running what was still due after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
         for name in ("step", "loss", "grad_norm", "learning_rate"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))

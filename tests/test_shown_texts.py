@@ -180,7 +180,7 @@ class UnknownPiecesTest(parameterized.TestCase):
         for name, value in values.items():
             self.assertRegex(text, rf"--{name} +{re.escape(value)}")
 
-    def test_of_rows_that_are_left_when_some_are_kept_for_selection_no_place_is_named(self):
+    def test_no_line_numbers_are_shown_if_rows_are_held_out(self):
         """They are not the file's first rows, so that a line's number would be another row's."""
         place = folder()
         lines = [f"the plot \u20ac {number}\tgood\n" for number in range(10)]

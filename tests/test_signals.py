@@ -62,10 +62,10 @@ class SignalsTest(parameterized.TestCase):
         self.assertLess(seconds, 10)
 
     def test_sigterms_of_several_senders_at_once_are_one_signal(self):
-        """Slurm, torchrun and a sweep send them within 0.1 s; who insists, sends them further apart."""
+        """Slurm, torchrun and a sweep send them within 0.1 s; signals further apart than that count separately."""
         code, out, err, _ = signalled("training", signals=[TERM] * 6, gap=0.02)
         self.assertEqual((code, out), (75, "asked\n"), err)
-        code, _, err, _ = signalled("insisted", signals=[TERM] * 3, gap=0.1)
+        code, _, err, _ = signalled("with_short_repeat_seconds", signals=[TERM] * 3, gap=0.1)
         self.assertEqual(code, 128 + TERM, err)
 
     @parameterized.parameters(([INT, INT, INT],), ([USR1, TERM, INT],))

@@ -353,7 +353,7 @@ ENDS_OF_LAUNCHERS = [
     (1, "75 70 75", 1, "failed", 70, "failed, exit code 70: it diverged"),
     (1, "75 75", 1, "preempted", 75, "preempted at step 4"),
     (-15, "75", 1, "preempted", 75, "preempted at step 4"),
-    (1, "", 1, "preempted", 1, "were killed, such as for lack of memory; --resume continues it"),
+    (1, "", 1, "preempted", 1, "were killed, for example because memory ran out; --resume continues it"),
     (1, "", 20, "failed", 1, "failed, exit code 1, 20 times"),
     (1, "1", 1, "failed", 1, "failed, exit code 1 ("),
     (0, "70 0", 1, "complete", 0, "finished, best 64"),

@@ -469,7 +469,7 @@ class MirrorTest(parameterized.TestCase):
         for argv, message in (
             ([], "RUN_DIRECTORY TRACKER: give both; trackers are wandb, "),
             ([run], "RUN_DIRECTORY TRACKER: give both"),
-            ([run, "aimm"], "no tracker 'aimm'; known are wandb, "),
+            ([run, "aimm"], "unknown tracker 'aimm'; choose one of wandb, "),
             ([missing, "aim"], f"{missing} is not the directory of a run: it has no manifest.json"),
             ([other, "aim"], f"{other} is not the directory of a run"),
         ):

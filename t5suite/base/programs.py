@@ -2,9 +2,10 @@
 
     >>> sys.exit(run_command(main))
 
-torchrun, accelerate and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in
-T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped, or did the hub fail for now (75:
-the job goes on when it is restarted), or would the same error recur (65, 78)? A sweep does so for each of its trials.
+torchrun and accelerate exit with 1 whatever their workers exit with; deepspeed passes on the code of the first failure.
+So a batch script names a file in T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped,
+or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 78)? A sweep
+does so for each of its trials.
 """
 
 import atexit

@@ -139,10 +139,13 @@ def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow
         if is_same_number == is_same_row:
             continue
         if is_same_number:
-            problem = f"one more prediction of row {prediction.row}, but {task_row.place} is the next to have one"
+            problem = f"row {prediction.row} has too many predictions: this one"
         else:
-            problem = f"a prediction of row {prediction.row}, but {task_row.place} has a further example"
-        raise DataError(f"{prediction.place}: {problem}; there must be one per example, in the rows' order")
+            problem = f"row {previous.row} has too few predictions: this one, of row {prediction.row},"
+        raise DataError(
+            f"{prediction.place}: {problem} would be scored against {task_row.place}; there must be one per example, "
+            "in the rows' order"
+        )
 
 
 def _read_predictions(path: str) -> list[PredictedText]:

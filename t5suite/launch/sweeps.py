@@ -289,7 +289,7 @@ class Sweep:
         elif exit_code in LOST and may_restart:
             message = self._leave(slot, facts, f"{describe_exit(exit_code)} from outside")
         elif was_killed_in_silence and may_restart:
-            message = self._leave(slot, facts, "the launcher's processes were killed, such as for lack of memory")
+            message = self._leave(slot, facts, "the trial's processes were killed, for example because memory ran out")
         else:
             why = describe_exit(exit_code)
             if not may_restart:

@@ -100,7 +100,7 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
     first_texts: list[tuple[str, str]] = []
     places: list[str] = []
     places_of_rows = training_set.loaded.places
-    # Places are those of the rows as they were read. Of rows chosen among them it is not known which they are.
+    # Places are those of the rows as they were read. After a random split the places of the remaining rows are unknown.
     has_places = bool(places_of_rows) and len(training_set.rows) == len(training_set.loaded.rows)
     for number, row in enumerate(training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows))))):
         examples_of_row = task_encoding.examples(row, task, "train")

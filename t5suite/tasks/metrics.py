@@ -252,7 +252,7 @@ def instruction_exact_match(predictions, references, **_):
 
 
 def json_match(predictions, references, **_):
-    """Share of predictions equal to a reference as JSON; white space, the order of keys and `1.0` for `1` are ignored.
+    """Share of predictions equal to a reference as JSON, whatever white space and order of keys; `1.0` equals `1`.
 
     >>> json_match(['{ "b": [1], "a": true }', '{"a": 1'], ['{"a":true,"b":[1]}', '{"a": 1}'])
     50.0

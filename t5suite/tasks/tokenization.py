@@ -92,7 +92,7 @@ def target_ids(tokenizer, lengths: Lengths, texts: list[str], template: str = ""
     texts = without_unread_part(tokenizer, texts, lengths.target, lengths.kept_end)
     settings = {"template": template, "add_special_tokens": False, "verbose": False}
     rows = encoded(tokenizer, text_target=texts, **settings)["input_ids"]
-    return [_cut([*row, end], lengths.target, lengths.kept_end) for row in rows]
+    return [_cut([*row, end], lengths.target, num_last=lengths.kept_end) for row in rows]
 
 
 def _ends_texts(tokenizer) -> bool:
@@ -118,14 +118,14 @@ def cut_ids(tokenizer, max_length: int, kept_end: int, texts=None, *, text_targe
     if not kept_end:
         return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
     rows = encoded(tokenizer, **sides, verbose=False)["input_ids"]
-    return [_cut(row, max_length, kept_end) for row in rows]
+    return [_cut(row, max_length, num_last=kept_end) for row in rows]
 
 
-def _cut(row: list[int], max_length: int, kept_end: int) -> list[int]:
-    """Ids of at most `max_length`: the first ones, the last `kept_end` before end-of-sequence, and that."""
+def _cut(row: list[int], max_length: int, num_last: int) -> list[int]:
+    """Ids of at most `max_length`: the first ones, the last `num_last` before end-of-sequence, and that."""
     if len(row) <= max_length:
         return row
-    end = min(kept_end + 1, max_length)
+    end = min(num_last + 1, max_length)
     return [*row[: max_length - end], *row[-end:]]
 
 

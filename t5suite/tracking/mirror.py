@@ -224,7 +224,7 @@ def _problem_of_words(argv: list[str]) -> str | None:
         return f"python -m {MIRROR} RUN_DIRECTORY TRACKER: give both; trackers are {trackers}"
     directory, name = argv[:2]
     if not TRACKERS.get(name):
-        return f"no tracker {name!r}; known are {trackers}"
+        return f"unknown tracker {name!r}; choose one of {trackers}"
     described = (Path(directory) / MANIFEST, Path(directory) / "trackers" / name / SETUP_FILE)
     if not any(path.is_file() for path in described):
         return f"{directory} is not the directory of a run: it has no {MANIFEST}"

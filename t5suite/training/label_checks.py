@@ -49,13 +49,13 @@ def _check_differ(task: Task, encoding: TextEncoding) -> None:
     pair = labels_with_same_ids(encoding, task.candidates({}))
     if pair is None:
         return
-    place = f"{task.benchmark}/{task.name}: the labels {pair[0]!r} and {pair[1]!r} have the same tokens"
+    labels = f"{task.benchmark}/{task.name}: the labels {pair[0]!r} and {pair[1]!r} have the same tokens"
     if labels_with_same_ids(with_room_for_labels(encoding), pair) is None:
-        length = "max_output_tokens, which the task has" if "max_output_tokens" in task.entry else "--max_target_length"
-        raise ConfigError(f"{place} in the first {encoding.lengths.target}: give a larger {length}")
+        limit = "the task's max_output_tokens" if "max_output_tokens" in task.entry else "--max_target_length"
+        raise ConfigError(f"{labels} up to the length limit of {encoding.lengths.target}; raise {limit}")
     raise ConfigError(
-        f"{place} in the vocabulary of {_name_of(encoding.tokenizer)}, so no model can choose between them; give other "
-        "label words, or --add_tokens with what the vocabulary lacks"
+        f"{labels} in the vocabulary of {_name_of(encoding.tokenizer)}, so no model can choose between them; give "
+        "other label words, or --add_tokens with what the vocabulary lacks"
     )
 
 
@@ -67,9 +67,9 @@ def _unreadable_labels(task: Task, encoding: TextEncoding) -> str | None:
     if not texts:
         return None
     return (
-        f"{task.benchmark}/{task.name}: {_name_of(encoding.tokenizer)} writes the label {listed(texts)}, so that no "
-        "such answer is ever right; give other label words, --add_tokens with what the vocabulary lacks, or "
-        "--eval_method score, which chooses a label"
+        f"{task.benchmark}/{task.name}: {_name_of(encoding.tokenizer)} writes the label {listed(texts)}, so an "
+        "answer with such a label would always count as wrong; give other label words, --add_tokens with what the "
+        "vocabulary lacks, or --eval_method score, which chooses a label"
     )
 
 

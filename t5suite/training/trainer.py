@@ -678,7 +678,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         pending = self.progress.take_pending(self.control)
         if not pending:
             return
-        logger.info("step %d: first doing what comes after its checkpoint", self.state.global_step)
+        logger.info("step %d: running what was still due after its checkpoint", self.state.global_step)
         # Random numbers are restored with the first batch; a checkpoint written here needs them already.
         self._restore_random_state()
         log_save_evaluate = functools.partial(

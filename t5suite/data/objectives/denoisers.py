@@ -361,7 +361,7 @@ UL2_DENOISERS = (
     Denoiser("X", 64, 0.5, 1 / 7),
 )  # fmt: skip
 # What makes fewer spans: the denoisers' noise and spans are fixed.
-SHORTER_UL2_INPUTS = "lower --inputs_length (384 needs 96, 512 needs 128)"
+SHORTER_UL2_INPUTS = "lower --inputs_length (384 needs 96 sentinels, 512 needs 128)"
 
 
 def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser=0):

@@ -53,10 +53,9 @@ class Message(NamedTuple):
 
 
 class FirstBadRecords:
-    """The first PROBLEMS_SHOWN bad lines and rows of a worker, in words.
+    """Descriptions of a worker's first PROBLEMS_SHOWN bad lines and rows.
 
-    The worker writes them: counting up to the line may take a reading of half the file, and in the training process all
-    ranks would wait for it.
+    Made in the worker: finding a line number may read half the file, and all ranks would wait for the training process.
     """
 
     def __init__(self):

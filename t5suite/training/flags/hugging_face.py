@@ -82,7 +82,8 @@ THEMED = {
         "fsdp": facts("Shard with PyTorch's FSDP.", "common report", needs="training"),
         "fsdp_config": facts("Its settings: JSON, or a file.", needs="training"),
         "ddp_backend": facts("nccl, gloo, ... Default: nccl on GPUs, gloo on CPUs.", "device"),
-        "ddp_timeout": facts("Seconds a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"),
+        "ddp_timeout": facts("Timeout of collectives, in seconds; none while rank 0 tokenizes.",
+                             bounds="[1, 31536000] seconds", change="nothing"),
     },
 }  # fmt: skip
 # Another value of these does not make a different run.

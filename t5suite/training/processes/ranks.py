@@ -99,7 +99,7 @@ class Ranks:
         self.sum([0.0])
 
     def wait_without_limit(self) -> None:
-        """Waits for all ranks, where other calls fail after a time limit: half an hour, or `--ddp_timeout`."""
+        """Waits for all ranks without a timeout; other calls have the group's."""
         if self.world_size > 1:
             dist.barrier(group=self.group, timeout=NO_TIME_LIMIT)
 
