@@ -110,6 +110,14 @@ class HandMadeFilesTest(parameterized.TestCase):
         write(folder, self.tables, *more)
         return folder
 
+    def folder_and_sources(self, family: str) -> tuple[Path, list[list[int]]]:
+        """Files made by hand, and the ids that they read of each text."""
+        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
+        sources = self.ids
+        if family == "causal":
+            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        return self.folder_of(family, write), sources
+
     def answers(self, folder: Path, *flags: str) -> list[dict]:
         texts = Path(tempfile.mkdtemp()) / "rows.txt"
         texts.write_text("".join(text + "\n" for text in TEXTS))
@@ -117,11 +125,7 @@ class HandMadeFilesTest(parameterized.TestCase):
 
     @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
     def test_texts_and_shares_are_those_of_the_tables(self, family, start):
-        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
-        folder = self.folder_of(family, write)
-        sources = self.ids
-        if family == "causal":
-            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        folder, sources = self.folder_and_sources(family)
         written = [self.tables.written(source, start, 5, EOS) for source in sources]
         expected = [tiny_tokenizer().decode([token for token in ids if token != EOS]) for ids in written]
         lines = self.answers(folder, "--max_new_tokens 5")
@@ -138,11 +142,7 @@ class HandMadeFilesTest(parameterized.TestCase):
 
     @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
     def test_an_answer_ends_at_each_end_of_the_configuration(self, family, start):
-        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
-        folder = self.folder_of(family, write)
-        sources = self.ids
-        if family == "causal":
-            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        folder, sources = self.folder_and_sources(family)
         written = [self.tables.written(source, start, 5, EOS) for source in sources]
         end = written[0][0]
         for file in ("config.json", "generation_config.json"):
