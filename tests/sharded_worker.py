@@ -11,7 +11,6 @@ import tempfile
 
 import datasets
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from support import damaged_files
 from transformers import TrainerCallback
@@ -175,8 +174,6 @@ def main():
     if int(os.environ.get("RANK", "0")) == 0:
         with open(out, "w", encoding="utf-8") as file:
             json.dump(report, file)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

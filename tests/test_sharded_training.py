@@ -152,6 +152,35 @@ class ShardedTest(parameterized.TestCase):
         self.assertIn("3 updates in a row (from step 3) were skipped", broken["ended"])
 
 
+# Rank 1 is at its end while its threads still free what rank 0 takes part in, little by little.
+ENDING_EARLY = """
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+import torch.distributed.nn.functional  # refers to the group from now on
+
+from t5suite.training.sharding.process_state import leave_group_at_exit
+
+leave_group_at_exit()
+dist.barrier()
+for _ in range(50):
+    dist.all_reduce(torch.ones(1000), async_op=True)
+    if dist.get_rank() == 0:
+        time.sleep(0.002)
+"""
+
+
+@pytest.mark.ranks
+class LeavingTest(parameterized.TestCase):
+    def test_a_process_ends_in_order_while_the_threads_of_gloo_still_hold_tensors(self):
+        script = Path(tempfile.mkdtemp()) / "ending_early.py"
+        script.write_text(ENDING_EARLY)
+        done = subprocess.run(torchrun(2, str(script)), env=environment(), capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 FINE_TUNING = [
     str(ROOT / "fine_tune_t5.py"),
     *"mini.yaml --dropout_rate 0 --optimizer adamw --learning_rate 1e-3 --schedule linear --warmup_steps 2".split(),

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from t5suite.base.libraries import require_proved
 
 # Variables by which an `Accelerator` affects later ones in this process, and one that prevents sharding on CPUs.
 VARIABLES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
+# A thread of gloo needs microseconds for it, and a few milliseconds where other processes want the same core.
+SECONDS_TO_FREE_TENSORS = 0.2
 
 
 def prepare_for_deepspeed() -> None:
@@ -52,10 +55,11 @@ def start_deepspeed() -> None:
 
 
 def leave_group_at_exit() -> None:
-    """Ends gloo's threads while the interpreter is still intact.
+    """Lets gloo's threads finish while the interpreter is still intact.
 
     Without this, a process may end with SIGABRT ("terminate called without an active exception") after all work is
-    done: about one in thirty with DeepSpeed 0.19.8 on CPUs, and at times one with FSDP2
+    done: about one in thirty with DeepSpeed 0.19.8 on CPUs, and at times one with FSDP2. A thread that still holds a
+    tensor of the last collective frees it when the interpreter has begun to end
     (https://github.com/pytorch/pytorch/pull/179291).
     """
     if dist.is_initialized() and dist.get_backend() == "gloo":
@@ -64,9 +68,15 @@ def leave_group_at_exit() -> None:
 
 
 def _leave_group() -> None:
-    """Does not wait for other ranks."""
+    """Destroys the group if nobody has, and waits for its threads; does not wait for other ranks.
+
+    Destroying ends the threads only if nothing refers to the group any longer. Functions of torch 2.13
+    (`torch.distributed.nn.functional`) and DeepSpeed 0.19.8 (`deepspeed.comm.torch`) do to the end, as the default of
+    an argument. Their threads then need a moment to free what they hold.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+    time.sleep(SECONDS_TO_FREE_TENSORS)
 
 
 @contextlib.contextmanager
