@@ -154,16 +154,16 @@ class ShardedTest(parameterized.TestCase):
 
 # Rank 1 is at its end while its threads still free what rank 0 takes part in, little by little.
 ENDING_EARLY = """
+import sys
 import time
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+from t5suite.testing import tiny_rows, tiny_trainer
+
+trainer = tiny_trainer(tiny_rows("entailment", count=4), output_dir=sys.argv[1])
 import torch.distributed.nn.functional  # refers to the group from now on
 
-from t5suite.training.sharding.process_state import leave_group_at_exit
-
-leave_group_at_exit()
 dist.barrier()
 for _ in range(50):
     dist.all_reduce(torch.ones(1000), async_op=True)
@@ -175,9 +175,11 @@ for _ in range(50):
 @pytest.mark.ranks
 class LeavingTest(parameterized.TestCase):
     def test_a_process_ends_in_order_while_the_threads_of_gloo_still_hold_tensors(self):
-        script = Path(tempfile.mkdtemp()) / "ending_early.py"
+        folder = Path(tempfile.mkdtemp())
+        script = folder / "ending_early.py"
         script.write_text(ENDING_EARLY)
-        done = subprocess.run(torchrun(2, str(script)), env=environment(), capture_output=True, text=True, timeout=300)
+        command = torchrun(2, str(script), str(folder / "run"))
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
 
 
