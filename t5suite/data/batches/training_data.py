@@ -146,6 +146,9 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
             remove_columns=rows.column_names,
             desc=f"tokenizing {task.name} {split}",
             new_fingerprint=fingerprint,
+            # The fingerprint knows no code of the user's: the cache of `datasets` would give what earlier code made.
+            keep_in_memory=True,
+            load_from_cache_file=False,
         )
         return TokenArrays.from_dataset(tokenized)
 
