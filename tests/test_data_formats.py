@@ -514,6 +514,14 @@ class TasksTest(parameterized.TestCase):
         (row,) = load(None, "validation", data_format="hub", hub_path=place, **COLUMNS)
         self.assertEqual(row["text"], "validation")
 
+    def test_a_folder_of_a_hub_data_set_is_read_again_where_its_rows_have_changed(self):
+        place = folder()
+        flags = {"data_format": "hub", "hub_path": place, **COLUMNS}
+        for text in ("old", "new"):
+            jsonl(place / "train.jsonl", [{"text": text, "label": "a"}])
+            (row,) = load(**flags)
+            self.assertEqual(row["text"], text)
+
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
         (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
