@@ -151,7 +151,10 @@ class InputRows:
             yield place, row
 
     def _with_task_columns(self, place: str, row: dict | str) -> dict | str:
-        """The row with the task's columns, from those that `--text_column` names."""
+        """The row with the task's columns, moved from those that `--text_column` names; the others stay.
+
+        A text that takes the place of a finished one is the row's only finished text.
+        """
         if not self.columns:
             return row
         if isinstance(row, str):
@@ -159,7 +162,9 @@ class InputRows:
         for column in self.columns.values():
             if value_at(row, column, _MISSING) is _MISSING:
                 raise DataError(f"{place}: no column {column!r} (--text_column); {suggestion(column, row)}")
-        renamed = {name: cell for name, cell in row.items() if name not in TEXT_KEYS}
+        is_finished_text = not self.columns.keys().isdisjoint(TEXT_KEYS)
+        names_left_out = TEXT_KEYS if is_finished_text else tuple(self.columns.values())
+        renamed = {name: cell for name, cell in row.items() if name not in names_left_out}
         for task_column, row_column in self.columns.items():
             renamed[task_column] = value_at(row, row_column)
         return renamed
