@@ -130,10 +130,12 @@ def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
         groups.setdefault(key, []).append(i)
     most_rows = max(1, round(len(keys) * share))
     is_held_out = np.zeros(len(keys), dtype=bool)
+    num_held_out = 0
     places = list(groups.values())
     for group in np.random.default_rng((seed, _STREAMS["held_out"])).permutation(len(places)):
-        if is_held_out.sum() + len(places[group]) <= most_rows:
+        if num_held_out + len(places[group]) <= most_rows:
             is_held_out[places[group]] = True
+            num_held_out += len(places[group])
     if not is_held_out.any():
         is_held_out[min(places, key=len)] = True
     return is_held_out
