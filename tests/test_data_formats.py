@@ -23,7 +23,8 @@ from t5suite import DATASET_VALS, Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, save_model, tiny_tokenizer, write_rows
 
-COLUMNS = {"text_column": "text", "target_column": "label"}
+LABEL = {"target_column": "label"}
+COLUMNS = {"text_column": "text", **LABEL}
 ROLES = ("train", "validation", "test")
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
 
@@ -260,6 +261,31 @@ class TablesTest(parameterized.TestCase):
         path = write(folder() / "a.csv", "text,label\nx,bad\n")
         with exits_with(65, rf"a\.csv:2: no row has anything in column .*{message}"):
             load(path, text_column=text, target_column=target)
+
+    @parameterized.parameters(
+        ({"text": "x", "label": "y"}, {"text_column": "txet", **LABEL}, "'txet' .--text_column.; did you mean text"),
+        ({"text": "x", "label": "y"}, {"text_column": "text", "target_column": "lable"}, "'lable' .--target_column.; "),
+        (
+            {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "source_lang_column": "lng"},
+            "'lng' .--source_lang_column.; did you mean lang",
+        ),
+        (
+            {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "target_lang_column": "lng"},
+            "'lng' .--target_lang_column.; did you mean lang",
+        ),
+        (
+            {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},
+            "'output', which --data_format alpaca reads; --data_format jsonl .* of instruction, context, response$",
+        ),
+        (
+            {"en": "x", "de": "y"}, {"data_format": "translation", "source_id": "en", "target_id": "de"},
+            "'translation.en', which --data_format translation reads; --data_format jsonl .* of en, de$",
+        ),
+    )  # fmt: skip
+    def test_a_missing_column_is_told_with_what_names_it(self, row, flags, message):
+        path = jsonl(folder() / "a.jsonl", [row])
+        with exits_with(65, rf"a\.jsonl:1: no column {message}"):
+            load(path, **flags)
 
     @parameterized.parameters("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
     def test_a_format_lacks_only_its_rows(self, kind):

@@ -44,6 +44,7 @@ HUB = "hub"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
+SIDES = ("source", "target")
 # The texts of a translation are fields of this column.
 TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
@@ -173,17 +174,21 @@ def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
         entry["text_column_name"] = list(texts)
     if options.labels:
         entry["labels"] = list(options.labels)
-    columns = with_lang_columns(texts, options)
-    return Columns(columns, target, options.optional_columns, options.labels), entry
+    columns = Columns(texts, target, options.optional_columns, options.labels)
+    return with_lang_columns(columns, options), entry
 
 
-def with_lang_columns(texts: tuple[str, ...], options: FormatOptions) -> tuple[str, ...]:
+def with_lang_columns(columns: Columns, options: FormatOptions) -> Columns:
     """Columns of texts, and those of each row's languages, each once.
 
-    >>> with_lang_columns(("text",), FormatOptions(lang_columns=(None, "language")))
+    >>> with_lang_columns(Columns(("text",)), FormatOptions(lang_columns=(None, "language"))).texts
     ('text', 'language')
     """
-    return tuple(dict.fromkeys((*texts, *filter(None, options.lang_columns))))
+    lang_flags = {}
+    for side, column in zip(SIDES, options.lang_columns):
+        if column and column not in columns.texts:
+            lang_flags.setdefault(column, f"--{side}_lang_column")
+    return replace(columns, texts=(*columns.texts, *lang_flags), lang_flags=lang_flags)
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -210,7 +215,8 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
     }
-    columns = Columns(with_lang_columns((source,), options), target, labels=options.labels)
+    columns = Columns((source,), target, labels=options.labels, data_format="translation")
+    columns = with_lang_columns(columns, options)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
 
@@ -396,7 +402,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         block_size=block_size,
         rows=rows,
         delimiter=delimiter_by_flag(settings.get("delimiter")),
-        lang_columns=tuple(settings.get(f"{side}_lang_column") for side in ("source", "target")),
+        lang_columns=tuple(settings.get(f"{side}_lang_column") for side in SIDES),
     )
 
 
