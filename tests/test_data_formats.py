@@ -287,6 +287,16 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, rf"a\.jsonl:1: no column {message}"):
             load(path, **flags)
 
+    def test_a_missing_column_of_running_text_is_told_with_its_flag(self):
+        rows = [{"body": "x"}]
+        lines = jsonl(folder() / "a.jsonl", rows)
+        table = folder() / "a.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+        for path, place in ((lines, r"a\.jsonl:1"), (table, r"a\.parquet")):
+            with exits_with(65, rf"{place}: no column 'text' .--text_column.; choose from body"):
+                load(path, data_format="text")
+            self.assertEqual(load(path, data_format="text", text_column="body"), rows)
+
     @parameterized.parameters("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
     def test_a_format_lacks_only_its_rows(self, kind):
         with exits_with(78, "--data_format( hub: give --hub_path| needs rows: give --train_file)"):

@@ -25,13 +25,12 @@ from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
-from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.data.rows.text_rows import TextRows
+from t5suite.data.rows.text_rows import RunningText, TextRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
@@ -230,7 +229,7 @@ def _text_form(options: FormatOptions) -> Form:
     entry = {"formatter": "document", "text_column_name": column, "label_column_name": column, "metric_names": []}
     entry["max_output_tokens"] = options.block_size
     files = find_files(options, (".txt", ".jsonl", ".json", ".parquet"))
-    text = TextOptions(text_column_name=column, text_unit=options.text_unit)
+    text = RunningText(text_column_name=column, text_unit=options.text_unit)
     return Form(TextRows(files, text, options.block_size), columns, entry)
 
 
