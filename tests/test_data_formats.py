@@ -591,6 +591,25 @@ class TasksTest(parameterized.TestCase):
         ):
             self.assertEqual(task.examples(row)[0].targets, "broken, rude")
 
+    def test_labels_none_makes_free_text_of_the_names_of_classes(self):
+        """Of a hub data set, and of one in memory; rows without names of classes are what they were."""
+        import datasets
+
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+        rows = datasets.Dataset.from_dict({"text": ["x"], "label": [1]}, features=features)
+        place = folder()
+        rows.to_parquet(place / "train.parquet")
+        flags = {"labels": "none", "no_eval": True}
+        pair = {"translation": {"s": "x", "t": "good"}}
+        for loaded, metrics in (
+            (load_own_rows(data_format="hub", hub_path=place, **COLUMNS, **flags), ["exact_match", "rouge"]),
+            (load_own_rows(rows, **COLUMNS, **flags), ["exact_match", "rouge"]),
+            (load_own_rows([pair], data_format="translation", **flags), ["bleu", "chrf"]),
+        ):
+            task, (row,) = loaded
+            self.assertEqual((task.entry["labels"], task.entry["metric_names"]), (None, metrics))
+            self.assertEqual(task.examples(row)[0], ("x", "good"))
+
     @parameterized.parameters(
         ("jsonl", {"input": "x", "output": 3}),
         ("translation", {"translation": {"s": "x", "t": 3}}),

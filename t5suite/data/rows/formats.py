@@ -196,7 +196,7 @@ def _hub_form(options: FormatOptions) -> Form:
     if options.train_dir or options.files:
         raise ConfigError("--data_format hub reads --hub_path; it takes no --train_dir or --train_file")
     data_set = (options.hub_path, options.hub_name, options.revision)
-    if not options.labels:
+    if options.labels is None:
         options = replace(options, labels=hub_label_words(*data_set, options.target_column or "output"))
     columns, entry = _columns_of(options)
     return Form(HubRows(*data_set, columns), columns, entry)
@@ -238,6 +238,7 @@ class Wishes:
     """The flags about one data set; None for flags that are not given.
 
     Attributes:
+      labels: empty for free text, where the data set itself names labels.
       validation_share: share of the training rows held out if there is no validation split (None: the default).
       evaluates: whether the run evaluates; if not, no rows are held out.
       seed: decides which rows are held out.
@@ -283,9 +284,9 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     entry = {"prefix": "", "text_column_name": "input", "label_column_name": "output", "labels": None}
     entry |= {"metric_names": None, "metric_to_optimize": None, **fields}
     if wishes.labels is not None:
-        entry["labels"] = list(wishes.labels)
-        if fields.get("labels") is None:
-            entry |= {"metric_names": None, "metric_to_optimize": None}  # the form's metrics are for free text
+        entry["labels"] = list(wishes.labels) or None
+        if bool(wishes.labels) != bool(fields.get("labels")):
+            entry |= {"metric_names": None, "metric_to_optimize": None}  # the form's are for its own kind of answers
     entry |= _metric_fields(entry, wishes.metrics)
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
