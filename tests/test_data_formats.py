@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -168,6 +169,13 @@ class TablesTest(parameterized.TestCase):
         task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
         examples = [task.examples(row)[0] for row in read_rows]
         self.assertEqual(examples, [("age: 3 meta.size: 1", "2"), ("age: 2.5 meta.size: 0.5", "1.5")])
+
+    @parameterized.parameters({}, {"metrics": "pearson"})
+    def test_decimals_of_a_database_keep_their_digits(self, **flags):
+        rows = [{"text": Decimal(number), "label": Decimal(number)} for number in ("1.5", "2.25", "3")]
+        task, read_rows = load_own_rows(rows, no_eval=True, **COLUMNS, **flags)
+        examples = [task.examples(row)[0] for row in read_rows]
+        self.assertEqual(examples, [("1.5", "1.5"), ("2.25", "2.25"), ("3", "3")])
 
     def test_an_empty_cell_in_a_list_is_no_label_and_no_answer(self):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["late", None, "broken"]}])
