@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -23,7 +24,8 @@ from t5suite import DATASET_VALS, Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.testing import bundled_model, exits_with, load_own_rows, load_rows, save_model, tiny_tokenizer, write_rows
 
-COLUMNS = {"text_column": "text", "target_column": "label"}
+LABEL = {"target_column": "label"}
+COLUMNS = {"text_column": "text", **LABEL}
 ROLES = ("train", "validation", "test")
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
 
@@ -168,6 +170,13 @@ class TablesTest(parameterized.TestCase):
         examples = [task.examples(row)[0] for row in read_rows]
         self.assertEqual(examples, [("age: 3 meta.size: 1", "2"), ("age: 2.5 meta.size: 0.5", "1.5")])
 
+    @parameterized.parameters({}, {"metrics": "pearson"})
+    def test_decimals_of_a_database_keep_their_digits(self, **flags):
+        rows = [{"text": Decimal(number), "label": Decimal(number)} for number in ("1.5", "2.25", "3")]
+        task, read_rows = load_own_rows(rows, no_eval=True, **COLUMNS, **flags)
+        examples = [task.examples(row)[0] for row in read_rows]
+        self.assertEqual(examples, [("1.5", "1.5"), ("2.25", "2.25"), ("3", "3")])
+
     def test_an_empty_cell_in_a_list_is_no_label_and_no_answer(self):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["late", None, "broken"]}])
         task, (row,) = load_own_rows(path, metrics="micro_f1", no_eval=True, **COLUMNS)
@@ -260,6 +269,41 @@ class TablesTest(parameterized.TestCase):
         path = write(folder() / "a.csv", "text,label\nx,bad\n")
         with exits_with(65, rf"a\.csv:2: no row has anything in column .*{message}"):
             load(path, text_column=text, target_column=target)
+
+    @parameterized.parameters(
+        ({"text": "x", "label": "y"}, {"text_column": "txet", **LABEL}, "'txet' .--text_column.; did you mean text"),
+        ({"text": "x", "label": "y"}, {"text_column": "text", "target_column": "lable"}, "'lable' .--target_column.; "),
+        (
+            {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "source_lang_column": "lng"},
+            "'lng' .--source_lang_column.; did you mean lang",
+        ),
+        (
+            {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "target_lang_column": "lng"},
+            "'lng' .--target_lang_column.; did you mean lang",
+        ),
+        (
+            {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},
+            "'output', which --data_format alpaca reads; --data_format jsonl .* of instruction, context, response$",
+        ),
+        (
+            {"en": "x", "de": "y"}, {"data_format": "translation", "source_id": "en", "target_id": "de"},
+            "'translation.en', which --data_format translation reads; --data_format jsonl .* of en, de$",
+        ),
+    )  # fmt: skip
+    def test_a_missing_column_is_told_with_what_names_it(self, row, flags, message):
+        path = jsonl(folder() / "a.jsonl", [row])
+        with exits_with(65, rf"a\.jsonl:1: no column {message}"):
+            load(path, **flags)
+
+    def test_a_missing_column_of_running_text_is_told_with_its_flag(self):
+        rows = [{"body": "x"}]
+        lines = jsonl(folder() / "a.jsonl", rows)
+        table = folder() / "a.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+        for path, place in ((lines, r"a\.jsonl:1"), (table, r"a\.parquet")):
+            with exits_with(65, rf"{place}: no column 'text' .--text_column.; choose from body"):
+                load(path, data_format="text")
+            self.assertEqual(load(path, data_format="text", text_column="body"), rows)
 
     @parameterized.parameters("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
     def test_a_format_lacks_only_its_rows(self, kind):
@@ -514,6 +558,14 @@ class TasksTest(parameterized.TestCase):
         (row,) = load(None, "validation", data_format="hub", hub_path=place, **COLUMNS)
         self.assertEqual(row["text"], "validation")
 
+    def test_a_folder_of_a_hub_data_set_is_read_again_where_its_rows_have_changed(self):
+        place = folder()
+        flags = {"data_format": "hub", "hub_path": place, **COLUMNS}
+        for text in ("old", "new"):
+            jsonl(place / "train.jsonl", [{"text": text, "label": "a"}])
+            (row,) = load(**flags)
+            self.assertEqual(row["text"], text)
+
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
         (["1", "3", "2"], "label '3' in column 'label' is none of 0 1, 1 2"),
@@ -546,6 +598,25 @@ class TasksTest(parameterized.TestCase):
             load_own_rows(rows, **flags),
         ):
             self.assertEqual(task.examples(row)[0].targets, "broken, rude")
+
+    def test_labels_none_makes_free_text_of_the_names_of_classes(self):
+        """Of a hub data set, and of one in memory; rows without names of classes are what they were."""
+        import datasets
+
+        features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+        rows = datasets.Dataset.from_dict({"text": ["x"], "label": [1]}, features=features)
+        place = folder()
+        rows.to_parquet(place / "train.parquet")
+        flags = {"labels": "none", "no_eval": True}
+        pair = {"translation": {"s": "x", "t": "good"}}
+        for loaded, metrics in (
+            (load_own_rows(data_format="hub", hub_path=place, **COLUMNS, **flags), ["exact_match", "rouge"]),
+            (load_own_rows(rows, **COLUMNS, **flags), ["exact_match", "rouge"]),
+            (load_own_rows([pair], data_format="translation", **flags), ["bleu", "chrf"]),
+        ):
+            task, (row,) = loaded
+            self.assertEqual((task.entry["labels"], task.entry["metric_names"]), (None, metrics))
+            self.assertEqual(task.examples(row)[0], ("x", "good"))
 
     @parameterized.parameters(
         ("jsonl", {"input": "x", "output": 3}),

@@ -30,7 +30,7 @@ from t5suite.inference.predictor import WrittenAnswer
 from t5suite.inference.settings import InputSettings
 from t5suite.tasks.formatters import FORMATTERS, Example
 from t5suite.tasks.tokenization import Lengths, tokenize_rows
-from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
+from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer, write_rows
 
 LONG = Lengths(400, 400)
 PRICE = "Price <s>12</s> 9 euros"
@@ -330,6 +330,19 @@ class TokenFilesTest(parameterized.TestCase):
             self.assertEqual(self.tokens().input_ids.values.tolist(), expected)
         self.assertRegex(logs.output[0], "tokenized rows are not cached in .*: No space left")
         self.assertEqual(self.num_files(), 0)
+
+    def test_rows_on_disk_of_a_formatter_of_one_s_own_are_read_by_its_code_of_now(self):
+        """`datasets` keeps what it makes of such rows, those of a hub data set, beside them."""
+        file = write_rows(folder() / "rows.jsonl", self.ROWS)
+        rows = datasets.Dataset.from_json(str(file), cache_dir=str(self.cache))
+        self.assertNotEmpty(rows.cache_files)
+        encoding = TextEncoding(tiny_tokenizer(), LONG)
+        files = sorted(self.cache.rglob("*.arrow"))
+        for word in ("film", "book"):
+            with mock.patch.dict(FORMATTERS, own=lambda row, entry, split, word=word: [Example(word, "good")]):
+                tokens = training_data.tokenize_split(rows, make_task(formatter="own"), encoding, "train", cache=True)
+            self.assertEqual([ids.tolist() for ids in tokens.input_ids], encoding.prompts([word] * 2))
+        self.assertEqual(sorted(self.cache.rglob("*.arrow")), files)
 
 
 class PiecesTest(parameterized.TestCase):

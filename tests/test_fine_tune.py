@@ -310,6 +310,20 @@ class ModesTest(parameterized.TestCase):
         warnings = warnings_of("--dry_run", "--dataset_name", tasks, *flags)
         self.assertCountEqual([warning.partition(" has no effect: ")[0] for warning in warnings], expected)
 
+    @parameterized.parameters(
+        ("jsonl", ["--max_output_tokens=4"], ["the task's max_output_tokens 4"]),
+        ("jsonl", ["--max_target_length=4"], ["--max_target_length 4"]),
+        ("text", ["--block_size=8", "--max_output_tokens=7"], ["the task's max_output_tokens 7"]),
+        ("text", ["--block_size=8"], []),
+    )
+    def test_answers_that_may_be_cut_are_told_by_what_bounds_them_and_full_blocks_are_not(self, form, flags, expected):
+        text = "The film is good and the city is old."
+        path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        write_rows(path, [{"input": str(i), "output": text, "text": text} for i in range(40)])
+        warnings = warnings_of("--dry_run", "--data_format", form, "--train_file", str(path), *flags)
+        limits = [warning.partition(" texts fill ")[2] for warning in warnings if " texts fill " in warning]
+        self.assertEqual([limit.partition(" (tokens)")[0] for limit in limits], expected)
+
     @pytest.mark.slow
     def test_weights_stay_float32_under_bf16(self):
         _, directory = run("--bf16", "--max_steps", "1", "--eval_strategy", "no", "--load_best_model_at_end", "False")

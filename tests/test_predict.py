@@ -678,6 +678,20 @@ class RowsTest(parameterized.TestCase):
         path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows)
         self.assertEqual(models_texts(path, flags), expected)
 
+    @parameterized.parameters(
+        ("question", {"question": "Name it.", "input": "a cat"}, "Name it.\ninput: a cat\noutput:"),
+        ("input", {"input": "Sing."}, "Sing.\noutput:"),
+    )
+    def test_a_renamed_column_leaves_the_row_s_others_to_the_task(self, text_column, row, expected):
+        """An instruction has an `input` where its row has one."""
+        folder = Path(tempfile.mkdtemp())
+        entry = {"formatter": "instruction", "text_column_name": "instruction", "label_column_name": "output"}
+        entry |= {"prefix": "", "labels": None, "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}
+        (folder / "tasks.yaml").write_text(json.dumps({"own": {"chat": entry}}))
+        rows = write_rows(folder / "rows.jsonl", [row])
+        task = f"--task_file {folder / 'tasks.yaml'} --benchmark own --dataset_name chat"
+        self.assertEqual(models_texts(rows, task, f"--text_column {text_column}"), [expected])
+
     @parameterized.parameters("seq2seq", "masked")
     def test_an_answer_in_a_row_is_not_read(self, family):
         texts = ["good", "bad", "fine"]

@@ -237,6 +237,22 @@ class CommandTest(parameterized.TestCase):
             lines = printed("--include_inputs", flag, typed=typed, rows="-")
             self.assertEqual([line["inputs"] for line in lines], [f"{prefix}{text}" for text in typed.splitlines()])
 
+    @parameterized.parameters(
+        '[\n  {"sentence": "A good film."}\n]', '[{"sentence": "A good film."}]', ' [ "A good film.",\n"A bad film."]'
+    )  # fmt: skip
+    @pytest.mark.quick_cases(1)
+    def test_an_array_on_standard_input_is_no_line_of_text(self, typed):
+        with exits_with(65, "standard input:1: the start of a JSON array, .*--input FILE.json.*--input_type text"):
+            printed(typed=typed, rows="-")
+        lines = printed("--include_inputs --input_type text", typed=typed, rows="-")
+        texts = [f"sentiment sentence: {text}" for text in typed.splitlines()]
+        self.assertEqual([line["inputs"] for line in lines], texts)
+
+    def test_texts_in_brackets_are_texts(self):
+        for text in ("[1] A good film.", "[[Film]]", "[cut] A good film."):
+            (line,) = printed("--include_inputs", typed=f"{text}\n", rows="-")
+            self.assertEqual(line["inputs"], f"sentiment sentence: {text}")
+
     @parameterized.parameters("causal", "masked")
     @pytest.mark.quick_cases(1)
     def test_other_families_answer_too(self, family):

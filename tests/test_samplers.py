@@ -18,6 +18,7 @@ from t5suite.data.batches.samplers import (
 )
 from t5suite.data.batches.training_data import Mixing, make_epoch_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, proportional_order
+from t5suite.data.rows.subsets import held_out_rows
 
 
 class RankShareTest(parameterized.TestCase):
@@ -96,6 +97,12 @@ class OrderTest(parameterized.TestCase):
 def features_of(lengths) -> TokenArrays:
     """Examples of these numbers of tokens."""
     return TokenArrays.from_columns({"input_ids": [[7] * n for n in lengths], "labels": [[1]] * len(lengths)})
+
+
+class HeldOutRowsTest(parameterized.TestCase):
+    def test_many_rows_are_drawn_in_the_time_of_a_quick_test(self):
+        """One that grows with the square of their number takes longer."""
+        self.assertEqual(held_out_rows(range(200_000), share=0.05, seed=0).sum(), 10_000)
 
 
 class RunOrderTest(parameterized.TestCase):

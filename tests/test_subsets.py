@@ -124,6 +124,13 @@ class SelectionTest(parameterized.TestCase):
         counts = collections.Counter(number for number in numbers if number < 900)
         self.assertEqual({number for number, count in counts.items() if number in training and count != 1}, set())
 
+    def test_rows_with_equal_inputs_are_on_one_side(self):
+        repeated = [rows()[number % 30] for number in range(80)]
+        numbers = numbers_of(fine_tuning_batches(**flags_of(repeated, selection_split="train[10%]")))
+        self.assertBetween(len(numbers), 72, 79)
+        counts = collections.Counter(number % 30 for number in range(80))
+        self.assertEqual(collections.Counter(numbers), {number: counts[number] for number in set(numbers)})
+
     @parameterized.parameters(
         "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",
         "train[5%] ", "validation[5%]", "train[five%]", "Validation", "train[5%]x", "train[.5%]",

@@ -11,11 +11,10 @@ ALPACA_ENTRY = {
     "label_column_name": "output",
     "metric_names": ["rouge"],
 }
-ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
+ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",), data_format="alpaca")
 
 
 def alpaca_form(options: FormatOptions) -> Form:
     """Rows of `instruction`, `output` and an optional `input`."""
-    texts = with_lang_columns(ALPACA_COLUMNS.texts, options)
-    columns = replace(ALPACA_COLUMNS, texts=texts, labels=options.labels)
+    columns = with_lang_columns(replace(ALPACA_COLUMNS, labels=options.labels), options)
     return Form(row_source(options, "jsonl", (".json", ".jsonl"), columns), columns, ALPACA_ENTRY)

@@ -11,6 +11,7 @@ line i of the output. In JSON lines, CSV and TSV, empty lines are skipped.
 import hashlib
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,6 +42,8 @@ TEXT_KEYS = ("inputs", "input")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 ROW_SUFFIXES = (*JSON_SUFFIXES, ".txt", ".csv", ".tsv", ".tab", ".parquet")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# The first line of an array of objects or texts, and no other text in brackets: [1], [[Film]].
+START_OF_ARRAY = re.compile(rb'\s*\[\s*(["{]|$)')
 _MISSING = object()
 
 
@@ -87,7 +90,7 @@ class InputRows:
 
         Raises:
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
-            no such column; named by file and line.
+            no such column; an array of JSON in standard input; named by file and line.
         """
         index = 0
         for path in self.files:
@@ -141,17 +144,20 @@ class InputRows:
         for number, line in _numbered_byte_lines(path, kind):
             if number == 1:
                 line = line.removeprefix(BYTE_ORDER_MARK)
+            place = f"{_name_of_path(path)}:{number}"
             if kind == "auto":
-                kind = "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
+                kind = _kind_of_first_line(line, place)
             if kind == "jsonl" and not line.strip():
                 continue
-            place = f"{_name_of_path(path)}:{number}"
             row = text_of_line(line, place) if kind == "text" else _json_row(line, place)
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
             yield place, row
 
     def _with_task_columns(self, place: str, row: dict | str) -> dict | str:
-        """The row with the task's columns, from those that `--text_column` names."""
+        """The row with the task's columns, moved from those that `--text_column` names; the others stay.
+
+        A text that takes the place of a finished one is the row's only finished text.
+        """
         if not self.columns:
             return row
         if isinstance(row, str):
@@ -159,7 +165,9 @@ class InputRows:
         for column in self.columns.values():
             if value_at(row, column, _MISSING) is _MISSING:
                 raise DataError(f"{place}: no column {column!r} (--text_column); {suggestion(column, row)}")
-        renamed = {name: cell for name, cell in row.items() if name not in TEXT_KEYS}
+        is_finished_text = not self.columns.keys().isdisjoint(TEXT_KEYS)
+        names_left_out = TEXT_KEYS if is_finished_text else tuple(self.columns.values())
+        renamed = {name: cell for name, cell in row.items() if name not in names_left_out}
         for task_column, row_column in self.columns.items():
             renamed[task_column] = value_at(row, row_column)
         return renamed
@@ -188,6 +196,20 @@ def kind_of_file(path: str) -> str:
     if suffix in JSON_SUFFIXES:
         return "jsonl"
     return FORMATS_BY_SUFFIX.get(suffix, "text")
+
+
+def _kind_of_first_line(line: bytes, place: str) -> str:
+    """How lines are read of which this is the first: jsonl or text.
+
+    Raises:
+      DataError: it begins an array of JSON.
+    """
+    if START_OF_ARRAY.match(line):
+        raise DataError(
+            f"{place}: the start of a JSON array, but standard input is read line by line: give --input FILE.json, or "
+            "one row a line (jq -c '.[]'); --input_type text reads such lines as texts"
+        )
+    return "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
 
 
 def text_of_line(line: bytes, place: str) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import OF_T5, reference_code
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
-from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.data.batches.training_data import Subset, TrainingSet, load_training_sets, tokenize_training_sets
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
@@ -231,8 +231,11 @@ def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: Te
         plan.train, options, subset, arguments.training.seed, data_args.allow_missing_tasks
     )
     features = tokenize_training_sets(training_sets, encoding, cache=True)
+    formats = arguments.formats
+    # Running text is in blocks of the length that a target may have: one that fills it has lost nothing.
+    targets_fit = formats.data_format == "text" and formats.max_output_tokens is None
     for part, tokens in zip(training_sets, features, strict=True):
-        note_cut_texts(part.task, tokens, part.task.lengths(lengths_of(data_args)))
+        note_cut_texts(part.task, tokens, part.task.lengths(lengths_of(data_args)), targets_fit)
     return TrainingData(training_sets, features, missing)
 
 
@@ -276,13 +279,26 @@ def split_options(role: str, arguments, plan: Plan) -> SplitOptions:
     )
 
 
-def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
-    """Warns of truncated targets, which are wrong; most published systems truncate inputs, which is only noted."""
-    for level, rows, flag, longest in (
-        (logging.INFO, features.input_ids, "max_source_length", lengths.source),
-        (logging.WARNING, features.labels, "max_target_length", lengths.target),
-    ):
-        count = int((rows.lengths >= longest).sum())
-        if count:
-            message = "%s/%s: %d of %d texts fill --%s %d (tokens); what is longer loses its end"
-            logger.log(level, message, task.benchmark, task.name, count, len(rows), flag, longest)
+def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths, targets_fit: bool = False) -> None:
+    """Warns of truncated targets, which are wrong; most published systems truncate inputs, which is only noted.
+
+    Args:
+      targets_fit: no target is longer than `lengths.target`, so that none is truncated.
+    """
+    source_limit = _name_of_limit(task, "max_input_tokens", "max_source_length")
+    _note_full_texts(task, logging.INFO, features.input_ids, source_limit, lengths.source)
+    if not targets_fit:
+        target_limit = _name_of_limit(task, "max_output_tokens", "max_target_length")
+        _note_full_texts(task, logging.WARNING, features.labels, target_limit, lengths.target)
+
+
+def _note_full_texts(task: Task, level: int, rows: RaggedColumn, limit: str, longest: int) -> None:
+    count = int((rows.lengths >= longest).sum())
+    if count:
+        message = "%s/%s: %d of %d texts fill %s %d (tokens); what is longer loses its end"
+        logger.log(level, message, task.benchmark, task.name, count, len(rows), limit, longest)
+
+
+def _name_of_limit(task: Task, field: str, flag: str) -> str:
+    """What says how long a task's texts may be: a field of its entry, else the flag."""
+    return f"the task's {field}" if task.entry.get(field) else f"--{flag}"

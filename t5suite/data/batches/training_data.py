@@ -28,7 +28,7 @@ from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
-from t5suite.data.rows.subsets import select_rows, split_for_selection
+from t5suite.data.rows.subsets import input_digests, select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
@@ -115,7 +115,8 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     chosen = np.arange(len(loaded.rows))
     held_out = None
     if subset.selection_share:
-        chosen, held_out = split_for_selection(len(loaded.rows), subset.selection_share, seed)
+        inputs = input_digests(loaded.rows, task)
+        chosen, held_out = split_for_selection(inputs, subset.selection_share, seed)
     before = len(chosen)
     chosen = chosen[select_rows(len(chosen), limit=subset.limit, seed=seed)]
     return TrainingSet(
@@ -146,6 +147,9 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
             remove_columns=rows.column_names,
             desc=f"tokenizing {task.name} {split}",
             new_fingerprint=fingerprint,
+            # The fingerprint knows no code of the user's: the cache of `datasets` would give what earlier code made.
+            keep_in_memory=True,
+            load_from_cache_file=False,
         )
         return TokenArrays.from_dataset(tokenized)
 

@@ -72,7 +72,7 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
     rows = dataset.shard(num_shards=dataset.num_shards, index=part)
     if dataset.column_names:  # known before reading
         if column not in dataset.column_names:
-            raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
+            raise DataError(f"{name}: {no_column(options, dataset.column_names)}")
         rows = rows.select_columns([column])
     attempt = 1
     while True:
@@ -81,7 +81,7 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
             # By `iter`: in a DataLoader worker, plain iteration would split the files over the workers once more.
             for batch in unread_rows.iter(batch_size=ROWS_AT_ONCE):
                 if column not in batch:
-                    raise DataError(f"{name}: {no_column(column, batch)}")
+                    raise DataError(f"{name}: {no_column(options, batch)}")
                 for value in batch[column]:
                     row += 1
                     attempt = 1

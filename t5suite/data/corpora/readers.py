@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import find, suggestion
@@ -45,11 +45,13 @@ class TextOptions:
       text_column_name: the column of .jsonl, .json and .parquet files.
       text_unit: what a document of a .txt file is, a name in TEXT_UNITS.
       bad_lines: 'error' stops at the first line that cannot be read, 'skip' counts it and continues.
+      column_flag: the flag that names the column, for messages; no choice, and no part of a corpus's settings.
     """
 
     text_column_name: str = "text"
     text_unit: str = "line"
     bad_lines: str = "error"
+    column_flag: ClassVar[str] = "--text_column_name"
 
     def __post_init__(self):
         find(self.text_unit, TEXT_UNITS, "unit", where="--text_unit")
@@ -149,18 +151,17 @@ def _decoded(line: bytes, number: int, offset: int) -> Document | BadLine:
 
 
 def _json_records(path, options, start, end):
-    column = options.text_column_name
     for number, offset, line in numbered_byte_lines(path, start, end):
         if not line.strip():
             yield Document("", number, offset)
             continue
         record = _decoded(line, number, offset)
         if isinstance(record, Document):
-            record = _record_of_json(record, column)
+            record = _record_of_json(record, options)
         yield record
 
 
-def _record_of_json(line: Document, column: str) -> Document | BadLine:
+def _record_of_json(line: Document, options: TextOptions) -> Document | BadLine:
     """The record of a line's JSON object."""
     try:
         row = json.loads(line.text)
@@ -171,8 +172,9 @@ def _record_of_json(line: Document, column: str) -> Document | BadLine:
     if not isinstance(row, dict):
         problem = f"expected one JSON object a line, found a {type(row).__name__}"
         return BadLine("not an object", line.line, problem)
+    column = options.text_column_name
     if column not in row:
-        return BadLine("no text column", line.line, no_column(column, row))
+        return BadLine("no text column", line.line, no_column(options, row))
     return record_of_value(row[column], column, line.line, line.offset)
 
 
@@ -189,9 +191,10 @@ def record_of_value(value, column: str, number: int, offset: int | None = None) 
     return Document(value, number, offset)
 
 
-def no_column(column: str, columns) -> str:
+def no_column(options: TextOptions, columns) -> str:
     """The message for rows that lack the text column."""
-    return f"no column {column!r} (--text_column_name); {suggestion(column, columns)}"
+    column = options.text_column_name
+    return f"no column {column!r} ({options.column_flag}); {suggestion(column, columns)}"
 
 
 def _parquet_records(path, options, start, end):
@@ -201,7 +204,7 @@ def _parquet_records(path, options, start, end):
     try:
         file = parquet_file(path)
         if column not in file.schema_arrow.names:
-            raise DataError(f"{path}: {no_column(column, file.schema_arrow.names)}")
+            raise DataError(f"{path}: {no_column(options, file.schema_arrow.names)}")
         groups = range(file.num_row_groups)[start:end]
         number = sum(file.metadata.row_group(group).num_rows for group in range(start))
         for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=list(groups), columns=[column]):

@@ -25,13 +25,12 @@ from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
-from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.data.rows.text_rows import TextRows
+from t5suite.data.rows.text_rows import RunningText, TextRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
@@ -44,6 +43,7 @@ HUB = "hub"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
+SIDES = ("source", "target")
 # The texts of a translation are fields of this column.
 TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
@@ -173,17 +173,21 @@ def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
         entry["text_column_name"] = list(texts)
     if options.labels:
         entry["labels"] = list(options.labels)
-    columns = with_lang_columns(texts, options)
-    return Columns(columns, target, options.optional_columns, options.labels), entry
+    columns = Columns(texts, target, options.optional_columns, options.labels)
+    return with_lang_columns(columns, options), entry
 
 
-def with_lang_columns(texts: tuple[str, ...], options: FormatOptions) -> tuple[str, ...]:
+def with_lang_columns(columns: Columns, options: FormatOptions) -> Columns:
     """Columns of texts, and those of each row's languages, each once.
 
-    >>> with_lang_columns(("text",), FormatOptions(lang_columns=(None, "language")))
+    >>> with_lang_columns(Columns(("text",)), FormatOptions(lang_columns=(None, "language"))).texts
     ('text', 'language')
     """
-    return tuple(dict.fromkeys((*texts, *filter(None, options.lang_columns))))
+    lang_flags = {}
+    for side, column in zip(SIDES, options.lang_columns):
+        if column and column not in columns.texts:
+            lang_flags.setdefault(column, f"--{side}_lang_column")
+    return replace(columns, texts=(*columns.texts, *lang_flags), lang_flags=lang_flags)
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -192,7 +196,7 @@ def _hub_form(options: FormatOptions) -> Form:
     if options.train_dir or options.files:
         raise ConfigError("--data_format hub reads --hub_path; it takes no --train_dir or --train_file")
     data_set = (options.hub_path, options.hub_name, options.revision)
-    if not options.labels:
+    if options.labels is None:
         options = replace(options, labels=hub_label_words(*data_set, options.target_column or "output"))
     columns, entry = _columns_of(options)
     return Form(HubRows(*data_set, columns), columns, entry)
@@ -210,7 +214,8 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
     }
-    columns = Columns(with_lang_columns((source,), options), target, labels=options.labels)
+    columns = Columns((source,), target, labels=options.labels, data_format="translation")
+    columns = with_lang_columns(columns, options)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
 
@@ -224,7 +229,7 @@ def _text_form(options: FormatOptions) -> Form:
     entry = {"formatter": "document", "text_column_name": column, "label_column_name": column, "metric_names": []}
     entry["max_output_tokens"] = options.block_size
     files = find_files(options, (".txt", ".jsonl", ".json", ".parquet"))
-    text = TextOptions(text_column_name=column, text_unit=options.text_unit)
+    text = RunningText(text_column_name=column, text_unit=options.text_unit)
     return Form(TextRows(files, text, options.block_size), columns, entry)
 
 
@@ -233,6 +238,7 @@ class Wishes:
     """The flags about one data set; None for flags that are not given.
 
     Attributes:
+      labels: empty for free text, where the data set itself names labels.
       validation_share: share of the training rows held out if there is no validation split (None: the default).
       evaluates: whether the run evaluates; if not, no rows are held out.
       seed: decides which rows are held out.
@@ -278,9 +284,9 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     entry = {"prefix": "", "text_column_name": "input", "label_column_name": "output", "labels": None}
     entry |= {"metric_names": None, "metric_to_optimize": None, **fields}
     if wishes.labels is not None:
-        entry["labels"] = list(wishes.labels)
-        if fields.get("labels") is None:
-            entry |= {"metric_names": None, "metric_to_optimize": None}  # the form's metrics are for free text
+        entry["labels"] = list(wishes.labels) or None
+        if bool(wishes.labels) != bool(fields.get("labels")):
+            entry |= {"metric_names": None, "metric_to_optimize": None}  # the form's are for its own kind of answers
     entry |= _metric_fields(entry, wishes.metrics)
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
@@ -396,7 +402,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         block_size=block_size,
         rows=rows,
         delimiter=delimiter_by_flag(settings.get("delimiter")),
-        lang_columns=tuple(settings.get(f"{side}_lang_column") for side in ("source", "target")),
+        lang_columns=tuple(settings.get(f"{side}_lang_column") for side in SIDES),
     )
 
 

@@ -87,7 +87,7 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     """
     online = Path(path).exists() or prepare_hub()
     try:
-        splits, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
+        splits, commit = _load_splits(path, name, revision)
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
@@ -100,10 +100,30 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     return splits, commit
 
 
+def _load_splits(path: str, name: str | None, revision: str | None):
+    """`load_hub_data` of all splits, which are asked for several times: once for each state of the data set."""
+    state = commit_to_read("dataset", path, revision) or folder_state(path)
+    if state is None:
+        return load_hub_data(path, name, None, revision)
+    return _load_state_once(path, name, revision, state)
+
+
 @functools.lru_cache(maxsize=8)
-def load_hub_data_once(path: str, name: str | None, revision: str | None, commit: str | None):
-    """`load_hub_data` of all splits, which are asked for several times; `commit` tells one state from another."""
+def _load_state_once(path: str, name: str | None, revision: str | None, state):
     return load_hub_data(path, name, None, revision)
+
+
+def folder_state(path: str) -> tuple[tuple[str, int], ...] | None:
+    """The files of a folder, each with the time of its last change in nanoseconds, by which `datasets`, too, tells
+    whether it has read them; None if there is no such folder.
+
+    >>> folder_state("reviews")
+    (('reviews/test.csv', 1764500000000000000), ('reviews/train.csv', 1764500000000000000))
+    """
+    if not Path(path).is_dir():
+        return None
+    files = sorted(file for file in Path(path).rglob("*") if file.is_file())
+    return tuple((str(file), file.stat().st_mtime_ns) for file in files)
 
 
 def hub_label_words(path: str, name: str | None, revision: str | None, column: str) -> tuple[str, ...] | None:

@@ -71,12 +71,16 @@ class Columns:
       target: the column of the answer, which is missing or empty in unlabelled rows.
       optional: columns that a row may have.
       labels: the label words of a classification task.
+      lang_flags: the flags that name those of `texts` that hold languages, by column.
+      data_format: the format whose rows always have these columns; None where flags name them.
     """
 
     texts: tuple[str, ...] = ("input",)
     target: str = "output"
     optional: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = field(default=None)
+    lang_flags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    data_format: str | None = None
 
     def shaped(self, row: dict, from_text: bool = False) -> dict:
         """The row with the columns that are used, and `idx`, which identifies it in predictions.
@@ -117,6 +121,26 @@ class Columns:
         columns = (*self.texts, self.target, *self.optional, "idx", CUT_TOKENS)
         outermost_names = {_outermost(column, names) for column in columns}
         return [name for name in names if name in outermost_names]
+
+    def remedy(self, column: str, names: Sequence[str]) -> str:
+        """The end of a message about a column that a row lacks: what names it, and what to give.
+
+        >>> Columns(("text",), "label").remedy("label", ["text", "lable"])
+        " (--target_column); did you mean lable?"
+
+        Args:
+          names: the columns that the row has.
+        """
+        if column in self.lang_flags:
+            return f" ({self.lang_flags[column]}); {column_suggestion(column, names, is_in_list=False)}"
+        if self.data_format is not None:
+            return (
+                f", which --data_format {self.data_format} reads; --data_format jsonl reads the columns that "
+                f"--text_column and --target_column name, here of {', '.join(names)}"
+            )
+        if column == self.target:
+            return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"
+        return f" (--text_column); {column_suggestion(column, names)}"
 
     def missing_text(self, names: Collection[str]) -> str | None:
         """The first text column that a row, or the columns of a table, lack."""
@@ -242,10 +266,7 @@ class FileRows:
             if _outermost(column, row) not in row:
                 # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
                 problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
-                is_target = column == self.columns.target
-                flag = "--target_column" if is_target else "--text_column"
-                likely = column_suggestion(column, list(row), is_in_list=not is_target)
-                raise DataError(f"{place}: {problem} {column!r} ({flag}); {likely}")
+                raise DataError(f"{place}: {problem} {column!r}{self.columns.remedy(column, list(row))}")
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:

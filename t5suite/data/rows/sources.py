@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,13 +294,18 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 
 
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
-    """The rows; whole numbers among others (1, 2.5) as texts, since a column of them would turn 1 into 1.0."""
+    """The rows; numbers as texts where a column of one type would change them: 1 beside 2.5 would be 1.0, a decimal 1.5
+    beside 2.25 would be 1.50.
+    """
     target_column = task.entry["label_column_name"]
-    if has_free_numbers(task.entry) and len(_kinds_in(rows, target_column)) > 1:
-        rows = _as_texts(rows, target_column, plain_decimal)
+    if has_free_numbers(task.entry):
+        kinds = _kinds_in(rows, target_column)
+        if len(kinds) > 1 or Decimal in kinds:
+            rows = _as_texts(rows, target_column, plain_decimal)
     text_targets = [target_column] if value_kind(task.entry) == "text" else []
     for column in dict.fromkeys([*task.text_columns, *text_targets]):
-        if _kinds_in(rows, column) == {int, float}:
+        kinds = _kinds_in(rows, column)
+        if kinds <= {int, float, Decimal} and (len(kinds) > 1 or Decimal in kinds):
             rows = _as_texts(rows, column, str)
     return rows
 

@@ -6,14 +6,17 @@
 Everything is a function of the seed and the row numbers, so a run's subset is reproducible.
 """
 
+import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.rows.own_rows import Columns, Rows, RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
 from t5suite.tasks.cells import value_at
+from t5suite.tasks.registry import Task
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
 
@@ -46,17 +49,32 @@ def selection_share(text: str) -> float | None:
     return share
 
 
-def split_for_selection(num_rows: int, share: float, seed: int):
-    """(rows to train on, rows to select checkpoints on), both ascending and disjoint.
+def split_for_selection(inputs: Sequence, share: float, seed: int):
+    """(rows to train on, rows to select checkpoints on), both ascending and disjoint, rows with equal inputs in one.
+
+    Args:
+      inputs: of each row; only whether two are equal matters.
 
     Raises:
       DataError: one of the two would be empty.
     """
-    held_out = max(1, round(num_rows * share))
-    if held_out >= num_rows:
-        raise DataError(f"--selection_split: {num_rows} training rows are too few to hold out {share:.1%}")
-    order = np.random.default_rng((seed, _STREAMS["selection"])).permutation(num_rows)
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
+    is_held_out = held_out_rows(inputs, share, seed, "selection")
+    if is_held_out.all():
+        raise DataError(
+            f"--selection_split: {len(inputs)} training rows with {len(set(inputs))} different inputs are too few to "
+            f"hold out {share:.1%}"
+        )
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+
+
+def input_digests(rows: Iterable[dict], task: Task) -> list[bytes]:
+    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory."""
+    columns = (*task.text_columns, *OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()))
+    digests = []
+    for row in rows:
+        text = "\x00".join(str(value_at(row, column)) for column in columns)
+        digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
+    return digests
 
 
 @dataclass(frozen=True)
@@ -119,7 +137,7 @@ class HeldOutRows:
         return held_out
 
 
-def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
+def held_out_rows(keys: Sequence, share: float, seed: int, stream: str = "held_out") -> np.ndarray:
     """Which rows are held out, as booleans: whole groups of equal keys, in random order, those that fit.
 
     >>> held_out_rows(["a", "b", "a", "c"], share=0.25, seed=0)
@@ -130,10 +148,12 @@ def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
         groups.setdefault(key, []).append(i)
     most_rows = max(1, round(len(keys) * share))
     is_held_out = np.zeros(len(keys), dtype=bool)
+    num_held_out = 0
     places = list(groups.values())
-    for group in np.random.default_rng((seed, _STREAMS["held_out"])).permutation(len(places)):
-        if is_held_out.sum() + len(places[group]) <= most_rows:
+    for group in np.random.default_rng((seed, _STREAMS[stream])).permutation(len(places)):
+        if num_held_out + len(places[group]) <= most_rows:
             is_held_out[places[group]] = True
+            num_held_out += len(places[group])
     if not is_held_out.any():
         is_held_out[min(places, key=len)] = True
     return is_held_out

@@ -11,11 +11,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from t5suite.base.errors import DataError
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.own_rows import Rows, rows_of_files
 from t5suite.tasks.tokens import encoded
+
+
+@dataclass(frozen=True)
+class RunningText(TextOptions):
+    """How the files of `--data_format text` are split into documents."""
+
+    column_flag: ClassVar[str] = "--text_column"
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class TextRows:
     """
 
     files: dict[str, tuple[Path, ...]]
-    options: TextOptions
+    options: RunningText
     block_size: int
 
     @property
