@@ -187,6 +187,12 @@ class MachineTest(DoctorTest):
         self.assertIn("7.0 GiB of 80.0 GiB free", findings[1].what)
         self.assertIn("nvidia-smi", findings[1].fix)
 
+    def test_apples_gpu_is_called_idle(self):
+        for function in ("accelerator.is_available", "backends.mps.is_available"):
+            self.enter_context(mock.patch(f"torch.{function}", return_value=True))
+        finding = self.finding("gpu")
+        self.assertEqual((finding.level, "MPS" in finding.what, "processor" in finding.what), (OK, True, True))
+
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
             self.skipTest("torch sees this machine's GPUs")

@@ -154,7 +154,9 @@ def _check_precision_and_sharding(settings: dict, path: Path) -> list[CheckResul
 def _device_count() -> int:
     import torch
 
-    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    from t5suite.models.placement import has_accelerator
+
+    return torch.accelerator.device_count() if has_accelerator() else 0
 
 
 def check_deepspeed(checkup: Checkup) -> list[CheckResult]:

@@ -57,6 +57,10 @@ def check_devices(checkup: Checkup) -> list[CheckResult]:
     """GPUs with their memory and the driver; GPUs that torch cannot see are a failure."""
     import torch
 
+    from t5suite.models.placement import APPLE_GPU_IS_IDLE
+
+    if torch.backends.mps.is_available():
+        return [CheckResult(OK, "gpu", APPLE_GPU_IS_IDLE)]
     drivers = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     driver = drivers.splitlines()[0] if drivers else "unknown"
     if not torch.accelerator.is_available():
