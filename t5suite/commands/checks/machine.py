@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
+from t5suite.launch.trial_environments import usable_cores
 
 GIB = 2**30
 LITTLE_MEMORY = 4 * GIB
@@ -22,7 +23,7 @@ def check_cpu(checkup: Checkup) -> list[CheckResult]:
 
 
 def _check_threads(checkup: Checkup) -> CheckResult:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     threads = checkup.environ.get("OMP_NUM_THREADS", "")
     if not threads:
         return CheckResult(OK, "cpu", f"{cores} cores")
