@@ -358,7 +358,8 @@ class PlacesTest(DoctorTest):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
         variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "", "NETRC": str(netrc)}
         with web_server() as address:
-            for host, level in (("api.wandb.ai", WARN), ("127.0.0.1", OK)):
+            with_port = address.removeprefix("http://")
+            for host, level in (("api.wandb.ai", WARN), ("127.0.0.1", OK), (with_port, OK)):
                 netrc.write_text(f"machine {host} login user password {'k' * 40}\n")
                 finding = self.finding("wandb", WANDB_BASE_URL=address, **variables)
                 self.assertEqual((finding.level, "wandb login" in finding.fix), (level, level == WARN), finding)
