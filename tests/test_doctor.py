@@ -276,7 +276,12 @@ class LaunchersTest(DoctorTest):
         }
         for name, level, what, fix in (
             ("memory", WARN, "1.0 GiB", "--dataloader_num_workers 0"),
-            ("accelerate", WARN, f"{foreign}/accelerate belongs to another Python", "/opt/py/bin/accelerate"),
+            (
+                "accelerate",
+                WARN,
+                f"{foreign}/accelerate belongs to another Python",
+                "/opt/py/bin/python -m pip install accelerate",
+            ),
             ("torchrun", WARN, "is not on PATH", "pip install torch"),
             ("ACCELERATE_MIXED_PRECISION", FAIL, "'int8' is not one of no, fp16, bf16", "unset ACCELERATE_MIXED_"),
             ("ACCELERATE_USE_FSDP", WARN, "'true' becomes the default", "unset ACCELERATE_USE_FSDP"),
@@ -285,6 +290,26 @@ class LaunchersTest(DoctorTest):
             self.assertEqual(findings[name].level, level, findings[name])
             self.assertIn(what, findings[name].what)
             self.assertIn(fix, findings[name].fix)
+
+    def test_launchers_of_a_systems_python_lie_in_another_folder_than_it_and_begin_with_its_path(self):
+        place = Path(tempfile.mkdtemp())
+        for folder in ("bin", "local/bin", "other"):
+            (place / folder).mkdir(parents=True)
+        for name in ("python3", "python"):
+            (place / "bin" / name).symlink_to(sys.executable)
+        for path, python in (
+            ("other/torchrun", sys.executable),
+            ("local/bin/torchrun", place / "bin/python"),
+            ("local/bin/accelerate", place / "bin/python"),
+        ):
+            (place / path).write_text(f"#!{python}\n")
+            (place / path).chmod(0o755)
+        self.enter_context(mock.patch.object(sys, "executable", str(place / "bin/python3")))
+        self.enter_context(mock.patch("sysconfig.get_path", return_value=str(place / "local/bin")))
+        findings = {each.name: each for each in self.findings(PATH=f"{place}/other:{place}/local/bin")}
+        self.assertEqual(findings["accelerate"].level, OK)
+        fix = f"export PATH={place}/local/bin:$PATH, or call {place}/local/bin/torchrun"
+        self.assertEqual((findings["torchrun"].level, findings["torchrun"].fix), (WARN, fix))
 
     @parameterized.parameters(("fp16", "which T5 overflows"), ("bf16", "becomes the default of a flag"))
     def test_the_precision_of_a_variable_is_told(self, precision, message):
