@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -388,6 +389,25 @@ class PlacesTest(DoctorTest):
                 netrc.write_text(f"machine {host} login user password {'k' * 40}\n")
                 finding = self.finding("wandb", WANDB_BASE_URL=address, **variables)
                 self.assertEqual((finding.level, "wandb login" in finding.fix), (level, level == WARN), finding)
+
+    def test_a_server_that_is_no_web_server_is_told_from_one_that_is_silent(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def greet():
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                    connection.recv(4096)
+
+            threading.Thread(target=greet, daemon=True).start()
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL=address)
+        self.assertEqual(finding.level, WARN)
+        self.assertEqual(finding.what, f"{address} does not answer (BadStatusLine: SSH-2.0-OpenSSH_9.6)")
+
+    def test_an_address_whose_port_is_no_number_is_called_that(self):
+        finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL="http://localhost:one")
+        self.assertEqual((finding.level, "InvalidURL" in finding.what), (WARN, True))
 
     def test_a_server_is_asked_for_a_few_seconds_at_most(self):
         started = time.perf_counter()
