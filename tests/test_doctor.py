@@ -335,6 +335,12 @@ class PlacesTest(DoctorTest):
         self.assertEqual((levels["disk"], levels["hub cache"]), (disk_level, disk_level))
         self.assertEqual(levels["shared memory"], shared_memory_level)
 
+    def test_shared_memory_has_a_folder_on_linux_only(self):
+        elsewhere = mock.patch("os.access", lambda path, mode: str(path) != "/dev/shm")
+        for platform, level in (("linux", WARN), ("darwin", OK)):
+            with elsewhere, mock.patch.object(sys, "platform", platform):
+                self.assertEqual(self.finding("shared memory").level, level, platform)
+
     @parameterized.parameters(
         ({"HF_HUB_CACHE": "a", "HUGGINGFACE_HUB_CACHE": "d", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
         ({"HF_HUB_CACHE": "", "HF_HOME": "b"}, "b/hub", "HF_HOME"),
