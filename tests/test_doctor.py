@@ -188,6 +188,14 @@ class MachineTest(DoctorTest):
         self.assertIn("7.0 GiB of 80.0 GiB free", findings[1].what)
         self.assertIn("nvidia-smi", findings[1].fix)
 
+    def test_an_accelerator_that_is_not_cudas_is_for_training(self):
+        xpu = SimpleNamespace(type="xpu")
+        self.enter_context(mock.patch("torch.accelerator.is_available", return_value=True))
+        self.enter_context(mock.patch("torch.accelerator.current_accelerator", return_value=xpu))
+        self.enter_context(mock.patch("torch.accelerator.device_count", return_value=1))
+        finding = self.finding("gpu")
+        self.assertEqual((finding.level, finding.what[:19]), (OK, "xpu:0, for training"))
+
     def test_apples_gpu_is_called_idle(self):
         for function in ("accelerator.is_available", "backends.mps.is_available"):
             self.enter_context(mock.patch(f"torch.{function}", return_value=True))

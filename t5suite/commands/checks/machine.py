@@ -91,7 +91,7 @@ def _check_device(kind: str, index: int, driver: str) -> CheckResult:
     import torch
 
     if kind != "cuda":
-        return CheckResult(OK, "gpu", f"{kind}:{index}")
+        return CheckResult(OK, "gpu", f"{kind}:{index}, for training; t5suite predict and serve use the processor")
     free, total = torch.cuda.mem_get_info(index)
     what = (
         f"{kind}:{index} {torch.cuda.get_device_name(index)}, {size_text(free)} of {size_text(total)} free, "
