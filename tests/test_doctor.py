@@ -199,8 +199,12 @@ class MachineTest(DoctorTest):
     def test_apples_gpu_is_called_idle(self):
         for function in ("accelerator.is_available", "backends.mps.is_available"):
             self.enter_context(mock.patch(f"torch.{function}", return_value=True))
-        finding = self.finding("gpu")
-        self.assertEqual((finding.level, "MPS" in finding.what, "processor" in finding.what), (OK, True, True))
+        self.enter_context(mock.patch("torch.accelerator.device_count", return_value=1))
+        path = ROOT / "accelerate_configs/multi_gpu.yaml"
+        findings = {each.name: each for each in self.findings("--accelerate_config", path)}
+        self.assertEqual(findings["gpu"].level, OK)
+        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*: the processor is")
+        self.assertEndsWith(findings["accelerate config"].what, "on this machine, which has 0 GPUs")
 
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
