@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -187,6 +188,24 @@ class MachineTest(DoctorTest):
         self.assertIn("7.0 GiB of 80.0 GiB free", findings[1].what)
         self.assertIn("nvidia-smi", findings[1].fix)
 
+    def test_an_accelerator_that_is_not_cudas_is_for_training(self):
+        xpu = SimpleNamespace(type="xpu")
+        self.enter_context(mock.patch("torch.accelerator.is_available", return_value=True))
+        self.enter_context(mock.patch("torch.accelerator.current_accelerator", return_value=xpu))
+        self.enter_context(mock.patch("torch.accelerator.device_count", return_value=1))
+        finding = self.finding("gpu")
+        self.assertEqual((finding.level, finding.what[:19]), (OK, "xpu:0, for training"))
+
+    def test_apples_gpu_is_called_idle(self):
+        for function in ("accelerator.is_available", "backends.mps.is_available"):
+            self.enter_context(mock.patch(f"torch.{function}", return_value=True))
+        self.enter_context(mock.patch("torch.accelerator.device_count", return_value=1))
+        path = ROOT / "accelerate_configs/multi_gpu.yaml"
+        findings = {each.name: each for each in self.findings("--accelerate_config", path)}
+        self.assertEqual(findings["gpu"].level, OK)
+        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*: the processor is")
+        self.assertEndsWith(findings["accelerate config"].what, "on this machine, which has 0 GPUs")
+
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
             self.skipTest("torch sees this machine's GPUs")
@@ -270,7 +289,12 @@ class LaunchersTest(DoctorTest):
         }
         for name, level, what, fix in (
             ("memory", WARN, "1.0 GiB", "--dataloader_num_workers 0"),
-            ("accelerate", WARN, f"{foreign}/accelerate belongs to another Python", "/opt/py/bin/accelerate"),
+            (
+                "accelerate",
+                WARN,
+                f"{foreign}/accelerate belongs to another Python",
+                "/opt/py/bin/python -m pip install accelerate",
+            ),
             ("torchrun", WARN, "is not on PATH", "pip install torch"),
             ("ACCELERATE_MIXED_PRECISION", FAIL, "'int8' is not one of no, fp16, bf16", "unset ACCELERATE_MIXED_"),
             ("ACCELERATE_USE_FSDP", WARN, "'true' becomes the default", "unset ACCELERATE_USE_FSDP"),
@@ -279,6 +303,26 @@ class LaunchersTest(DoctorTest):
             self.assertEqual(findings[name].level, level, findings[name])
             self.assertIn(what, findings[name].what)
             self.assertIn(fix, findings[name].fix)
+
+    def test_launchers_of_a_systems_python_lie_in_another_folder_than_it_and_begin_with_its_path(self):
+        place = Path(tempfile.mkdtemp())
+        for folder in ("bin", "local/bin", "other"):
+            (place / folder).mkdir(parents=True)
+        for name in ("python3", "python"):
+            (place / "bin" / name).symlink_to(sys.executable)
+        for path, python in (
+            ("other/torchrun", sys.executable),
+            ("local/bin/torchrun", place / "bin/python"),
+            ("local/bin/accelerate", place / "bin/python"),
+        ):
+            (place / path).write_text(f"#!{python}\n")
+            (place / path).chmod(0o755)
+        self.enter_context(mock.patch.object(sys, "executable", str(place / "bin/python3")))
+        self.enter_context(mock.patch("sysconfig.get_path", return_value=str(place / "local/bin")))
+        findings = {each.name: each for each in self.findings(PATH=f"{place}/other:{place}/local/bin")}
+        self.assertEqual(findings["accelerate"].level, OK)
+        fix = f"export PATH={place}/local/bin:$PATH, or call {place}/local/bin/torchrun"
+        self.assertEqual((findings["torchrun"].level, findings["torchrun"].fix), (WARN, fix))
 
     @parameterized.parameters(("fp16", "which T5 overflows"), ("bf16", "becomes the default of a flag"))
     def test_the_precision_of_a_variable_is_told(self, precision, message):
@@ -302,6 +346,12 @@ class PlacesTest(DoctorTest):
             levels = {finding.name: finding.level for finding in self.findings(HF_HOME=tempfile.mkdtemp())}
         self.assertEqual((levels["disk"], levels["hub cache"]), (disk_level, disk_level))
         self.assertEqual(levels["shared memory"], shared_memory_level)
+
+    def test_shared_memory_has_a_folder_on_linux_only(self):
+        elsewhere = mock.patch("os.access", lambda path, mode: str(path) != "/dev/shm")
+        for platform, level in (("linux", WARN), ("darwin", OK)):
+            with elsewhere, mock.patch.object(sys, "platform", platform):
+                self.assertEqual(self.finding("shared memory").level, level, platform)
 
     @parameterized.parameters(
         ({"HF_HUB_CACHE": "a", "HUGGINGFACE_HUB_CACHE": "d", "HF_HOME": "b"}, "a", "HF_HUB_CACHE"),
@@ -352,10 +402,30 @@ class PlacesTest(DoctorTest):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
         variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "", "NETRC": str(netrc)}
         with web_server() as address:
-            for host, level in (("api.wandb.ai", WARN), ("127.0.0.1", OK)):
+            with_port = address.removeprefix("http://")
+            for host, level in (("api.wandb.ai", WARN), ("127.0.0.1", OK), (with_port, OK)):
                 netrc.write_text(f"machine {host} login user password {'k' * 40}\n")
                 finding = self.finding("wandb", WANDB_BASE_URL=address, **variables)
                 self.assertEqual((finding.level, "wandb login" in finding.fix), (level, level == WARN), finding)
+
+    def test_a_server_that_is_no_web_server_is_told_from_one_that_is_silent(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def greet():
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                    connection.recv(4096)
+
+            threading.Thread(target=greet, daemon=True).start()
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL=address)
+        self.assertEqual(finding.level, WARN)
+        self.assertEqual(finding.what, f"{address} does not answer (BadStatusLine: SSH-2.0-OpenSSH_9.6)")
+
+    def test_an_address_whose_port_is_no_number_is_called_that(self):
+        finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL="http://localhost:one")
+        self.assertEqual((finding.level, "InvalidURL" in finding.what), (WARN, True))
 
     def test_a_server_is_asked_for_a_few_seconds_at_most(self):
         started = time.perf_counter()

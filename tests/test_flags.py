@@ -125,6 +125,18 @@ class ValuesTest(parameterized.TestCase):
         settings = parse("--config", path, "--learning_rate=2e-5", "--max_train_samples=None")
         self.assertEqual((settings["learning_rate"], settings["max_train_samples"]), (2e-5, None))
 
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_apples_gpu_which_was_never_tested_is_left_idle_and_that_is_told_once(self, script):
+        for function in ("accelerator.is_available", "backends.mps.is_available", "backends.mps.is_built"):
+            self.enter_context(mock.patch(f"torch.{function}", return_value=True))
+        for choice in ([], ["--use_cpu", "False"]):
+            with self.assertLogs("t5suite", "INFO") as logs:
+                self.assertIs(parse_flags(script, choice)["use_cpu"], True)
+            self.assertLen(logs.output, 1)
+            self.assertRegex(logs.output[0], r"Apple's GPU \(MPS\) is not used, .*never tested.*--use_cpu")
+        with self.assertNoLogs("t5suite", "INFO"):
+            parse_flags(script, ["--use_cpu"])
+
     def test_checkpoints_follow_evaluations(self):
         settings = parse("--eval_strategy", "steps", "--eval_steps", "30")
         self.assertEqual((settings["save_strategy"].value, settings["save_steps"]), ("steps", 30))

@@ -184,6 +184,14 @@ class EnvironmentTest(parameterized.TestCase):
         self.assertEqual({name: environment.get(name) for name in expected}, expected)
         self.assertNotIn("WANDB_SWEEP_ID", environment)
 
+    def test_on_macos_workers_share_all_cores(self):
+        with mock.patch.dict(os.environ), mock.patch("os.cpu_count", return_value=12):
+            os.environ.pop("OMP_NUM_THREADS", None)
+            with mock.patch.object(os, "sched_getaffinity"):
+                del os.sched_getaffinity  # which Linux alone has
+                environment = trial_environment("trials/0000", "/0.codes", "abc-0000", "my sweep", 3, None)
+        self.assertEqual(environment["OMP_NUM_THREADS"], "4")
+
 
 class CommandTest(parameterized.TestCase):
     @parameterized.parameters(

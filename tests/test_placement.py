@@ -8,6 +8,7 @@ import gc
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -118,6 +119,10 @@ class FlagsTest(parameterized.TestCase):
             model = make_model(tied=True)
             memory = f"0=0GiB,7={size_of(model) * 2}"
             placement.place_model(model, device_map="sequential", max_memory=memory, device=CPU)
+
+    def test_apples_gpu_which_was_never_tested_gets_no_layers(self):
+        with mock.patch("torch.backends.mps.is_available", return_value=True), exits_with(78, "balanced: Apple's GPU"):
+            placement.place_model(make_model(tied=True), device_map="balanced", device=CPU)
 
     def test_a_model_that_one_device_holds_is_not_spread(self):
         model = make_model(tied=True)

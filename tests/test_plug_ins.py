@@ -1,5 +1,6 @@
 """Models, functions and callbacks of the user's own obey the laws."""
 
+import contextlib
 import functools
 import json
 import math
@@ -22,7 +23,7 @@ from support import changed_trainer, damaged_files, later_wins, untimed
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.testing import exits_with, read_rows, tiny_trainer
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_trainer, write_rows
 from t5suite.training import plug_ins
 from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
 from t5suite.training.plug_ins import TransformedCollator, row_generators
@@ -184,6 +185,38 @@ class ModelClassTest(parameterized.TestCase):
     def test_what_does_not_go_together_is_said_before_training(self, flags, message):
         with exits_with(78, message):
             run(new_folder(), *flags)
+
+
+class CurrentFolderTest(parameterized.TestCase):
+    """A console script's path has its own folder, not the current one."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = save_model(tempfile.mkdtemp())
+        (self.folder / "plug_in_here.py").write_text("class Writer:\n    pass\n")
+        write_rows(self.folder / "rows.jsonl", [{"input": "a"}])
+        self.enter_context(contextlib.chdir(self.folder))
+        self.enter_context(mock.patch.object(sys, "path", list(sys.path)))
+        self.addCleanup(sys.modules.pop, "plug_in_here", None)
+
+    @parameterized.parameters(
+        ["predict --model_name_or_path . --input rows.jsonl --output answers.jsonl"],
+        ["export --model_name_or_path . --output_dir exported"],
+    )
+    def test_every_command_finds_a_plug_in_of_the_current_folder(self, command):
+        with exits_with(78, "plug_in_here has no 'Wirter'; did you mean Writer"):
+            run_cli(*command.split(), "--model_class", "plug_in_here:Wirter")
+
+    def test_so_does_a_script_that_is_installed_elsewhere(self):
+        with exits_with(78, "plug_in_here has no 'Wirter'; did you mean Writer"):
+            run(new_folder(), "--callbacks", "plug_in_here:Wirter")
+
+    def test_what_import_finds_comes_first(self):
+        folder_of_import = Path(tempfile.mkdtemp())
+        (folder_of_import / "plug_in_here.py").write_text("class Reader:\n    pass\n")
+        sys.path.insert(0, str(folder_of_import))
+        with exits_with(78, "plug_in_here has no 'Wirter'; .* Reader"):
+            run(new_folder(), "--callbacks", "plug_in_here:Wirter")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from absl.testing import parameterized
 from tiny_predictor import answers, mini_rows, model_folder, output_path, predict_words, random_model, rows_file
 
@@ -230,6 +232,16 @@ class CommandTest(parameterized.TestCase):
             if way == "scores":
                 self.assertLess(line["score"], 0)
                 self.assertStartsWith(line["inputs"], "sentiment sentence: ")
+
+    def test_an_accelerator_that_is_not_cudas_is_called_idle_unless_none_is_wanted(self):
+        self.enter_context(mock.patch("torch.cuda.is_available", return_value=False))
+        self.enter_context(mock.patch("torch.accelerator.is_available", return_value=True))
+        self.enter_context(mock.patch("torch.accelerator.current_accelerator", return_value=torch.device("xpu")))
+        words = predict_words(rows=rows_file(count=1))
+        for command, is_told in ((words, False), ([word for word in words if word != "--use_cpu"], True)):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
+                run_cli(*command)
+            self.assertEqual(bool(re.search("the processor answers: .* this one is xpu", shown.getvalue())), is_told)
 
     def test_lines_of_text_get_the_tasks_prefix_and_raw_ones_none(self):
         typed = "A good film.\nA bad film.\n"

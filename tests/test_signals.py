@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
@@ -185,6 +186,22 @@ def stay_as_a_worker():
     time.sleep(60)
 
 
+def leave_a_worker(sender):
+    """Starts a worker, tells its id, and ends."""
+    worker = multiprocessing.get_context("fork").Process(target=stay_as_a_worker)
+    worker.start()
+    sender.send(worker.pid)
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def as_on_macos():
+    """Without `sigtimedwait`, which would tell who has sent a signal."""
+    with mock.patch.object(signal, "sigtimedwait"):
+        del signal.sigtimedwait
+        yield
+
+
 class WorkerTest(absltest.TestCase):
     def test_a_worker_outlives_every_signal_but_its_parents_end(self):
         context = multiprocessing.get_context("fork")
@@ -201,6 +218,29 @@ class WorkerTest(absltest.TestCase):
         worker.terminate()
         worker.join(60)
         self.assertEqual(worker.exitcode, 128 + TERM)
+
+    def test_on_macos_a_worker_outlives_ctrl_c_and_its_parent_ends_it(self):
+        with as_on_macos(), shielding_workers():
+            worker = multiprocessing.get_context("fork").Process(target=stay_as_a_worker)
+            worker.start()
+        self.addCleanup(worker.kill)
+        os.kill(worker.pid, INT)
+        worker.join(0.5)
+        self.assertTrue(worker.is_alive())
+        worker.terminate()
+        worker.join(10)
+        self.assertEqual(worker.exitcode, -TERM)
+
+    def test_on_macos_a_worker_ends_with_its_parent(self):
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with as_on_macos():
+            context.Process(target=leave_a_worker, args=(sender,)).start()
+        worker = receiver.recv()
+        deadline = time.monotonic() + 10
+        while is_alive(worker) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(is_alive(worker))
 
 
 @pytest.mark.slow

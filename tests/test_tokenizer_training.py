@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
@@ -256,6 +257,14 @@ class CommandTest(parameterized.TestCase):
     def test_a_setting_of_another_type_is_an_error(self, kind, name, flags, kinds):
         with exits_with(78, f"--{name}: for --type {kinds}; {kind} has no such setting"):
             command("--type", kind, "--vocab_size", 300, *flags, *self.flags)
+
+    def test_what_a_killed_process_left_does_not_block_a_later_one_of_the_same_number(self):
+        """In a container the program is always process 1."""
+        words = ["--type", "bpe", "--vocab_size", 300, *self.flags]
+        killed = mock.patch("os.replace", side_effect=KeyboardInterrupt)
+        with killed, mock.patch("shutil.rmtree"), self.assertRaises(KeyboardInterrupt):
+            command(*words)
+        self.assertTrue((Path(command(*words)["output_dir"]) / "tokenizer.json").is_file())
 
     def test_nothing_is_written_over(self):
         report = command("--type", "bpe", "--vocab_size", 300, *self.flags)

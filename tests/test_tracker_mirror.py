@@ -336,6 +336,11 @@ class ReachingTest(parameterized.TestCase):
                 server.drop()
             if "netrc" in fault:
                 os.environ["NETRC"] = fault["netrc"]
+            if "machine" in fault:
+                netrc = directory / "netrc"
+                machine = fault["machine"].format(host="127.0.0.1", host_and_port=f"127.0.0.1:{server.port}")
+                netrc.write_text(f"{machine} login user password {API_KEY}\n")
+                os.environ["NETRC"] = str(netrc)
             settings = {"api_key": fault.get("key", API_KEY), "base_url": fault.get("url", server.url)}
             module.setup().settings = types.SimpleNamespace(mode="online", identity_token_file=None, **settings)
             module.init().starting_step = 0
@@ -380,6 +385,15 @@ class ReachingTest(parameterized.TestCase):
         with wandb_environment(), contextlib.redirect_stderr(io.StringIO()) as shown:
             self.assertEqual(mirror.main([str(directory), "wandb"]), exit_code)
         self.assertRegex(shown.getvalue(), expected)
+
+    @parameterized.parameters(
+        ("machine {host_and_port}", "^$", 0),
+        ("machine {host}", "^$", 0),
+        ("machine {host_and_port}1", "no API key is set", 74),
+        ("machine {host} login user password old\nmachine {host_and_port}", "^$", 0),
+    )
+    def test_the_login_of_a_server_with_a_port_is_the_one_that_wandb_writes(self, machine, expected, exit_code):
+        self.check({"key": None, "machine": machine}, expected, exit_code)
 
     def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"

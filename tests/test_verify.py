@@ -1137,6 +1137,17 @@ class ModelTest(parameterized.TestCase):
         )
         self.assertNotIn("different: ", output)
 
+    def test_apples_gpu_which_was_never_tested_answers_nothing(self):
+        folder = copy_of_small_run()
+        change_json(folder / "manifest.json", lambda manifest: manifest["answering"].update(device="cuda"))
+        make_hashes_anew(folder)
+        self.enter_context(mock.patch("torch.accelerator.is_available", return_value=True))
+        self.enter_context(mock.patch("torch.accelerator.current_accelerator", return_value=torch.device("mps")))
+        self.enter_context(mock.patch("torch.backends.mps.is_available", return_value=True))
+        code, output = verified(folder)
+        self.assertEqual(code, 0, output)
+        self.assertIn("  device: cuda then, cpu now\n", output)
+
     @pytest.mark.slow
     def test_a_label_lies_as_far_away_as_the_models_probabilities_say(self):
         """The two labels have almost the same weights, so that in bfloat16 rounding may turn each answer.

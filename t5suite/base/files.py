@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,7 +240,8 @@ def new_folder(path) -> Iterator[Path]:
     """
     check_new_folder(path)
     path = Path(path).resolve()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not the process's number, which a killed one had in the same container, or one on another machine.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir(parents=True)
     try:
         yield temporary

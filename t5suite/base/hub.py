@@ -10,6 +10,7 @@ setting, HF_HUB_ETAG_TIMEOUT (10 seconds).
 """
 
 import functools
+import http.client
 import logging
 import os
 import sys
@@ -113,6 +114,8 @@ def why_unreachable(server: str, seconds: float) -> str | None:
             return None
         except (OSError, ValueError) as error:
             return str(getattr(error, "reason", error)) or type(error).__name__
+        except http.client.HTTPException as error:  # no address of a web server, or no answer of one
+            return f"{type(error).__name__}: {str(error).strip():.100}"
         return None
 
     return _within(seconds, ask)

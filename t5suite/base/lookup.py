@@ -13,8 +13,10 @@ import difflib
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from t5suite.base.errors import ConfigError
@@ -103,6 +105,8 @@ def load_object(spec: str, where: str) -> Any:
     >>> load_object("collections:OrderedDict", "--data_class")
     <class 'collections.OrderedDict'>
 
+    The module is one that `import` finds, or one of the current folder.
+
     Args:
       where: the flag or setting that named it, for errors.
 
@@ -113,7 +117,7 @@ def load_object(spec: str, where: str) -> Any:
     if not (module_name and name):
         raise ConfigError(f"{where} {spec}: must be module:Name")
     try:
-        module = importlib.import_module(module_name)
+        module = _imported(module_name)
     except ModuleNotFoundError as error:
         if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and lacks another one
@@ -123,6 +127,17 @@ def load_object(spec: str, where: str) -> Any:
     except AttributeError:
         names = [public_name for public_name in vars(module) if not public_name.startswith("_")]
         raise ConfigError(f"{where} {spec}: {module_name} has no {name!r}; {suggestion(name, names)}") from None
+
+
+def _imported(module_name: str) -> ModuleType:
+    """The module; where Python finds none, that of the current folder, in which a console script does not look."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError:
+        if os.getcwd() in sys.path:
+            raise
+    sys.path.append(os.getcwd())
+    return importlib.import_module(module_name)
 
 
 # Files are called `<task>.<split>.jsonl.gz`, and file systems take 255 bytes.

@@ -9,7 +9,6 @@ if __name__ == "__main__":
 
 import gc
 import importlib.util
-import os
 import sys
 
 from t5suite.base.programs import note_exit_code, open_missing_streams, run_command, run_program
@@ -46,6 +45,5 @@ def begin_program(script: str, description: str, program: str | None = None, wor
 def run_script(script: str, words: list[str], description: str, program: str) -> None:
     """Runs an entry script in this process as `python -m SCRIPT words...` does; exits with its code."""
     begin_program(script, description, program, words)
-    sys.path.append(os.getcwd())  # where plug-ins may be
     sys.argv = [importlib.util.find_spec(script).origin, *words]
     run_program(importlib.import_module(script).main)

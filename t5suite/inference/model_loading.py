@@ -11,6 +11,7 @@
 
 import dataclasses
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.training.processes.ranks import Ranks
+
+logger = logging.getLogger(__name__)
 
 # Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
 SAMPLED_PARTS = 64
@@ -142,8 +145,11 @@ def check_head_answers(model, name: str, tasks=()) -> None:
 
 
 def process_device(use_cpu: bool = False) -> torch.device:
-    """This process's device: the GPU of its local rank, else the CPU."""
-    if use_cpu or not torch.cuda.is_available():
+    """This process's device: the CUDA GPU of its local rank, else the CPU."""
+    if use_cpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        _warn_of_idle_accelerator()
         return torch.device("cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if local_rank >= torch.cuda.device_count():
@@ -152,6 +158,13 @@ def process_device(use_cpu: bool = False) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def _warn_of_idle_accelerator() -> None:
+    """Says that an accelerator which is not CUDA's answers nothing, though training may use it."""
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
+        logger.warning("the processor answers: of accelerators CUDA's are used, and this one is %s", kind)
 
 
 def model_fingerprint(source) -> str:

@@ -1,4 +1,4 @@
-"""What a trial's process finds: GPUs, programs and environment variables.
+"""What a trial's process finds: GPUs, cores, programs and environment variables.
 
 >>> devices_of_workers(2, ["0", "1", "2", "3"])
 [['0', '1'], ['2', '3']]
@@ -27,6 +27,13 @@ def visible_devices() -> list[str]:
         return [name for name in names if name not in ("", "-1")]
     device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     return [str(i) for i in range(len(device_files))]
+
+
+def usable_cores() -> int:
+    """The processor cores that this process may use; on macOS, which has no `sched_getaffinity`, all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | None = None) -> list[list[str] | None]:
@@ -71,7 +78,7 @@ def trial_environment(
     """
     variables = {name: text for name, text in os.environ.items() if name not in VARIABLES_OF_A_SERVER}
     variables["PATH"] = os.pathsep.join([own_programs(), variables.get("PATH", os.defpath)])
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = max(1, usable_cores() // workers)
     variables.setdefault("OMP_NUM_THREADS", str(threads))
     variables["T5SUITE_RUN_DIR"] = str(Path(run_dir).absolute())
     variables[EXIT_CODES_VARIABLE] = str(exit_codes)

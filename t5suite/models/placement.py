@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 OFFLOADED = ("cpu", "disk")
 OFFLOAD_FOLDER = ".offloaded-weights"
 SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
+APPLE_GPU_IS_IDLE = "Apple's GPU (MPS) is not used, for the suite was never tested on it: the processor is"
+
+
+def has_accelerator() -> bool:
+    """Whether models run on an accelerator of this machine; Apple's GPU counts as none (`APPLE_GPU_IS_IDLE`)."""
+    return torch.accelerator.is_available() and not torch.backends.mps.is_available()
 
 
 def check_placement_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu: bool) -> None:
@@ -89,6 +95,8 @@ def place_model(
         keep_embedding_on_cpu(model, device)
     if device_map is None:
         return
+    if torch.backends.mps.is_available():  # accelerate would put all layers on it
+        raise ConfigError(f"--device_map {device_map}: {APPLE_GPU_IS_IDLE}; leave --device_map out")
     device_by_module = device_map_for(model, device_map, parse_max_memory(max_memory))
     devices = set(device_by_module.values())
     _check_devices_exist(device_map, devices)
@@ -109,7 +117,7 @@ def place_model(
 
 def _check_devices_exist(device_map: str, devices: set[int | str]) -> None:
     numbers = devices.difference(OFFLOADED)
-    count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    count = torch.accelerator.device_count() if has_accelerator() else 0
     if numbers and max(numbers) >= count:
         raise ConfigError(f"--device_map {device_map}: device {max(numbers)} is not there; this machine has {count}")
 

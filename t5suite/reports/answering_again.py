@@ -22,6 +22,7 @@ from t5suite.base.model_files import LARGEST
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_tokenizer
+from t5suite.models.placement import has_accelerator
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import tokenizer_differences
 from t5suite.models.weights import load_weights
@@ -133,7 +134,7 @@ class OneDevice:
     def chosen(cls, answering: Answering) -> "OneDevice":
         """The accelerator of this machine, if it has one and the run has used one."""
         device = torch.device("cpu")
-        if torch.accelerator.is_available() and not answering.use_cpu:
+        if has_accelerator() and not answering.use_cpu:
             device = torch.accelerator.current_accelerator()
         return cls(device, answering.autocast)
 

@@ -12,13 +12,16 @@ permanently), `last_step()` (the last one stored; None if unknown), `log(row, st
 
 import logging
 import math
+import netrc
 import os
 import shlex
 import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from t5suite.base.errors import EXIT_PREEMPTED
 from t5suite.base.files import read_json
@@ -185,14 +188,10 @@ def quiet_settings(wandb):
 
 def why_wandb_unreachable(settings) -> str | None:
     """Why W&B cannot be used from here, or None if it answers and knows the key; takes at most PROBE_SECONDS."""
-    import requests
-
     if settings.identity_token_file:
         return None
     url = settings.base_url
-    key = settings.api_key
-    if not key:
-        _, key = requests.utils.get_netrc_auth(url) or (None, None)
+    key = settings.api_key or key_of_netrc(url, os.environ)
     if not key:
         return "no API key is set (WANDB_API_KEY, or wandb login)"
     reasons: list[str | None] = []
@@ -201,6 +200,26 @@ def why_wandb_unreachable(settings) -> str | None:
     probe.start()
     probe.join(PROBE_SECONDS)
     return reasons[0] if reasons else no_answer(url)
+
+
+def key_of_netrc(url: str, environ: Mapping[str, str]) -> str | None:
+    """The key that `wandb login` has written for a server to netrc: for its host and port, or for its host.
+
+    >>> key_of_netrc("http://localhost:8080", {"NETRC": "/home/me/.netrc"})   # machine localhost:8080 ...
+    '0123456789abcdef...'
+    """
+    default_path = Path(environ.get("HOME", "~"), ".netrc")
+    path = Path(environ.get("NETRC") or default_path).expanduser()
+    try:
+        logins = netrc.netrc(path).hosts
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        return None
+    address = urlsplit(url)
+    for host in (address.netloc, address.hostname, "default"):
+        if host in logins:
+            _, _, key = logins[host]
+            return key
+    return None
 
 
 def why_refused(url: str, key: str) -> str | None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -69,5 +70,12 @@ def is_installed(package: str) -> bool:
 
 
 def python_folder() -> Path:
-    """Where this Python's programs are."""
+    """Where this Python is, and in an environment of its own its programs."""
     return Path(sys.executable).parent
+
+
+def program_folders() -> list[Path]:
+    """Where pip may have put programs for this Python: beside it, or as its system or its user has it."""
+    user_scheme = sysconfig.get_preferred_scheme("user")
+    folders = [python_folder(), sysconfig.get_path("scripts"), sysconfig.get_path("scripts", user_scheme)]
+    return [Path(folder) for folder in folders]

@@ -1,14 +1,26 @@
 """Checks of launchers: `accelerate`, `torchrun`, `deepspeed`, and what their variables and files say."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.yaml_files import read_yaml
-from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup, is_installed, python_folder
+from t5suite.commands.checks.checkup import (
+    FAIL,
+    OK,
+    WARN,
+    CheckResult,
+    Checkup,
+    is_installed,
+    program_folders,
+    python_folder,
+)
 from t5suite.training.sharding.deepspeed import compiled
 
+# A longer first line of a program names no Python.
+MAX_PATH_BYTES = 4096
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and similar launchers set for each process; `python script.py` then waits for ranks that never start.
 RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
@@ -26,18 +38,40 @@ def check_launchers(checkup: Checkup) -> list[CheckResult]:
         if path is not None:
             results.append(_check_program_path(program, path))
         elif package != "deepspeed" or is_installed("deepspeed"):
-            is_beside_python = (python_folder() / program).is_file()
-            fix = f"export PATH={python_folder()}:$PATH" if is_beside_python else f"python -m pip install {package}"
-            results.append(CheckResult(WARN, program, "is not on PATH", fix))
+            results.append(CheckResult(WARN, program, "is not on PATH", _fix_of_path(program)))
     return results
 
 
 def _check_program_path(program: str, path: str) -> CheckResult:
-    folder = python_folder()
-    if Path(path).parent.resolve() == folder.resolve():
+    if belongs_to_this_python(Path(path)):
         return CheckResult(OK, program, path)
-    fix = f"export PATH={folder}:$PATH, or call {folder / program}"
-    return CheckResult(WARN, program, f"{path} belongs to another Python than {sys.executable}", fix)
+    what = f"{path} belongs to another Python than {sys.executable}"
+    return CheckResult(WARN, program, what, _fix_of_path(program))
+
+
+def belongs_to_this_python(path: Path) -> bool:
+    """Whether a program is beside this Python, or begins with the line `#!` and its path.
+
+    pip puts programs of a system's Python into another folder: /usr/local/bin, ~/.local/bin.
+    """
+    if path.parent.resolve() == python_folder().resolve():
+        return True
+    with path.open("rb") as file:
+        first_line = file.readline(MAX_PATH_BYTES)
+    if not first_line.startswith(b"#!"):
+        return False
+    interpreter = Path(os.fsdecode(first_line.removeprefix(b"#!").strip()))
+    is_in_same_folder = interpreter.parent.resolve() == python_folder().resolve()
+    return is_in_same_folder and interpreter.resolve() == Path(sys.executable).resolve()
+
+
+def _fix_of_path(program: str) -> str:
+    """How this Python's own program is found: where it is, or how it gets there."""
+    for folder in program_folders():
+        path = folder / program
+        if path.is_file() and belongs_to_this_python(path):
+            return f"export PATH={folder}:$PATH, or call {path}"
+    return f"{sys.executable} -m pip install {LAUNCHERS[program]}"
 
 
 def check_ranks(checkup: Checkup) -> list[CheckResult]:
@@ -154,7 +188,9 @@ def _check_precision_and_sharding(settings: dict, path: Path) -> list[CheckResul
 def _device_count() -> int:
     import torch
 
-    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    from t5suite.models.placement import has_accelerator
+
+    return torch.accelerator.device_count() if has_accelerator() else 0
 
 
 def check_deepspeed(checkup: Checkup) -> list[CheckResult]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
+from t5suite.launch.trial_environments import usable_cores
 
 GIB = 2**30
 LITTLE_MEMORY = 4 * GIB
@@ -22,7 +23,7 @@ def check_cpu(checkup: Checkup) -> list[CheckResult]:
 
 
 def _check_threads(checkup: Checkup) -> CheckResult:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     threads = checkup.environ.get("OMP_NUM_THREADS", "")
     if not threads:
         return CheckResult(OK, "cpu", f"{cores} cores")
@@ -57,6 +58,10 @@ def check_devices(checkup: Checkup) -> list[CheckResult]:
     """GPUs with their memory and the driver; GPUs that torch cannot see are a failure."""
     import torch
 
+    from t5suite.models.placement import APPLE_GPU_IS_IDLE
+
+    if torch.backends.mps.is_available():
+        return [CheckResult(OK, "gpu", APPLE_GPU_IS_IDLE)]
     drivers = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     driver = drivers.splitlines()[0] if drivers else "unknown"
     if not torch.accelerator.is_available():
@@ -86,7 +91,7 @@ def _check_device(kind: str, index: int, driver: str) -> CheckResult:
     import torch
 
     if kind != "cuda":
-        return CheckResult(OK, "gpu", f"{kind}:{index}")
+        return CheckResult(OK, "gpu", f"{kind}:{index}, for training; t5suite predict and serve use the processor")
     free, total = torch.cuda.mem_get_info(index)
     what = (
         f"{kind}:{index} {torch.cuda.get_device_name(index)}, {size_text(free)} of {size_text(total)} free, "

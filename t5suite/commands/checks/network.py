@@ -1,11 +1,8 @@
 """Checks of servers: whether the hub and W&B answer, or runs work without them."""
 
-import netrc
-from pathlib import Path
-from urllib.parse import urlsplit
-
 from t5suite.base.hub import why_hub_unreachable, why_unreachable
 from t5suite.commands.checks.checkup import OK, WARN, CheckResult, Checkup, is_installed
+from t5suite.tracking.backends import key_of_netrc
 
 
 def check_hub(checkup: Checkup) -> list[CheckResult]:
@@ -38,19 +35,7 @@ def check_wandb(checkup: Checkup) -> list[CheckResult]:
     if trouble is not None:
         fix = "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server"
         return [CheckResult(WARN, "wandb", f"{server} does not answer ({trouble})", fix)]
-    if not _has_wandb_login(checkup, server):
+    if not (checkup.environ.get("WANDB_API_KEY") or key_of_netrc(server, checkup.environ)):
         what = f"{server} answers, but there is no login"
         return [CheckResult(WARN, "wandb", what, "wandb login, or WANDB_MODE=offline")]
     return [CheckResult(OK, "wandb", f"{server} answers")]
-
-
-def _has_wandb_login(checkup: Checkup, server: str) -> bool:
-    """Whether a variable or `.netrc` has the key."""
-    if checkup.environ.get("WANDB_API_KEY"):
-        return True
-    default_path = Path(checkup.environ.get("HOME", "~"), ".netrc")
-    path = Path(checkup.environ.get("NETRC") or default_path).expanduser()
-    try:
-        return netrc.netrc(path).authenticators(urlsplit(server).hostname or "") is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -119,6 +120,8 @@ def flock_works(folder: Path) -> bool:
 
 def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[CheckResult]:
     """Space for the batches that data loader workers pass on."""
+    if sys.platform == "darwin":
+        return [CheckResult(OK, "shared memory", "macOS has it without a folder")]
     fix = "docker run --shm-size=8g (or --ipc=host), or --dataloader_num_workers 0"
     if not os.access(folder, os.W_OK):
         return [CheckResult(WARN, "shared memory", f"{folder} is not there, or cannot be written", fix)]

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import resource_tracker
 
@@ -203,9 +204,11 @@ def ignore_in_worker(worker_id: int = 0) -> None:
 
     `Process.terminate`, with which a DataLoader ends a stuck worker, still works, and a worker whose main process has
     died ends within seconds, stuck or not. (Signals are blocked rather than ignored, because only then is their sender
-    known.)
+    known. macOS never tells it: there any SIGTERM ends a worker.)
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    if not hasattr(signal, "sigtimedwait"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     threading.Thread(target=_follow_parent, name="parent's signals", daemon=True).start()
 
 
@@ -215,7 +218,15 @@ def _follow_parent() -> None:
     starter = os.getppid()
     boss = parent.pid if parent else starter
     while os.getppid() == starter and (parent is None or parent.is_alive()):
-        sent = signal.sigtimedwait(STOP_SIGNALS, SECONDS_BETWEEN_LOOKS)
-        if sent is not None and (sent.si_signo, sent.si_pid) == (signal.SIGTERM, boss):
+        if _is_terminated_by(boss):
             break
     os._exit(128 + signal.SIGTERM)
+
+
+def _is_terminated_by(boss: int) -> bool:
+    """Waits a moment for a stop signal, and returns whether it is this process's SIGTERM."""
+    if not hasattr(signal, "sigtimedwait"):
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        return False
+    sent = signal.sigtimedwait(STOP_SIGNALS, SECONDS_BETWEEN_LOOKS)
+    return sent is not None and (sent.si_signo, sent.si_pid) == (signal.SIGTERM, boss)

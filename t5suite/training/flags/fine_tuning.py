@@ -23,6 +23,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.model_files import check_model_files
 from t5suite.base.reference_code import FAST_PATHS, reference_code
 from t5suite.base.yaml_files import read_json_text
+from t5suite.models.placement import APPLE_GPU_IS_IDLE, has_accelerator
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset
@@ -295,9 +296,7 @@ class SuiteTrainingArguments(
         self.metric_for_best_model = "selection"
         self.greater_is_better = True
         do_eval = self.do_eval  # Trainer sets it, too
-        if not torch.accelerator.is_available():
-            # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
-            self.use_cpu = True
+        self._settle_device()
         check_meeting_place()
         if self.save_on_each_node:
             raise ConfigError(
@@ -339,6 +338,15 @@ class SuiteTrainingArguments(
         self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # set by a sweep for its trial
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
+
+    def _settle_device(self) -> None:
+        """Takes the processor where no accelerator is used, whatever `--use_cpu` says; tells who has an idle one."""
+        if has_accelerator():
+            return
+        if not self.use_cpu and torch.backends.mps.is_available():
+            logger.warning("%s, as with --use_cpu", APPLE_GPU_IS_IDLE)
+        # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
+        self.use_cpu = True
 
     def _settle_evaluation_batches(self) -> None:
         """A given batch size counts rows, for every --eval_method; without one, tokens are counted where that works."""
