@@ -94,9 +94,19 @@ def check_schedule(args) -> None:
         check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
         if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
+            _check_mode(kind, args.lr_scheduler_kwargs["mode"])
         try_hugging_face_schedule(kind, args.lr_scheduler_kwargs, args.learning_rate)
     if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def _check_mode(kind: SchedulerType, mode) -> None:
+    """Refuses a schedule that takes lower scores for better ones: of a loss, ours is the negative."""
+    if mode != WATCHING["mode"]:
+        raise ConfigError(
+            f"--lr_scheduler_kwargs mode={mode}: the score that {kind.value} follows is better when higher, also for "
+            "--metric_for_best_model loss, whose negative it is; leave mode out"
+        )
 
 
 def follows_evaluations(args) -> bool:
