@@ -285,7 +285,7 @@ class FlagsTest(parameterized.TestCase):
 class RefusalsTest(parameterized.TestCase):
     @parameterized.product(
         kind=("DEEPSPEED", "FSDP"),
-        flag=("optimizer=adafactor", "optimizer=adamw_rms", "optim=galore_adamw", "optim=apollo_adamw"),
+        flag=("optimizer=adafactor", "optimizer=adamw_rms", "optim=stable_adamw", "optim=grokadamw"),
     )
     @pytest.mark.quick_cases(4)
     def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, flag):

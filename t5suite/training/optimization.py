@@ -26,11 +26,9 @@ from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
 from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
-    PROJECTING,
     check_fits,
     check_library,
     check_optim_args,
-    check_target_modules,
     parse_settings,
     read_value,
     setting_types,
@@ -52,9 +50,9 @@ THEIRS_WITHOUT_WARMUP = (SchedulerType.CONSTANT, *FOLLOWING_EVALUATIONS)
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 # Prefixes of Hugging Face's names for optimizers that need whole tensors.
-THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "grokadamw")
+THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "stable_adamw", "grokadamw")
 # Prefixes of Hugging Face's names for optimizers that read no --adam_* flag (transformers 5.23, trainer_optimizer.py).
-THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "galore", "grokadamw", "rmsprop", "sgd")
+THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "grokadamw", "rmsprop", "sgd")
 # Updates of the schedule that is made only to see whether its settings are complete.
 STEPS_OF_TRIAL = 1000
 
@@ -77,7 +75,6 @@ def sort_out_names(args) -> None:
         hugging_face_name = getattr(args.optim, "value", args.optim)
         check_fits(hugging_face_name)
         check_library(hugging_face_name)
-        check_target_modules(hugging_face_name, args.optim_target_modules)
         check_optim_args(hugging_face_name, args.optim_args)
     settings = args.lr_scheduler_kwargs
     if isinstance(settings, str) and not settings.lstrip().startswith("{"):
@@ -154,22 +151,6 @@ def warn_of_idle_adam_flags(args) -> None:
     for flag in idle_flags:
         if is_given(args, flag):
             logger.warning("--%s has no effect: --optim %s does not use it; see --optim_args", flag, name)
-
-
-def warn_of_idle_target_modules(args) -> None:
-    """Warns of `--optim_target_modules` where the optimizer projects no gradients."""
-    flag = "--optim"
-    name = getattr(args.optim, "value", args.optim)
-    if args.optimizer is not None:
-        flag = "--optimizer"
-        name = args.optimizer
-    is_projecting = args.optimizer is None and name.startswith(PROJECTING)
-    if is_given(args, "optim_target_modules") and not is_projecting:
-        logger.warning(
-            "--optim_target_modules has no effect: %s %s does not use it; --optim galore_adamw and apollo_adamw do",
-            flag,
-            name,
-        )
 
 
 def optimizer_defaults(args) -> dict:

@@ -72,7 +72,6 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
     warn_of_endless_warmup,
     warn_of_idle_adam_flags,
-    warn_of_idle_target_modules,
     warn_of_idle_warmup,
 )
 from t5suite.training.processes.ranks import Ranks
@@ -369,7 +368,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         """`--optimizer` from our table, else what `--optim` says."""
         if self.optimizer is None:
             check_parallelism(self.args.optimizer, self.accelerator, self.args.optim)
-            warn_of_idle_target_modules(self.args)
             if self.args.optimizer is not None:
                 self.optimizer = make_optimizer(
                     self.args.optimizer,

@@ -106,6 +106,7 @@ OF_BATCHES = (
 OF_ACCELERATOR_BATCHES = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
 # What a flag may need of Hugging Face's, and no run has, with the reason.
 MISSING_PARTS = {
+    "projected gradients": "the optimizers that project gradients (GaLore, APOLLO) are refused",
     "Hugging Face's batches": "batches are made by our own loop, each row once an epoch",
     "Hugging Face's losses": "a loss that is not finite is always reported",
     "Hugging Face's project": "the project is that of --wandb_project",
@@ -126,6 +127,7 @@ FACTS = {
     "adam_epsilon": facts(bounds="[0, inf) a number", needs="Adam"),
     "adam_beta1": facts(bounds="[0, 1) a share", needs="Adam"),
     "adam_beta2": facts(bounds="[0, 1) a share", needs="Adam"),
+    "optim_target_modules": facts(needs="projected gradients"),
     "ddp_bucket_cap_mb": facts(bounds="[1, inf) MB"),
     "local_rank": facts(bounds="[0, inf) a rank; -1: not distributed", also=-1, change="nothing"),
     "predict_with_generate": facts(marks="generates", needs="Hugging Face's evaluation"),
