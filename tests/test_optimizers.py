@@ -430,6 +430,11 @@ class SettingsTest(parameterized.TestCase):
             " ".join(logs.output), "--(adam_beta1|optim) has no effect.*--(adam_beta1|optim) has no effect"
         )
 
+    @parameterized.parameters("sgd", "adagrad", "rmsprop", "adamw_torch", "adafactor")
+    def test_weight_decay_of_hugging_face_s_optimizer_is_that_of_the_flag(self, name):
+        groups = tiny_trainer(optim=name, weight_decay=0.25).create_optimizer().param_groups
+        self.assertEqual([group["weight_decay"] for group in groups], [0.25, 0.0])
+
     def test_flags_of_adam_that_hugging_face_s_optimizer_does_not_read_are_named(self):
         of_adam = ["adam_beta1", "adam_beta2", "adam_epsilon"]
         trainer = tiny_trainer(adam_beta1=0.5, adam_beta2=0.6, adam_epsilon=1e-3)
@@ -455,6 +460,13 @@ class SettingsTest(parameterized.TestCase):
         (["--optimizer", "adamw", "--optim_args", "eps"], "'eps' is not name=value"),
         (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps is given twice"),
         (["--optimizer", "adamw", "--optim_args", "fused=3"], "fused=3: expected bool"),
+        (
+            ["--optim", "sgd", "--optim_args", "momentum=0.9,weight_decay=0.5"],
+            "--optim_args weight_decay=0.5: --optim sgd has the weight decay of --weight_decay; give that flag",
+        ),
+        (["--optim", "adagrad", "--optim_args", "weight_decay=0"], "--optim adagrad has .*; give that flag"),
+        (["--optimizer", "rmsprop", "--optim_args", "weight_decay=0.5"], "--optim rmsprop has .*; give that flag"),
+        (["--optim", "adamw_torch", "--optim_args", "weight_decay=0.5"], "--optim adamw_torch has .*; give that flag"),
         (["--clip_grad_value", "-1"], "--clip_grad_value -1: must be above 0"),
         (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),
     )

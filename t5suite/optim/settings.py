@@ -61,9 +61,9 @@ WORDS = (
 # {names of --optim: settings in --optim_args that transformers 5.23 reads}; None: the library gets them unchanged.
 # Optimizers not listed here have none.
 SETTINGS = {
-    "sgd": "momentum dampening weight_decay nesterov",
-    "adagrad": "lr_decay weight_decay eps",
-    "rmsprop": "momentum alpha eps weight_decay centered",
+    "sgd": "momentum dampening nesterov",
+    "adagrad": "lr_decay eps",
+    "rmsprop": "momentum alpha eps centered",
     "ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit": "beta1 beta2 beta3 alpha eps t_alpha t_beta3",
     "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": None,
     "grokadamw": "alpha_init lamb gamma grokking_signal_decay_rate gradient_clipping",
@@ -234,9 +234,15 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
     Raises:
       ConfigError: with the closest names; or a value of another type.
     """
+    settings = parse_settings(optim_args, flag)
+    if "weight_decay" in settings:
+        raise ConfigError(
+            f"{flag} weight_decay={settings['weight_decay']}: --optim {name} has the weight decay of --weight_decay; "
+            "give that flag"
+        )
     names = _entry_of(name, SETTINGS, default="")
     if names == "" and name.startswith(ADAMW):
-        _refuse_for_adamw(name, parse_settings(optim_args, flag), flag)
+        _refuse_for_adamw(name, settings, flag)
     if names is not None:
         types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
         typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
