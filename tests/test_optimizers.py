@@ -467,6 +467,16 @@ class SettingsTest(parameterized.TestCase):
         (["--optim", "adagrad", "--optim_args", "weight_decay=0"], "--optim adagrad has .*; give that flag"),
         (["--optimizer", "rmsprop", "--optim_args", "weight_decay=0.5"], "--optim rmsprop has .*; give that flag"),
         (["--optim", "adamw_torch", "--optim_args", "weight_decay=0.5"], "--optim adamw_torch has .*; give that flag"),
+        (
+            ["--optim", "sgd", "--optim_args", "nesterov=True"],
+            "--optim sgd with --optim_args nesterov=True: Nesterov momentum requires a momentum",
+        ),
+        (
+            ["--optim", "sgd", "--optim_args", "momentum=-1"],
+            "--optim sgd with --optim_args momentum=-1: Invalid momentum",
+        ),
+        (["--optim", "adagrad", "--optim_args", "lr_decay=-1"], "--optim adagrad with .*: Invalid lr_decay"),
+        (["--optimizer", "rmsprop", "--optim_args", "alpha=-1"], "--optim rmsprop with .*: Invalid alpha"),
         (["--clip_grad_value", "-1"], "--clip_grad_value -1: must be above 0"),
         (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),
     )
@@ -536,6 +546,28 @@ class LibrariesTest(parameterized.TestCase):
         installed = mock.patch("importlib.util.find_spec", return_value=object())
         with installed, exits_with(78, f"--optim {name} {message}"):
             flags_of("--optim", name)
+
+    @parameterized.parameters(
+        ("rmsprop_bnb_8bit", "alpha=0.9", "has no setting 'alpha'; it has none"),
+        ("adamw_torch_8bit", "block_size=128", "has no setting 'block_size'"),
+        (
+            "stable_adamw",
+            "kahan_sum=False",
+            "kahan_sum=False: transformers takes any text for True; leave kahan_sum out",
+        ),
+        ("stable_adamw", "decouple_lr=0", "decouple_lr=0: transformers takes any text for True; leave decouple_lr out"),
+    )
+    def test_settings_that_transformers_would_hand_on_as_texts_are_refused(self, name, settings, message):
+        installed = mock.patch("importlib.util.find_spec", return_value=object())
+        with installed, exits_with(78, f"--optim_args.*{message}"):
+            flags_of("--optim", name, "--optim_args", settings)
+
+    @parameterized.parameters(
+        ("sgd", "momentum=0.9,nesterov=True"), ("rmsprop", "alpha=0.9,centered=True"), ("stable_adamw", "kahan_sum=True"),
+    )  # fmt: skip
+    def test_others_are_taken(self, name, settings):
+        with mock.patch("importlib.util.find_spec", return_value=object()):
+            self.assertEqual(flags_of("--optim", name, "--optim_args", settings)["optim_args"], settings)
 
     @parameterized.parameters(
         (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),

@@ -58,19 +58,20 @@ WORDS = (
     "nesterov centered bf16_stochastic_round decouple_lr kahan_sum use_kahan_summation "
     "momentum_dtype variance_dtype compensation_buffer_dtype"
 ).split()
-# {names of --optim: settings in --optim_args that transformers 5.23 reads}; None: the library gets them unchanged.
-# Optimizers not listed here have none.
+# {names of --optim: settings in --optim_args that transformers 5.23 reads as what they are}. Optimizers not listed here
+# have none: RMSprop of bitsandbytes, and torchao's for its block_size, would get texts in place of numbers.
 SETTINGS = {
     "sgd": "momentum dampening nesterov",
     "adagrad": "lr_decay eps",
     "rmsprop": "momentum alpha eps centered",
     "ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit": "beta1 beta2 beta3 alpha eps t_alpha t_beta3",
-    "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": None,
     "grokadamw": "alpha_init lamb gamma grokking_signal_decay_rate gradient_clipping",
-    "adamw_torch_4bit adamw_torch_8bit": "block_size bf16_stochastic_round",
+    "adamw_torch_4bit adamw_torch_8bit": "bf16_stochastic_round",
     "stable_adamw": "decouple_lr max_lr kahan_sum",
     "adamw_anyprecision": "use_kahan_summation momentum_dtype variance_dtype compensation_buffer_dtype",
 }
+# Those that transformers switches on whatever text they have, also by `False`.
+SWITCHED_ON = ("decouple_lr", "kahan_sum")
 
 
 def parse_settings(text: str | Mapping | None, where: str) -> dict:
@@ -216,12 +217,12 @@ def check_library(name: str, flag: str = "--optim") -> None:
         raise ConfigError(f"{flag} {name} is {library}'s, which is not installed: pip install {package}{alternative}")
 
 
-def _entry_of(name: str, table: Mapping[str, str | None], default: str | None = None) -> str | None:
-    """The entry of a table whose keys are names, several in one."""
+def _entry_of(name: str, table: Mapping[str, str]) -> str | None:
+    """The entry of a table whose keys are names, several in one; None if it has none."""
     for names, entry in table.items():
         if name in names.split():
             return entry
-    return default
+    return None
 
 
 def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
@@ -240,12 +241,14 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
             f"{flag} weight_decay={settings['weight_decay']}: --optim {name} has the weight decay of --weight_decay; "
             "give that flag"
         )
-    names = _entry_of(name, SETTINGS, default="")
+    names = _entry_of(name, SETTINGS) or ""
     if names == "" and name.startswith(ADAMW):
         _refuse_for_adamw(name, settings, flag)
-    if names is not None:
-        types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
-        typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
+    types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
+    typed = typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", settings, flag)
+    for key in SWITCHED_ON:
+        if typed.get(key, True) is not True:
+            raise ConfigError(f"{flag} {key}={settings[key]}: transformers takes any text for True; leave {key} out")
 
 
 def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:

@@ -14,7 +14,7 @@ import typing
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
-from transformers import get_scheduler
+from transformers import Trainer, get_scheduler
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
@@ -53,6 +53,8 @@ ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "stable_adamw", "grokadamw")
 # Prefixes of Hugging Face's names for optimizers that read no --adam_* flag (transformers 5.23, trainer_optimizer.py).
 THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "grokadamw", "rmsprop", "sgd")
+# Hugging Face's names of torch's optimizers that have settings.
+TORCH_S_WITH_SETTINGS = (OptimizerNames.SGD, OptimizerNames.ADAGRAD, OptimizerNames.RMSPROP)
 # Updates of the schedule that is made only to see whether its settings are complete.
 STEPS_OF_TRIAL = 1000
 
@@ -80,6 +82,21 @@ def sort_out_names(args) -> None:
     if isinstance(settings, str) and not settings.lstrip().startswith("{"):
         pairs = parse_settings(settings, "--lr_scheduler_kwargs")
         args.lr_scheduler_kwargs = {name: read_value(value) for name, value in pairs.items()}
+
+
+def try_hugging_face_optimizer(args) -> None:
+    """Refuses `--optim_args` of which torch makes no optimizer: a run would only see it once the model is loaded.
+
+    Raises:
+      ConfigError: with what torch says.
+    """
+    if args.optimizer is not None or args.optim not in TORCH_S_WITH_SETTINGS or not args.optim_args:
+        return
+    optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(args)
+    try:
+        optimizer_class([torch.nn.Parameter(torch.zeros(1))], **settings)
+    except ValueError as error:
+        raise ConfigError(f"--optim {args.optim.value} with --optim_args {args.optim_args}: {error}") from None
 
 
 def check_schedule(args) -> None:
