@@ -27,6 +27,7 @@ import pre_train_t5
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import Mixing
+from t5suite.optim.adafactor import Adafactor
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.run_steps import StartRecord
@@ -382,6 +383,36 @@ class RestoringTest(parameterized.TestCase):
         torch.save(optimizer.state_dict(), checkpoint / "optimizer.pt")
         torch.save(schedule.state_dict(), checkpoint / "scheduler.pt")
         return checkpoint
+
+    def second_update(self, make, before: dict, after: dict) -> torch.Tensor:
+        """What the second update takes from a weight, by other settings than the first one, whose moments it goes on with."""
+        weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        constant = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        first = make([weight], lr=0.1, **before)
+        weight.grad = torch.tensor([1.0, -2.0])
+        first.step()
+        checkpoint = self.checkpoint_of(first, constant(first))
+        second = make([weight], lr=0.1, **after)
+        restore_optimization(Start(checkpoint, restart=True), second, constant(second), None, fsdp=False)
+        value = weight.detach().clone()
+        weight.grad = torch.tensor([0.5, 4.0])
+        second.step()
+        return value - weight.detach()
+
+    def test_a_momentum_that_adafactor_goes_on_with_begins_at_zero(self):
+        expected = 0.25 * self.second_update(Adafactor, {}, {})
+        torch.testing.assert_close(self.second_update(Adafactor, {}, {"beta1": 0.75}), expected)
+
+    @parameterized.parameters(
+        ({"momentum": 0.9}, False), ({"centered": True}, True), ({"momentum": 0.9, "centered": True}, True)
+    )
+    def test_so_do_the_moments_of_torch_s_rmsprop(self, settings, is_centered):
+        """By its formula: a first momentum is the whole step, and a first mean of gradients has a hundredth of this one."""
+        means = torch.tensor([0.01 * (0.99 * 1.0 + 0.5**2), 0.01 * (0.99 * 4.0 + 4.0**2)])
+        if is_centered:
+            means = means - torch.tensor([0.005, 0.04]) ** 2
+        expected = 0.1 * torch.tensor([0.5, 4.0]) / (means.sqrt() + 1e-8)
+        torch.testing.assert_close(self.second_update(torch.optim.RMSprop, {}, settings), expected)
 
     def test_between_schedules_that_count_steps_and_evaluations_the_step_alone_goes_on(self):
         """Two evaluations lie before step 4 of 8."""
