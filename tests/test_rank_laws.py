@@ -74,6 +74,7 @@ from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.limits import MaxMinutesCallback
+from t5suite.training.losses import UpdateCounts
 from t5suite.training.pre_training_collators import collator_of_objective
 from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
@@ -807,6 +808,35 @@ class SumTest(parameterized.TestCase):
             return {**measured.means(ranks), **distilled.means(ranks)}
 
         self.assertEqual(on_ranks(world_size, means), [{"size": mean, "kl": mean}] * world_size)
+
+    @parameterized.parameters(1, *SEVERAL)
+    def test_logged_means_of_an_update_that_was_made_before_a_restart(self, world_size):
+        """The checkpoint has the counts of all ranks, as JSON; another number of ranks goes on from them."""
+        pairs = [torch.tensor(pair, dtype=torch.float64) for pair in ((6.0, 3.0), (10.0, 1.0), (0.0, 4.0))]
+        mean = {1: 2.0, 2: 4.0, 3: 2.0}[world_size]
+
+        def losses_and_their_counts():
+            distilled = DistilledLoss(None, None, 0.5, 1.0, 1)
+            measured = MeasuredLoss(distilled, None)
+            return measured, distilled, UpdateCounts(lambda: measured, Ranks.of_process())
+
+        def saved():
+            measured, distilled, counts = losses_and_their_counts()
+            distilled.counts = of_rank(*pairs)
+            measured.counts = {"size": of_rank(*pairs), "overflow": torch.tensor([math.inf, 1.0])}
+            return json.dumps(counts.state_dict(), allow_nan=False)
+
+        def means(state):
+            measured, _, counts = losses_and_their_counts()
+            counts.load_state_dict(json.loads(state))
+            self.assertEqual(json.dumps(counts.state_dict()), state)
+            return measured.means(Ranks.of_process())
+
+        states = on_ranks(world_size, saved)
+        self.assertEqual(states, states[:1] * world_size)
+        for later_size in (1, 2):
+            expected = {"size": mean, "kl": mean, "overflow": math.inf}
+            self.assertEqual(on_ranks(later_size, means, states[0]), [expected] * later_size)
 
 
 class CommitTest(parameterized.TestCase):

@@ -32,7 +32,7 @@ from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.run_steps import StartRecord
 from t5suite.runs.directory import Run
-from t5suite.testing import exits_with, read_rows, tiny_trainer
+from t5suite.testing import exits_with, read_rows, tiny_model, tiny_trainer
 from t5suite.training.checkpoints import restoring, resuming, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.restoring import (
@@ -50,6 +50,7 @@ from t5suite.training.checkpoints.restoring import (
 )
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
+from t5suite.training.distillation import DistilledLoss
 from t5suite.training.fine_tuning_trainer import example_order
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -594,10 +595,17 @@ class RestoringTest(parameterized.TestCase):
 
 
 class EndOfEpochTest(parameterized.TestCase):
-    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end."""
+    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end.
+
+    That log has numbers of the last update: a teacher's distance, and one of the user's own.
+    """
 
     def trainer(self, output_dir):
         trainer = make_trainer(output_dir, max_steps=6, save_steps=3, logging_strategy="epoch")
+        trainer.compute_loss_func = DistilledLoss(
+            trainer.compute_loss_func, tiny_model(seed=7).eval(), alpha=0.5, temperature=2.0, pieces=621
+        )
+        trainer.measure(lambda outputs, batch: {"spread": outputs["logits"].std(dim=-1)})
         trainer.ends = []
         epoch_ends = trainer.progress.on_epoch_end
 
@@ -632,7 +640,7 @@ class EndOfEpochTest(parameterized.TestCase):
             resumed.train(resume_from_checkpoint=True)
         self.assertIn(f"step {step}: running what was still due after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
-        for name in ("step", "loss", "grad_norm", "learning_rate"):
+        for name in ("step", "loss", "grad_norm", "learning_rate", "kl", "spread"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))
         self.assertTrue(torch.equal(weights(resumed.model), weights(self.whole.model)))
 

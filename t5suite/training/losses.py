@@ -15,7 +15,7 @@ An encoder with a head has one label a row, [B], and V classes: the same sum ove
 tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
+from t5suite.training.callback import Callback
 
 # The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -131,6 +132,55 @@ def give_batch(loss, batch: dict) -> bool:
 def counting_losses(loss) -> list:
     """Of a loss and those that it wraps, the ones that count something for the logs (with `counts`)."""
     return [part for part in wrapped_losses(loss) if hasattr(part, "counts")]
+
+
+class UpdateCounts(Callback):
+    """Has checkpoints keep what losses have counted of an update that is logged after a restart, as by epochs.
+
+    Args:
+      current_loss: returns the trainer's loss; of those that it wraps, the ones with `means` are kept.
+    """
+
+    def __init__(self, current_loss: Callable, ranks):
+        self.current_loss = current_loss
+        self.ranks = ranks
+
+    def state_dict(self) -> dict:
+        """The counts over all ranks, by the name of the loss's class."""
+        return {type(loss).__name__: texts_of_counts(loss.summed_counts(self.ranks)) for loss in self._losses()}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The main rank goes on from the counts of all, the others from none."""
+        for loss in self._losses():
+            loss.counts = counts_of_texts(state_dict.get(type(loss).__name__), self.ranks.is_main)
+
+    def _losses(self) -> list:
+        return [loss for loss in counting_losses(self.current_loss()) if hasattr(loss, "means")]
+
+
+def texts_of_counts(counts):
+    """Counts as JSON values: texts, as JSON has no number for infinity.
+
+    >>> texts_of_counts({"length": [8.0, 2.0]})
+    {'length': ['8.0', '2.0']}
+    """
+    if isinstance(counts, dict):
+        return {name: texts_of_counts(pair) for name, pair in counts.items()}
+    return None if counts is None else [str(number) for number in counts]
+
+
+def counts_of_texts(texts, is_main: bool):
+    """Counts over all ranks, by `texts_of_counts` -> a rank's own, whose sum over the ranks is the same.
+
+    >>> counts_of_texts({"length": ["8.0", "2.0"]}, is_main=True)
+    {'length': tensor([8., 2.], dtype=torch.float64)}
+    """
+    if texts is None:
+        return None
+    if isinstance(texts, dict):
+        return {name: counts_of_texts(pair, is_main) for name, pair in texts.items()}
+    counts = torch.tensor([float(text) for text in texts], dtype=torch.float64)
+    return counts if is_main else torch.zeros_like(counts)
 
 
 class WatchedLoss:

@@ -59,7 +59,7 @@ from t5suite.training.checkpoints.selection import (
 from t5suite.training.checkpoints.starts import Position, Start
 from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
-from t5suite.training.losses import TokenLoss, ask_for_loss, give_batch, move_loss_into_model
+from t5suite.training.losses import TokenLoss, UpdateCounts, ask_for_loss, give_batch, move_loss_into_model
 from t5suite.training.monitoring.flops import peak_flops
 from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
@@ -240,6 +240,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         args = self.args
         for callback in (self.updates, self.progress, *limit_callbacks(args, self.progress), self.monitor):
             self.add_callback(callback)
+        self.add_callback(UpdateCounts(lambda: self.compute_loss_func, self.ranks))
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
