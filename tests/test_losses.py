@@ -18,6 +18,7 @@ from t5suite.training.losses import (
     TokenLoss,
     WatchedLoss,
     ask_for_loss,
+    count_pairs,
     give_batch,
     move_loss_into_model,
     reason_for_logits,
@@ -123,19 +124,40 @@ class WatchedLossTest(parameterized.TestCase):
 
     @parameterized.product(num_batches=(1, 2, 4), name=("next_sentence_label", "sentence_order_label"))
     def test_pairs_count_alike_however_the_update_is_cut(self, num_batches, name):
-        """Tokens and pairs are both means over the whole update; the model gets no labels of pairs."""
-        pair_labels = torch.tensor([0, 1, 1, 0])
-        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
-        expected = expected + F.cross_entropy(self.pairs, pair_labels)
+        """Tokens and pairs are both means over the whole update, whose pairs have one to five labels.
+
+        A pair without a label of its own counts for nothing; the model gets no labels of pairs.
+        """
+        labels = torch.randint(0, 7, (5, 5))
+        for row, count in enumerate((1, 5, 2, 4, 3)):
+            labels[row, count:] = -100
+        logits, pairs = torch.randn(5, 5, 7), torch.randn(5, 2)
+        pair_labels = torch.tensor([0, 1, 1, 0, -100])
+        expected = F.cross_entropy(logits[labels.ne(-100)], labels[labels.ne(-100)])
+        expected = expected + F.cross_entropy(pairs[:4], pair_labels[:4])
+        parts = torch.arange(5).chunk(num_batches)
+        batches = [{"labels": labels[rows], name: pair_labels[rows]} for rows in parts]
+        num_pairs = count_pairs(batches)
+        self.assertEqual(num_pairs, 4)
         total = 0.0
-        for rows in torch.arange(4).chunk(num_batches):
+        for rows, batch in zip(parts, batches, strict=True):
             loss = WatchedLoss(TokenLoss())
-            batch = {"labels": self.labels[rows], name: pair_labels[rows]}
+            loss.num_pairs = num_pairs
             give_batch(loss, batch)
             self.assertEqual(list(batch), ["labels"])
-            outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
-            total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
+            outputs = ModelOutput(prediction_logits=logits[rows], seq_relationship_logits=pairs[rows])
+            total += loss(outputs, labels[rows], num_items_in_batch=torch.tensor(15))
         torch.testing.assert_close(total, expected)
+
+    def test_an_update_that_is_one_batch_needs_no_count_of_its_pairs(self):
+        pair_labels = torch.tensor([0, -100, 1, 0])
+        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
+        expected = expected + F.cross_entropy(self.pairs[[0, 2, 3]], pair_labels[[0, 2, 3]])
+        loss = WatchedLoss(TokenLoss())
+        give_batch(loss, {"next_sentence_label": pair_labels})
+        outputs = ModelOutput(prediction_logits=self.logits, seq_relationship_logits=self.pairs)
+        torch.testing.assert_close(loss(outputs, self.labels), expected)
+        self.assertIsNone(count_pairs([{"labels": self.labels}]))
 
     def test_a_batch_without_pairs_has_none_of_the_batch_before(self):
         loss = WatchedLoss(TokenLoss())

@@ -430,13 +430,18 @@ class SettingsTest(parameterized.TestCase):
             " ".join(logs.output), "--(adam_beta1|optim) has no effect.*--(adam_beta1|optim) has no effect"
         )
 
+    @parameterized.parameters("sgd", "adagrad", "rmsprop", "adamw_torch", "adafactor")
+    def test_weight_decay_of_hugging_face_s_optimizer_is_that_of_the_flag(self, name):
+        groups = tiny_trainer(optim=name, weight_decay=0.25).create_optimizer().param_groups
+        self.assertEqual([group["weight_decay"] for group in groups], [0.25, 0.0])
+
     def test_flags_of_adam_that_hugging_face_s_optimizer_does_not_read_are_named(self):
         of_adam = ["adam_beta1", "adam_beta2", "adam_epsilon"]
         trainer = tiny_trainer(adam_beta1=0.5, adam_beta2=0.6, adam_epsilon=1e-3)
         self.enter_context(mock.patch.object(Seq2SeqTrainer, "create_optimizer"))  # of libraries that need not be there
         for name, idle_flags in (
-            ("sgd", of_adam), ("adagrad", of_adam), ("adafactor", of_adam), ("rmsprop_bnb_8bit", of_adam), ("galore_adamw", of_adam),
-            ("lion_8bit", ["adam_epsilon"]), ("adamw_torch", []), ("ademamix_8bit", []), ("apollo_adamw", []),
+            ("sgd", of_adam), ("adagrad", of_adam), ("adafactor", of_adam), ("rmsprop_bnb_8bit", of_adam),
+            ("lion_8bit", ["adam_epsilon"]), ("adamw_torch", []), ("ademamix_8bit", []),
         ):  # fmt: skip
             with mock.patch.object(trainer.args, "optim", name), self.assertLogs("t5suite", "INFO") as logs:
                 logging.getLogger("t5suite").info("there is something")
@@ -444,21 +449,6 @@ class SettingsTest(parameterized.TestCase):
             warnings = [record.getMessage() for record in logs.records[1:]]
             text = f"has no effect: --optim {name} does not use it; see --optim_args"
             self.assertEqual(warnings, [f"--{flag} {text}" for flag in idle_flags])
-
-    def test_modules_to_project_are_named_where_the_optimizer_projects_none(self):
-        trainer = tiny_trainer(optim_target_modules="all-linear")
-        self.enter_context(mock.patch.object(Seq2SeqTrainer, "create_optimizer"))  # of libraries that need not be there
-        for flag, name, is_idle in (
-            ("optim", "adamw_torch", True), ("optim", "galore_adamw", False), ("optim", "apollo_adamw", False),
-            ("optimizer", "adamw", True),
-        ):  # fmt: skip
-            with mock.patch.object(trainer.args, flag, name), self.assertLogs("t5suite", "INFO") as logs:
-                logging.getLogger("t5suite").info("there is something")
-                trainer.create_optimizer()
-            warnings = [record.getMessage() for record in logs.records[1:]]
-            self.assertLen(warnings, is_idle)
-            for warning in warnings:
-                self.assertStartsWith(warning, f"--optim_target_modules has no effect: --{flag} {name} does not use it")
 
     @parameterized.parameters(
         (["--optimizer", "adamw_rsm"], "--optimizer: unknown optimizer 'adamw_rsm'; did you mean adamw_rms"),
@@ -470,6 +460,23 @@ class SettingsTest(parameterized.TestCase):
         (["--optimizer", "adamw", "--optim_args", "eps"], "'eps' is not name=value"),
         (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps is given twice"),
         (["--optimizer", "adamw", "--optim_args", "fused=3"], "fused=3: expected bool"),
+        (
+            ["--optim", "sgd", "--optim_args", "momentum=0.9,weight_decay=0.5"],
+            "--optim_args weight_decay=0.5: --optim sgd has the weight decay of --weight_decay; give that flag",
+        ),
+        (["--optim", "adagrad", "--optim_args", "weight_decay=0"], "--optim adagrad has .*; give that flag"),
+        (["--optimizer", "rmsprop", "--optim_args", "weight_decay=0.5"], "--optim rmsprop has .*; give that flag"),
+        (["--optim", "adamw_torch", "--optim_args", "weight_decay=0.5"], "--optim adamw_torch has .*; give that flag"),
+        (
+            ["--optim", "sgd", "--optim_args", "nesterov=True"],
+            "--optim sgd with --optim_args nesterov=True: Nesterov momentum requires a momentum",
+        ),
+        (
+            ["--optim", "sgd", "--optim_args", "momentum=-1"],
+            "--optim sgd with --optim_args momentum=-1: Invalid momentum",
+        ),
+        (["--optim", "adagrad", "--optim_args", "lr_decay=-1"], "--optim adagrad with .*: Invalid lr_decay"),
+        (["--optimizer", "rmsprop", "--optim_args", "alpha=-1"], "--optim rmsprop with .*: Invalid alpha"),
         (["--clip_grad_value", "-1"], "--clip_grad_value -1: must be above 0"),
         (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),
     )
@@ -501,8 +508,9 @@ class ClippingTest(parameterized.TestCase):
 TORCH_S = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
            "rmsprop"}  # fmt: skip
 # Those that a run cannot use.
-UNFIT = {"schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "lomo", "adalomo", "galore_adamw_layerwise",
-         "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "apollo_adamw_layerwise"}  # fmt: skip
+UNFIT = {"schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "lomo", "adalomo", "galore_adamw",
+         "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise",
+         "galore_adafactor_layerwise", "apollo_adamw_layerwise"}  # fmt: skip
 
 
 class LibrariesTest(parameterized.TestCase):
@@ -522,11 +530,17 @@ class LibrariesTest(parameterized.TestCase):
         ),
         (
             "galore_adafactor_layerwise",
-            "changes weights within the backward pass.*choose the same name without _layerwise",
+            "changes weights within the backward pass.*choose --optimizer adafactor",
         ),
         ("adalomo", "changes weights within the backward pass.*choose --optimizer adafactor"),
-        ("galore_adamw", "needs the modules whose gradients it projects: --optim_target_modules"),
-        ("apollo_adamw", "needs the modules whose gradients it projects: --optim_target_modules"),
+        (
+            "galore_adamw",
+            "keeps objects of its library in its state, .*no checkpoint can hold.*choose --optimizer adafactor",
+        ),
+        (
+            "apollo_adamw",
+            "keeps objects of its library in its state, .*no checkpoint can hold.*choose --optimizer adafactor",
+        ),
     )
     def test_one_that_a_run_cannot_use_is_refused_with_what_to_give_whatever_is_installed(self, name, message):
         installed = mock.patch("importlib.util.find_spec", return_value=object())
@@ -534,9 +548,31 @@ class LibrariesTest(parameterized.TestCase):
             flags_of("--optim", name)
 
     @parameterized.parameters(
+        ("rmsprop_bnb_8bit", "alpha=0.9", "has no setting 'alpha'; it has none"),
+        ("adamw_torch_8bit", "block_size=128", "has no setting 'block_size'"),
+        (
+            "stable_adamw",
+            "kahan_sum=False",
+            "kahan_sum=False: transformers takes any text for True; leave kahan_sum out",
+        ),
+        ("stable_adamw", "decouple_lr=0", "decouple_lr=0: transformers takes any text for True; leave decouple_lr out"),
+    )
+    def test_settings_that_transformers_would_hand_on_as_texts_are_refused(self, name, settings, message):
+        installed = mock.patch("importlib.util.find_spec", return_value=object())
+        with installed, exits_with(78, f"--optim_args.*{message}"):
+            flags_of("--optim", name, "--optim_args", settings)
+
+    @parameterized.parameters(
+        ("sgd", "momentum=0.9,nesterov=True"), ("rmsprop", "alpha=0.9,centered=True"), ("stable_adamw", "kahan_sum=True"),
+    )  # fmt: skip
+    def test_others_are_taken(self, name, settings):
+        with mock.patch("importlib.util.find_spec", return_value=object()):
+            self.assertEqual(flags_of("--optim", name, "--optim_args", settings)["optim_args"], settings)
+
+    @parameterized.parameters(
         (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),
         (["--optimizer", "paged_adamw_8bit"], r"pip install 't5suite\[quantization\]'"),
-        (["--optim", "galore_adamw"], "pip install galore-torch"),
+        (["--optim", "stable_adamw"], "pip install torch-optimi"),
     )
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
         with mock.patch("importlib.util.find_spec", return_value=None), exits_with(78, message):

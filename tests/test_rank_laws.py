@@ -36,6 +36,7 @@ from ranks_in_threads import accelerator_of_rank, on_ranks, outcomes
 from support import OwnStopRequests, folder
 from tiny_predictor import mini_rows as rows_of_command
 from tiny_predictor import model_folder
+from transformers import BertConfig, BertForPreTraining
 from transformers.models.albert.modeling_albert import AlbertForPreTrainingOutput
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 
@@ -71,12 +72,15 @@ from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings
 from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.limits import MaxMinutesCallback
+from t5suite.training.losses import UpdateCounts
 from t5suite.training.pre_training_collators import collator_of_objective
 from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
 from t5suite.training.pre_training_streams import StreamedText
 from t5suite.training.pre_training_text import TextSettings
+from t5suite.training.pre_training_trainer import PreTrainer
 from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import Ranks
@@ -805,6 +809,35 @@ class SumTest(parameterized.TestCase):
 
         self.assertEqual(on_ranks(world_size, means), [{"size": mean, "kl": mean}] * world_size)
 
+    @parameterized.parameters(1, *SEVERAL)
+    def test_logged_means_of_an_update_that_was_made_before_a_restart(self, world_size):
+        """The checkpoint has the counts of all ranks, as JSON; another number of ranks goes on from them."""
+        pairs = [torch.tensor(pair, dtype=torch.float64) for pair in ((6.0, 3.0), (10.0, 1.0), (0.0, 4.0))]
+        mean = {1: 2.0, 2: 4.0, 3: 2.0}[world_size]
+
+        def losses_and_their_counts():
+            distilled = DistilledLoss(None, None, 0.5, 1.0, 1)
+            measured = MeasuredLoss(distilled, None)
+            return measured, distilled, UpdateCounts(lambda: measured, Ranks.of_process())
+
+        def saved():
+            measured, distilled, counts = losses_and_their_counts()
+            distilled.counts = of_rank(*pairs)
+            measured.counts = {"size": of_rank(*pairs), "overflow": torch.tensor([math.inf, 1.0])}
+            return json.dumps(counts.state_dict(), allow_nan=False)
+
+        def means(state):
+            measured, _, counts = losses_and_their_counts()
+            counts.load_state_dict(json.loads(state))
+            self.assertEqual(json.dumps(counts.state_dict()), state)
+            return measured.means(Ranks.of_process())
+
+        states = on_ranks(world_size, saved)
+        self.assertEqual(states, states[:1] * world_size)
+        for later_size in (1, 2):
+            expected = {"size": mean, "kl": mean, "overflow": math.inf}
+            self.assertEqual(on_ranks(later_size, means, states[0]), [expected] * later_size)
+
 
 class CommitTest(parameterized.TestCase):
     @parameterized.parameters(1, *SEVERAL)
@@ -1016,6 +1049,101 @@ class TrainingTest(OwnStopRequests):
         state = json.loads((directory / "checkpoint-1" / "trainer_state.json").read_text())
         lengths = encoded(13).input_ids.lengths
         self.assertEqual(state["num_input_tokens_seen"], sum(lengths[row] for row in shuffled_order(13, 0)(0)[:6]))
+
+
+# Tokens and target labels of four sentence pairs, which have one label to nine, and of an input that has none.
+PAIR_LENGTH = 12
+NUM_LABELS = (1, 9, 2, 5)
+PAIR_LABELS = (0, 1, 1, 0)
+
+
+def sentence_pair(number: int, num_labels: int, pair_label: int) -> dict[str, torch.Tensor]:
+    ids = torch.arange(PAIR_LENGTH).roll(5 * number) + number + 3
+    is_target = torch.arange(PAIR_LENGTH) < num_labels
+    return {
+        "input_ids": ids,
+        "token_type_ids": (torch.arange(PAIR_LENGTH) >= 7).long(),
+        "labels": ids.add(1).masked_fill(~is_target, -100),
+        "next_sentence_label": torch.tensor(pair_label),
+    }
+
+
+SENTENCE_PAIRS = [sentence_pair(*row) for row in zip(range(4), NUM_LABELS, PAIR_LABELS, strict=True)]
+
+
+def batch_of_pairs(rows) -> dict[str, torch.Tensor]:
+    return torch.utils.data.default_collate(list(rows) or [sentence_pair(0, 0, -100)])
+
+
+@functools.cache
+def pair_model() -> BertForPreTraining:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(vocab_size=24, max_position_embeddings=PAIR_LENGTH, initializer_range=0.5, **sizes, **dropout)
+    return BertForPreTraining(config).train()
+
+
+def gradients_by_hand(rows) -> dict[str, torch.Tensor]:
+    """Of the mean surprisal of the targets and the mean surprisal of the pairs."""
+    model = copy.deepcopy(pair_model())
+    batch = batch_of_pairs(rows)
+    labels, pair_labels = batch.pop("labels"), batch.pop("next_sentence_label")
+    outputs = model(**batch)
+    log_p, pair_log_p = (
+        logits.log_softmax(-1) for logits in (outputs.prediction_logits, outputs.seq_relationship_logits)
+    )
+    of_targets = [-log_p[row, place, labels[row, place]] for row, place in labels.ne(-100).nonzero().tolist()]
+    of_pairs = [-pair_log_p[row, label] for row, label in enumerate(pair_labels.tolist())]
+    (sum(of_targets) / len(of_targets) + sum(of_pairs) / len(of_pairs)).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def gradients_of_update(batch_size: int, accumulation: int, pieces: int = 1, **settings) -> dict[str, torch.Tensor]:
+    """What an update of all pairs takes from the weights at a learning rate of 1."""
+    with MAKING:
+        args = PreTrainerArguments(
+            output_dir=str(folder()), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
+            num_train_epochs=1, learning_rate=1.0, schedule="constant", warmup_steps=0, optim="sgd", max_grad_norm=1e9,
+            eval_strategy="no", save_strategy="no", disable_tqdm=True, use_cpu=True, **settings,
+        )  # fmt: skip
+        trainer = PreTrainer(
+            model=copy.deepcopy(pair_model()), args=args, train_dataset=SENTENCE_PAIRS,
+            data=ExampleOrder(lambda epoch: range(len(SENTENCE_PAIRS))), collator=batch_of_pairs,
+        )  # fmt: skip
+    trainer.micro_batches.pieces = pieces
+    trainer.train()
+    before = dict(pair_model().named_parameters())
+    after = dict(trainer.unwrapped_model().named_parameters())
+    return {name: (before[name] - after[name]).detach() for name in before}
+
+
+class SentencePairsTest(OwnStopRequests):
+    """A pair counts once, however many labels it has, and wherever it is computed."""
+
+    def assert_near(self, gradients, expected):
+        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-6)
+
+    @parameterized.parameters((1, 4), (4, 1, 2), (4, 1), (2, 2), (3, 2), (2, 2, 4))
+    @pytest.mark.quick_cases(2)
+    def test_an_update_s_gradient_does_not_depend_on_its_cut(self, *cut):
+        """Into batches of each device, and into pieces where memory runs out."""
+        self.assert_near(gradients_of_update(*cut), gradients_by_hand(SENTENCE_PAIRS))
+
+    @parameterized.parameters((3, 1, 2), (2, 2, 1), (2, 1, 2))
+    @pytest.mark.quick_cases(1)
+    def test_nor_on_the_ranks(self, world_size, batch_size, accumulation):
+        """Of three ranks, two have no row in the second micro-batch."""
+        expected = gradients_by_hand(SENTENCE_PAIRS)
+        for gradients in on_ranks(world_size, gradients_of_update, batch_size, accumulation):
+            self.assert_near(gradients, expected)
+
+    def test_ranks_that_do_not_count_together_have_a_mean_each(self):
+        """For its pairs as for its targets, by `--average_tokens_across_devices False`."""
+        first, second = (gradients_by_hand(rows) for rows in (SENTENCE_PAIRS[:2], SENTENCE_PAIRS[2:]))
+        expected = {name: (first[name] + second[name]) / 2 for name in first}
+        for gradients in on_ranks(2, lambda: gradients_of_update(2, 1, average_tokens_across_devices=False)):
+            self.assert_near(gradients, expected)
 
 
 def fails(stop) -> None:

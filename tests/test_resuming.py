@@ -27,11 +27,12 @@ import pre_train_t5
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import Mixing
+from t5suite.optim.adafactor import Adafactor
 from t5suite.reports.finished_runs import rows_of_runs
 from t5suite.reports.run_facts import read_run
 from t5suite.run_steps import StartRecord
 from t5suite.runs.directory import Run
-from t5suite.testing import exits_with, read_rows, tiny_trainer
+from t5suite.testing import exits_with, read_rows, tiny_model, tiny_trainer
 from t5suite.training.checkpoints import restoring, resuming, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.restoring import (
@@ -49,6 +50,7 @@ from t5suite.training.checkpoints.restoring import (
 )
 from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
+from t5suite.training.distillation import DistilledLoss
 from t5suite.training.fine_tuning_trainer import example_order
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -383,6 +385,36 @@ class RestoringTest(parameterized.TestCase):
         torch.save(schedule.state_dict(), checkpoint / "scheduler.pt")
         return checkpoint
 
+    def second_update(self, make, before: dict, after: dict) -> torch.Tensor:
+        """What the second update takes from a weight, by other settings than the first one, whose moments it goes on with."""
+        weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        constant = lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        first = make([weight], lr=0.1, **before)
+        weight.grad = torch.tensor([1.0, -2.0])
+        first.step()
+        checkpoint = self.checkpoint_of(first, constant(first))
+        second = make([weight], lr=0.1, **after)
+        restore_optimization(Start(checkpoint, restart=True), second, constant(second), None, fsdp=False)
+        value = weight.detach().clone()
+        weight.grad = torch.tensor([0.5, 4.0])
+        second.step()
+        return value - weight.detach()
+
+    def test_a_momentum_that_adafactor_goes_on_with_begins_at_zero(self):
+        expected = 0.25 * self.second_update(Adafactor, {}, {})
+        torch.testing.assert_close(self.second_update(Adafactor, {}, {"beta1": 0.75}), expected)
+
+    @parameterized.parameters(
+        ({"momentum": 0.9}, False), ({"centered": True}, True), ({"momentum": 0.9, "centered": True}, True)
+    )
+    def test_so_do_the_moments_of_torch_s_rmsprop(self, settings, is_centered):
+        """By its formula: a first momentum is the whole step, and a first mean of gradients has a hundredth of this one."""
+        means = torch.tensor([0.01 * (0.99 * 1.0 + 0.5**2), 0.01 * (0.99 * 4.0 + 4.0**2)])
+        if is_centered:
+            means = means - torch.tensor([0.005, 0.04]) ** 2
+        expected = 0.1 * torch.tensor([0.5, 4.0]) / (means.sqrt() + 1e-8)
+        torch.testing.assert_close(self.second_update(torch.optim.RMSprop, {}, settings), expected)
+
     def test_between_schedules_that_count_steps_and_evaluations_the_step_alone_goes_on(self):
         """Two evaluations lie before step 4 of 8."""
         optimizer_of = lambda rate: torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate, momentum=0.9)
@@ -563,10 +595,17 @@ class RestoringTest(parameterized.TestCase):
 
 
 class EndOfEpochTest(parameterized.TestCase):
-    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end."""
+    """Two epochs of three updates, whose last checkpoint comes before the log of the epoch's end.
+
+    That log has numbers of the last update: a teacher's distance, and one of the user's own.
+    """
 
     def trainer(self, output_dir):
         trainer = make_trainer(output_dir, max_steps=6, save_steps=3, logging_strategy="epoch")
+        trainer.compute_loss_func = DistilledLoss(
+            trainer.compute_loss_func, tiny_model(seed=7).eval(), alpha=0.5, temperature=2.0, pieces=621
+        )
+        trainer.measure(lambda outputs, batch: {"spread": outputs["logits"].std(dim=-1)})
         trainer.ends = []
         epoch_ends = trainer.progress.on_epoch_end
 
@@ -601,7 +640,7 @@ class EndOfEpochTest(parameterized.TestCase):
             resumed.train(resume_from_checkpoint=True)
         self.assertIn(f"step {step}: running what was still due after its checkpoint", "\n".join(logs.output))
         self.assertEqual(resumed.ends, ends)
-        for name in ("step", "loss", "grad_norm", "learning_rate"):
+        for name in ("step", "loss", "grad_norm", "learning_rate", "kl", "spread"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))
         self.assertTrue(torch.equal(weights(resumed.model), weights(self.whole.model)))
 

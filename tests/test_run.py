@@ -166,7 +166,7 @@ class IdleFlagsTest(parameterized.TestCase):
             "--eval_do_concat_batches False --eval_use_gather_object True --do_train False --do_eval False "
             "--enable_jit_checkpoint True --logging_nan_inf_filter True --project p --trackio_bucket_id b "
             "--trackio_static_space_id s --accelerator_config {'even_batches':False} --hub_model_id h --hub_revision r "
-            "--hub_strategy end --wandb_project w --experiment_name x --aim_repo a "
+            "--hub_strategy end --wandb_project w --experiment_name x --aim_repo a --optim_target_modules all-linear "
         )
         for words, expected in (
             (idle, re.findall("--(?!dataloader_num)([a-z_]+)", idle)),

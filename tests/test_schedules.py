@@ -287,6 +287,8 @@ class SettingsTest(parameterized.TestCase):
         ("cosine_with_min_lr", "min_lr=low", "min_lr=low: expected float"),
         ("warmup_stable_decay", "num_stable_steps=3", "warmup_stable_decay with .*'num_stable_steps': 3.*: .*num_decay_steps"),
         ("reduce_lr_on_plateau", "factor=2", "reduce_lr_on_plateau with .*: Factor should be < 1.0"),
+        ("reduce_lr_on_plateau", "mode=min,factor=0.5", "mode=min: the score that reduce_lr_on_plateau .*; leave mode out"),
+        ("greedy", "mode=min", "mode=min: the score that greedy .*; leave mode out"),
         ("greedy", "patienec=3", "greedy with .*unexpected keyword argument 'patienec'"),
     )  # fmt: skip
     def test_settings_that_hugging_face_s_schedule_does_not_take_or_lacks_are_named(self, kind, settings, message):
@@ -295,6 +297,7 @@ class SettingsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("warmup_stable_decay", "num_decay_steps=3", {"num_decay_steps": 3}),
+        ("greedy", "mode=max", {"mode": "max", "threshold_mode": "abs"}),
         ("reduce_lr_on_plateau", "min_lr=[1e-5,1e-6]", {"mode": "max", "threshold_mode": "abs", "min_lr": [1e-5, 1e-6]}),
     )  # fmt: skip
     def test_those_of_which_it_is_made_are_taken(self, kind, settings, expected):

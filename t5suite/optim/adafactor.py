@@ -145,12 +145,12 @@ class Adafactor(torch.optim.Optimizer):
 
     def _state(self, parameter: torch.Tensor, group: dict) -> dict:
         state = self.state[parameter]
-        if state:
+        if group["beta1"] is not None and MOMENTUM not in state:  # a run may go on with one that it began without
+            state[MOMENTUM] = torch.zeros_like(at_least_float32(parameter.grad))
+        if "step" in state:
             return state
         grad = at_least_float32(parameter.grad)
         state["step"] = 0
-        if group["beta1"] is not None:
-            state[MOMENTUM] = torch.zeros_like(grad)
         if is_factored(grad.shape, group["min_dim_size_to_factor"]):
             state[ROWS] = grad.new_zeros(grad.shape[:-1])
             state[COLUMNS] = grad.new_zeros(grad.shape[:-2] + grad.shape[-1:])

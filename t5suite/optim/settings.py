@@ -25,8 +25,6 @@ ADAMW_SETTINGS = ("betas", "eps", "weight_decay")
 # A library's name in pip, where it is not its name in Python.
 PACKAGES = {
     "bitsandbytes": "'t5suite[quantization]'",
-    "galore_torch": "galore-torch",
-    "apollo_torch": "apollo-torch",
     "optimi": "torch-optimi",
 }
 
@@ -35,8 +33,6 @@ LIBRARIES = {
     "adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit paged_lion_32bit "
     "paged_lion_8bit ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit "
     "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": "bitsandbytes",
-    "galore_adamw galore_adamw_8bit galore_adafactor": "galore_torch",
-    "apollo_adamw": "apollo_torch",
     "grokadamw": "grokadamw",
     "adamw_torch_4bit adamw_torch_8bit": "torchao",
     "stable_adamw": "optimi",
@@ -47,37 +43,35 @@ IN_THE_BACKWARD_PASS = (
     "changes weights within the backward pass: such an update is not checked, its state is in no checkpoint, and it "
     "follows no schedule"
 )
+OF_LITTLE_MEMORY = "choose --optimizer adafactor, which takes little memory, too"
 # {names of --optim that are refused: why, and what to choose}
 UNFIT = {
     "schedule_free_radam schedule_free_adamw schedule_free_sgd": "holds other weights while it trains than those that "
     "should be scored and saved, and a run does not switch between the two; choose --optimizer adamw",
-    "galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
-    "apollo_adamw_layerwise": f"{IN_THE_BACKWARD_PASS}; choose the same name without _layerwise",
-    "lomo adalomo": f"{IN_THE_BACKWARD_PASS}; choose --optimizer adafactor, which takes little memory, too",
+    "galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw": "keeps objects of its library in its state, which "
+    f"no checkpoint can hold, and has no weight decay; {OF_LITTLE_MEMORY}",
+    "lomo adalomo galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
+    "apollo_adamw_layerwise": f"{IN_THE_BACKWARD_PASS}; {OF_LITTLE_MEMORY}",
 }
-# Beginnings of the names of --optim that project the gradients of chosen modules.
-PROJECTING = ("galore", "apollo")
 
 WORDS = (
-    "nesterov centered proj_type proj scale_type bf16_stochastic_round decouple_lr kahan_sum use_kahan_summation "
+    "nesterov centered bf16_stochastic_round decouple_lr kahan_sum use_kahan_summation "
     "momentum_dtype variance_dtype compensation_buffer_dtype"
 ).split()
-LOW_RANK = "rank update_proj_gap scale proj_type"
-# {names of --optim: settings in --optim_args that transformers 5.23 reads}; None: the library gets them unchanged.
-# Optimizers not listed here have none.
+# {names of --optim: settings in --optim_args that transformers 5.23 reads as what they are}. Optimizers not listed here
+# have none: RMSprop of bitsandbytes, and torchao's for its block_size, would get texts in place of numbers.
 SETTINGS = {
-    "sgd": "momentum dampening weight_decay nesterov",
-    "adagrad": "lr_decay weight_decay eps",
-    "rmsprop": "momentum alpha eps weight_decay centered",
+    "sgd": "momentum dampening nesterov",
+    "adagrad": "lr_decay eps",
+    "rmsprop": "momentum alpha eps centered",
     "ademamix ademamix_8bit paged_ademamix_32bit paged_ademamix_8bit": "beta1 beta2 beta3 alpha eps t_alpha t_beta3",
-    "rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit": None,
-    "galore_adamw galore_adamw_8bit galore_adafactor": LOW_RANK,
-    "apollo_adamw": f"{LOW_RANK} proj scale_type",
     "grokadamw": "alpha_init lamb gamma grokking_signal_decay_rate gradient_clipping",
-    "adamw_torch_4bit adamw_torch_8bit": "block_size bf16_stochastic_round",
+    "adamw_torch_4bit adamw_torch_8bit": "bf16_stochastic_round",
     "stable_adamw": "decouple_lr max_lr kahan_sum",
     "adamw_anyprecision": "use_kahan_summation momentum_dtype variance_dtype compensation_buffer_dtype",
 }
+# Those that transformers switches on whatever text they have, also by `False`.
+SWITCHED_ON = ("decouple_lr", "kahan_sum")
 
 
 def parse_settings(text: str | Mapping | None, where: str) -> dict:
@@ -210,19 +204,6 @@ def check_fits(name: str, flag: str = "--optim") -> None:
         raise ConfigError(f"{flag} {name} {reason}")
 
 
-def check_target_modules(name: str, target_modules, flag: str = "--optim") -> None:
-    """Refuses an optimizer that projects gradients, where no modules are named.
-
-    Raises:
-      ConfigError: with the flag that names them.
-    """
-    if name.startswith(PROJECTING) and not target_modules:
-        raise ConfigError(
-            f"{flag} {name} needs the modules whose gradients it projects: --optim_target_modules all-linear, or a "
-            "regular expression"
-        )
-
-
 def check_library(name: str, flag: str = "--optim") -> None:
     """Refuses an optimizer whose library is not installed.
 
@@ -236,12 +217,12 @@ def check_library(name: str, flag: str = "--optim") -> None:
         raise ConfigError(f"{flag} {name} is {library}'s, which is not installed: pip install {package}{alternative}")
 
 
-def _entry_of(name: str, table: Mapping[str, str | None], default: str | None = None) -> str | None:
-    """The entry of a table whose keys are names, several in one."""
+def _entry_of(name: str, table: Mapping[str, str]) -> str | None:
+    """The entry of a table whose keys are names, several in one; None if it has none."""
     for names, entry in table.items():
         if name in names.split():
             return entry
-    return default
+    return None
 
 
 def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
@@ -254,12 +235,20 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
     Raises:
       ConfigError: with the closest names; or a value of another type.
     """
-    names = _entry_of(name, SETTINGS, default="")
+    settings = parse_settings(optim_args, flag)
+    if "weight_decay" in settings:
+        raise ConfigError(
+            f"{flag} weight_decay={settings['weight_decay']}: --optim {name} has the weight decay of --weight_decay; "
+            "give that flag"
+        )
+    names = _entry_of(name, SETTINGS) or ""
     if names == "" and name.startswith(ADAMW):
-        _refuse_for_adamw(name, parse_settings(optim_args, flag), flag)
-    if names is not None:
-        types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
-        typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
+        _refuse_for_adamw(name, settings, flag)
+    types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
+    typed = typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", settings, flag)
+    for key in SWITCHED_ON:
+        if typed.get(key, True) is not True:
+            raise ConfigError(f"{flag} {key}={settings[key]}: transformers takes any text for True; leave {key} out")
 
 
 def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:

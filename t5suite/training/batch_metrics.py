@@ -44,14 +44,17 @@ class MeasuredLoss:
         if hasattr(self.loss, "watch"):
             self.loss.watch(step, logged)
 
+    def summed_counts(self, ranks) -> dict[str, list[float]] | None:
+        """`counts` over all ranks; None, on all ranks, before the first batch of an update."""
+        if self.counts is None:
+            return None
+        return {name: ranks.sum(self.counts[name].tolist()) for name in sorted(self.counts)}
+
     def means(self, ranks) -> dict[str, float]:
         """The means over the last update and all ranks, which the call clears."""
-        counts = self.counts or {}
+        counts = self.summed_counts(ranks) or {}
         self.counts = None
-        means = {}
-        for name in sorted(counts):
-            total, weight = ranks.sum(counts[name].tolist())
-            means[name] = total / weight if weight else math.nan
+        means = {name: total / weight if weight else math.nan for name, (total, weight) in counts.items()}
         inner_means = self.loss.means(ranks) if hasattr(self.loss, "means") else {}
         return inner_means | means
 

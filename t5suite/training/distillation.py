@@ -64,12 +64,17 @@ class DistilledLoss:
             self.counts = None
         self.watching = logged
 
+    def summed_counts(self, ranks) -> list[float] | None:
+        """`counts` over all ranks; None, on all ranks, if none was watching."""
+        return None if self.counts is None else ranks.sum(self.counts.tolist())
+
     def means(self, ranks) -> dict[str, float]:
         """The mean distance over the last update and all ranks, which the call clears."""
-        if self.counts is None:
-            return {}
-        total, count = ranks.sum(self.counts.tolist())
+        counts = self.summed_counts(ranks)
         self.counts = None
+        if counts is None:
+            return {}
+        total, count = counts
         return {"kl": total / max(count, 1)}
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:

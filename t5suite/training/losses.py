@@ -15,7 +15,7 @@ An encoder with a head has one label a row, [B], and V classes: the same sum ove
 tokens, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
+from t5suite.training.callback import Callback
 
 # The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -93,6 +94,18 @@ def pair_logits(outputs) -> torch.Tensor:
     return outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
 
 
+def count_pairs(batches: Sequence[Mapping]) -> torch.Tensor | None:
+    """The number of sentence pairs with a label in an update's batches; None if they are not batches of pairs.
+
+    >>> count_pairs([{"next_sentence_label": torch.tensor([0, 1])}, {"next_sentence_label": torch.tensor([1, -100])}])
+    tensor(3)
+    """
+    labels = [batch[name] for batch in batches for name in PAIR_LABELS if name in batch]
+    if not labels:
+        return None
+    return torch.stack([labels_B.ne(IGNORED).sum() for labels_B in labels]).sum()
+
+
 def wrapped_losses(loss) -> Iterator:
     """A loss, then the one that it wraps (its `loss`), and so on."""
     while loss is not None:
@@ -121,6 +134,55 @@ def counting_losses(loss) -> list:
     return [part for part in wrapped_losses(loss) if hasattr(part, "counts")]
 
 
+class UpdateCounts(Callback):
+    """Has checkpoints keep what losses have counted of an update that is logged after a restart, as by epochs.
+
+    Args:
+      current_loss: returns the trainer's loss; of those that it wraps, the ones with `means` are kept.
+    """
+
+    def __init__(self, current_loss: Callable, ranks):
+        self.current_loss = current_loss
+        self.ranks = ranks
+
+    def state_dict(self) -> dict:
+        """The counts over all ranks, by the name of the loss's class."""
+        return {type(loss).__name__: texts_of_counts(loss.summed_counts(self.ranks)) for loss in self._losses()}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The main rank goes on from the counts of all, the others from none."""
+        for loss in self._losses():
+            loss.counts = counts_of_texts(state_dict.get(type(loss).__name__), self.ranks.is_main)
+
+    def _losses(self) -> list:
+        return [loss for loss in counting_losses(self.current_loss()) if hasattr(loss, "means")]
+
+
+def texts_of_counts(counts):
+    """Counts as JSON values: texts, as JSON has no number for infinity.
+
+    >>> texts_of_counts({"length": [8.0, 2.0]})
+    {'length': ['8.0', '2.0']}
+    """
+    if isinstance(counts, dict):
+        return {name: texts_of_counts(pair) for name, pair in counts.items()}
+    return None if counts is None else [str(number) for number in counts]
+
+
+def counts_of_texts(texts, is_main: bool):
+    """Counts over all ranks, by `texts_of_counts` -> a rank's own, whose sum over the ranks is the same.
+
+    >>> counts_of_texts({"length": ["8.0", "2.0"]}, is_main=True)
+    {'length': tensor([8., 2.], dtype=torch.float64)}
+    """
+    if texts is None:
+        return None
+    if isinstance(texts, dict):
+        return {name: counts_of_texts(pair, is_main) for name, pair in texts.items()}
+    counts = torch.tensor([float(text) for text in texts], dtype=torch.float64)
+    return counts if is_main else torch.zeros_like(counts)
+
+
 class WatchedLoss:
     """A token loss that adds the loss of sentence pairs, and counts correct guesses in the steps that are logged.
 
@@ -135,8 +197,10 @@ class WatchedLoss:
 
     Attributes:
       watching: whether guesses are counted, which takes a pass over the logits.
-      pair_labels: [B], of the rows of the next call (`take_pair_labels`). Their mean cross-entropy is added to the
-        tokens' (arXiv:1810.04805). None: the batches have no pairs.
+      pair_labels: [B], of the rows of the next call (`take_pair_labels`). Their cross-entropy, summed and divided by
+        `num_pairs`, is added to the tokens' (arXiv:1810.04805). None: the batches have no pairs.
+      num_pairs: pairs of the whole update, over all micro-batches and ranks (`count_pairs`); None: each call has a
+        whole update.
       counts: (right guesses, labels) since the last `accuracy`.
     """
 
@@ -145,6 +209,7 @@ class WatchedLoss:
         self.reduce = reduce
         self.watching = False
         self.pair_labels = None
+        self.num_pairs: torch.Tensor | None = None
         self.counts = None
 
     def watch(self, step: int, logged: bool) -> None:
@@ -166,19 +231,21 @@ class WatchedLoss:
             num_items_in_batch = num_labels.clamp(min=1)
         loss = self.loss(outputs, labels, num_items_in_batch)
         if self.pair_labels is not None:
-            loss = loss + self._pair_loss(outputs, num_labels / num_items_in_batch)
+            loss = loss + self._pair_loss(outputs)
         return loss
 
-    def _pair_loss(self, outputs, share):
-        """The mean loss of the micro-batch's pairs, times `share`: summed over micro-batches, the mean of the update.
+    def _pair_loss(self, outputs) -> torch.Tensor:
+        """The losses of the batch's pairs over the update's number of pairs: the mean, summed over micro-batches.
 
-        Args:
-          share: the micro-batch's share of the update's labels, and so of its pairs: each has equally many labels.
+        A pair counts once, however many of its tokens have labels.
         """
-        num_pairs = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
+        labels_B = self.pair_labels.view(-1)
+        num_pairs = self.num_pairs
+        if num_pairs is None:
+            num_pairs = labels_B.ne(IGNORED).sum()
         logits = pair_logits(outputs).float()
-        labels = self.pair_labels.view(-1)
-        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_pairs * share
+        loss = F.cross_entropy(logits, labels_B, ignore_index=IGNORED, reduction="sum")
+        return loss / num_pairs.clamp(min=1)
 
     def summed_counts(self) -> list[int] | None:
         """`counts` over all ranks; None, on all ranks, if none was watching."""

@@ -14,7 +14,7 @@ import typing
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
-from transformers import get_scheduler
+from transformers import Trainer, get_scheduler
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
@@ -26,11 +26,9 @@ from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam
 from t5suite.optim.schedulers import PlateauLR, make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
-    PROJECTING,
     check_fits,
     check_library,
     check_optim_args,
-    check_target_modules,
     parse_settings,
     read_value,
     setting_types,
@@ -52,9 +50,11 @@ THEIRS_WITHOUT_WARMUP = (SchedulerType.CONSTANT, *FOLLOWING_EVALUATIONS)
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 # Prefixes of Hugging Face's names for optimizers that need whole tensors.
-THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "grokadamw")
+THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "stable_adamw", "grokadamw")
 # Prefixes of Hugging Face's names for optimizers that read no --adam_* flag (transformers 5.23, trainer_optimizer.py).
-THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "galore", "grokadamw", "rmsprop", "sgd")
+THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "grokadamw", "rmsprop", "sgd")
+# Hugging Face's names of torch's optimizers that have settings.
+TORCH_S_WITH_SETTINGS = (OptimizerNames.SGD, OptimizerNames.ADAGRAD, OptimizerNames.RMSPROP)
 # Updates of the schedule that is made only to see whether its settings are complete.
 STEPS_OF_TRIAL = 1000
 
@@ -77,12 +77,26 @@ def sort_out_names(args) -> None:
         hugging_face_name = getattr(args.optim, "value", args.optim)
         check_fits(hugging_face_name)
         check_library(hugging_face_name)
-        check_target_modules(hugging_face_name, args.optim_target_modules)
         check_optim_args(hugging_face_name, args.optim_args)
     settings = args.lr_scheduler_kwargs
     if isinstance(settings, str) and not settings.lstrip().startswith("{"):
         pairs = parse_settings(settings, "--lr_scheduler_kwargs")
         args.lr_scheduler_kwargs = {name: read_value(value) for name, value in pairs.items()}
+
+
+def try_hugging_face_optimizer(args) -> None:
+    """Refuses `--optim_args` of which torch makes no optimizer: a run would only see it once the model is loaded.
+
+    Raises:
+      ConfigError: with what torch says.
+    """
+    if args.optimizer is not None or args.optim not in TORCH_S_WITH_SETTINGS or not args.optim_args:
+        return
+    optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(args)
+    try:
+        optimizer_class([torch.nn.Parameter(torch.zeros(1))], **settings)
+    except ValueError as error:
+        raise ConfigError(f"--optim {args.optim.value} with --optim_args {args.optim_args}: {error}") from None
 
 
 def check_schedule(args) -> None:
@@ -94,9 +108,19 @@ def check_schedule(args) -> None:
         check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
         if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
+            _check_mode(kind, args.lr_scheduler_kwargs["mode"])
         try_hugging_face_schedule(kind, args.lr_scheduler_kwargs, args.learning_rate)
     if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def _check_mode(kind: SchedulerType, mode) -> None:
+    """Refuses a schedule that takes lower scores for better ones: of a loss, ours is the negative."""
+    if mode != WATCHING["mode"]:
+        raise ConfigError(
+            f"--lr_scheduler_kwargs mode={mode}: the score that {kind.value} follows is better when higher, also for "
+            "--metric_for_best_model loss, whose negative it is; leave mode out"
+        )
 
 
 def follows_evaluations(args) -> bool:
@@ -144,22 +168,6 @@ def warn_of_idle_adam_flags(args) -> None:
     for flag in idle_flags:
         if is_given(args, flag):
             logger.warning("--%s has no effect: --optim %s does not use it; see --optim_args", flag, name)
-
-
-def warn_of_idle_target_modules(args) -> None:
-    """Warns of `--optim_target_modules` where the optimizer projects no gradients."""
-    flag = "--optim"
-    name = getattr(args.optim, "value", args.optim)
-    if args.optimizer is not None:
-        flag = "--optimizer"
-        name = args.optimizer
-    is_projecting = args.optimizer is None and name.startswith(PROJECTING)
-    if is_given(args, "optim_target_modules") and not is_projecting:
-        logger.warning(
-            "--optim_target_modules has no effect: %s %s does not use it; --optim galore_adamw and apollo_adamw do",
-            flag,
-            name,
-        )
 
 
 def optimizer_defaults(args) -> dict:

@@ -59,7 +59,7 @@ from t5suite.training.checkpoints.selection import (
 from t5suite.training.checkpoints.starts import Position, Start
 from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
-from t5suite.training.losses import TokenLoss, ask_for_loss, give_batch, move_loss_into_model
+from t5suite.training.losses import TokenLoss, UpdateCounts, ask_for_loss, give_batch, move_loss_into_model
 from t5suite.training.monitoring.flops import peak_flops
 from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
@@ -72,7 +72,6 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
     warn_of_endless_warmup,
     warn_of_idle_adam_flags,
-    warn_of_idle_target_modules,
     warn_of_idle_warmup,
 )
 from t5suite.training.processes.ranks import Ranks
@@ -148,6 +147,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write checkpoints, hold the run's progress, upload to the hub.
       start, progress_at_start: where training begins, and the progress in its checkpoint; `train` sets them.
+      number_labels: the piece's labels, where these are numbers, as the collator made them.
       random_state_is_due: the checkpoint's random state is restored once the first batch is made.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
@@ -208,6 +208,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.last_report: Report | None = None
         self.start = Start()
         self.progress_at_start: dict | None = None
+        self.number_labels: torch.Tensor | None = None
         self.random_state_is_due = False
         self.monitor = StepMonitor(
             peak_flops(args.device),
@@ -239,6 +240,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         args = self.args
         for callback in (self.updates, self.progress, *limit_callbacks(args, self.progress), self.monitor):
             self.add_callback(callback)
+        self.add_callback(UpdateCounts(lambda: self.compute_loss_func, self.ranks))
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
@@ -323,12 +325,21 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.micro_batches.run(
             model,
             inputs,
-            functools.partial(super().training_step, model, num_items_in_batch=num_items_in_batch),
+            functools.partial(self._train_on_piece, model, num_items_in_batch=num_items_in_batch),
             num_items_in_batch,
             step=step,
             loss_sum=self._tr_loss,
             loss_function=loss,
         )
+
+    def _train_on_piece(self, model, inputs, num_items_in_batch) -> torch.Tensor:
+        """The trainer's own step; not a hook. Keeps labels that are numbers, which it rounds under DeepSpeed.
+
+        transformers 5.23 gives every float of a batch the type of DeepSpeed's weights, meant for a model's inputs.
+        """
+        labels = inputs.get("labels")
+        self.number_labels = labels if torch.is_tensor(labels) and labels.is_floating_point() else None
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def is_logged(self, step: int) -> bool:
         """Whether a log may follow this update; by epochs, any update may be the last one."""
@@ -338,6 +349,8 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece; a T5 that computes the loss itself gets the labels."""
+        if self.number_labels is not None:
+            inputs["labels"] = self.number_labels.to(self.args.device)
         loss = self.compute_loss_func
         loss_reads_batch = give_batch(loss, inputs)  # before the trainer removes the labels
         needs_logits = loss_reads_batch or return_outputs
@@ -369,7 +382,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         """`--optimizer` from our table, else what `--optim` says."""
         if self.optimizer is None:
             check_parallelism(self.args.optimizer, self.accelerator, self.args.optim)
-            warn_of_idle_target_modules(self.args)
             if self.args.optimizer is not None:
                 self.optimizer = make_optimizer(
                     self.args.optimizer,

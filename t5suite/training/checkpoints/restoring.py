@@ -56,6 +56,8 @@ WATCHER_MEMORY = (
 )
 # A group's rate before the schedule: a scheduler that is a function of the step writes it there, others do not.
 INITIAL_RATE = "initial_lr"
+# {a setting of torch's RMSprop: the moment that it keeps}
+MOMENTS_OF_SETTINGS = {"momentum": "momentum_buffer", "centered": "grad_avg"}
 # The way out that every kind of training has.
 WEIGHTS_ALONE = "start from the checkpoint's weights alone with --model_name_or_path and a new --output_dir"
 # What `torch.load` raises for a file that is incomplete or contains more than tensors.
@@ -291,6 +293,21 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
             f"{checkpoint}: its optimizer differs from this run's ({error}); add optimizer to --reset"
         ) from None
     set_groups(optimizer, settings_before)
+    begin_moments(optimizer)
+
+
+def begin_moments(optimizer) -> None:
+    """Begins at zero, as for a new parameter, what this run's settings keep and the loaded state lacks.
+
+    torch's RMSprop begins them with its other moments only, and would look for them in vain.
+    """
+    for group in optimizer.param_groups:
+        names = [name for setting, name in MOMENTS_OF_SETTINGS.items() if group.get(setting)]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter)
+            if state:
+                for name in names:
+                    state.setdefault(name, torch.zeros_like(parameter))
 
 
 def _names_of_settings(settings_by_group: list[dict]) -> list[set[str]]:

@@ -33,7 +33,7 @@ from t5suite.training.flags.fields import facts, flag
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
 from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
-from t5suite.training.optimization import check_schedule, sort_out_names
+from t5suite.training.optimization import check_schedule, sort_out_names, try_hugging_face_optimizer
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
@@ -314,6 +314,7 @@ class SuiteTrainingArguments(
         self.metric_for_best_model = metric
         self.do_eval = do_eval
         begin_sharding(self)
+        try_hugging_face_optimizer(self)
         check_schedule(self)
         if self.profile is not None:
             parse_steps(self.profile)

@@ -34,8 +34,8 @@ THEMED = {
         "weight_decay": facts("Weight decay; biases and norms have none.", "common report", bounds="[0, inf) a number"),
         "max_grad_norm": facts("Largest norm of the gradient (0: no clipping).", "report",
             bounds="[0, inf) a norm; 0: no clipping"),
-        "label_smoothing_factor": facts("Share of probability spread over all other tokens.", "report",
-            bounds="[0, 1] a share", needs="training, a loss of tokens"),
+        "label_smoothing_factor": facts("Share of probability spread over all tokens or classes, the right one too.",
+            "report", bounds="[0, 1] a share", needs="training, a loss of tokens"),
         "neftune_noise_alpha": facts("NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number"),
         "data_seed": facts("Seed of the examples' order. Default: --seed.", bounds="[0, 4294967295] a whole number"),
     },
@@ -106,6 +106,7 @@ OF_BATCHES = (
 OF_ACCELERATOR_BATCHES = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
 # What a flag may need of Hugging Face's, and no run has, with the reason.
 MISSING_PARTS = {
+    "projected gradients": "the optimizers that project gradients (GaLore, APOLLO) are refused",
     "Hugging Face's batches": "batches are made by our own loop, each row once an epoch",
     "Hugging Face's losses": "a loss that is not finite is always reported",
     "Hugging Face's project": "the project is that of --wandb_project",
@@ -126,6 +127,7 @@ FACTS = {
     "adam_epsilon": facts(bounds="[0, inf) a number", needs="Adam"),
     "adam_beta1": facts(bounds="[0, 1) a share", needs="Adam"),
     "adam_beta2": facts(bounds="[0, 1) a share", needs="Adam"),
+    "optim_target_modules": facts(needs="projected gradients"),
     "ddp_bucket_cap_mb": facts(bounds="[1, inf) MB"),
     "local_rank": facts(bounds="[0, inf) a rank; -1: not distributed", also=-1, change="nothing"),
     "predict_with_generate": facts(marks="generates", needs="Hugging Face's evaluation"),
