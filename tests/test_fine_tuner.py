@@ -494,9 +494,14 @@ class InputsTest(parameterized.TestCase):
         expected = {"data_format": "csv", "train_file": unnamed["train"], "validation_file": unnamed["valid"]}
         self.assertContainsSubset(expected.items(), flags.items())
 
+    @parameterized.parameters("glue", "glue/rte/validation", "own/reviews/train/v1", "reviews/train.csv", "a//b")
+    def test_data_that_are_no_file_are_a_benchmark_and_a_task_with_one_slash_between_them(self, data):
+        message = f"data '{data}': no such file or folder, and no benchmark/task such as 'glue/rte'"
+        with exits_with(78, f"^{message}$"):
+            FineTuner(None, data)
+
     @parameterized.parameters(
         (None, "rewiews.csv", {}, "'rewiews.csv': no such file or folder"),
-        (None, "glue", {}, "no benchmark/task"),
         (None, {"train": "a.csv", "validation": [{"a": 1}]}, {}, "train in files, other splits in memory"),
         (None, {"trian": ROWS}, {}, "no split 'trian'; did you mean train"),
         (None, {"dev": ROWS, "validation": ROWS}, {}, "two of dev, validation"),
