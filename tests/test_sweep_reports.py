@@ -158,6 +158,20 @@ class TablesTest(parameterized.TestCase):
             "best: trial 2, eval/accuracy 64 (runs/sweeps/rte/trials/0002)\npython fine_tune_t5.py --number '2'\n", out
         )
 
+    def test_the_page_s_table_has_all_that_a_sweep_knows_of_a_trial(self):
+        page = report_of(MIXED, best=2).page
+        rows, explanations = page.values["Trials, the best first"], page.explanations["Trials, the best first"]
+        by_number = {entry["number"]: entry for entry in MIXED}
+        self.assertEqual([row["Trial"] for row in rows], ["3", "0", "2 ★", "5", "4", "1"])
+        for row, explained in zip(rows, explanations, strict=True):
+            entry = by_number[int(row["Trial"].removesuffix(" ★"))]
+            value = entry["value"]
+            self.assertEqual(row["eval/accuracy"], "" if value is None else str(value))
+            self.assertEqual(row["learning_rate"], str(entry["parameters"]["learning_rate"]))
+            self.assertEqual(row["State"], entry["state"])
+            self.assertEqual(explained["State"], entry.get("why", ""))
+            self.assertEqual((row["Step"], row["Seconds"]), ("20", "12.3"))
+
     def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
         lines = json_lines(MIXED, best=2)
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
