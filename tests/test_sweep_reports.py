@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from absl.testing import parameterized
 from matplotlib.image import imread
-from report_runs import Reported, make_run, reported
+from report_runs import Reported, make_pre_training_run, make_run, reported
 from shown_tables import boxed_tables
 
 from t5suite.testing import cli_output, exits_with, run_cli
@@ -287,6 +287,26 @@ class PlotsTest(parameterized.TestCase):
         self.assertEqual([axes.get_xlabel() for axes in panels], ["learning_rate", *names[:8]])
         self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ["0.0003", "0.001"])
         self.assertIn("(2 more are not shown)", report.figures["sweep-rte-parameters"].get_suptitle())
+
+    def test_every_picture_has_its_size(self):
+        """Letters can be read on a phone, and pictures of a kind are alike. A sweep's panels are in rows of two."""
+        place = Path(tempfile.mkdtemp())
+        run = make_run(place / "run", "sentiment", metrics_file=False)
+        sweep = sweep_dir([trial(number, 60.0 + number, a=number) for number in range(2)])
+        output = place / "report"
+        cli_output("report", run, make_pre_training_run(place / "text"), sweep, "--output", output, "--format", "json")
+        inches = {
+            "scores": (5, 1.76), "curve-pre-training-held-out-NLL": (3.75, 2.5), "sweep-rte-objective": (5, 3.6),
+            "sweep-rte-parameters": (5, 3.2),
+        }  # fmt: skip
+        self.assertEqual({path.stem for path in output.glob("plots/*")}, set(inches))
+        for name, (width, height) in inches.items():
+            pixels = imread(output / "plots" / f"{name}.png").shape[:2]
+            self.assertEqual(pixels, (int(160 * height), int(160 * width)), name)
+            points = re.search(
+                r'<svg [^>]*width="(.*?)pt" height="(.*?)pt"', (output / f"plots/{name}.svg").read_text()
+            )
+            self.assertEqual([float(length) for length in points.groups()], [72 * width, 72 * height], name)
 
     @pytest.mark.slow
     def test_every_plot_has_something_on_it(self):
