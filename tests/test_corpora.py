@@ -5,6 +5,7 @@ Seen through `t5suite corpus build` with a tokenizer that keeps every byte.
 
 import os
 import random
+import re
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -94,7 +95,20 @@ BAD = [
     ("a.json", rb'{"text": "\ud800x"}', "a.json:1: character 0 is half a surrogate pair", "not UTF-8"),
     ("a.jsonl", b"[" * 200000, "a.jsonl:1: not JSON .maximum recursion depth", "not JSON"),
     ("a.parquet", parquet(["one", None]), "a.parquet:2: column 'text' holds None", "not text"),
+    ("a.txt", b"%PDF-1.7\nfine", "a.txt:1: not text, but a PDF document", "not text"),
+    ("a.txt", b"fine\nw\0\n", "a.txt:2: NUL bytes in the text", "NUL bytes"),
 ]  # fmt: skip
+# Lines of one file by the kind under which they are counted. A pointer is told from a text at a file's beginning alone.
+LINES_BY_KIND = {
+    "not text": [b"version https://git-lfs.github.com/spec/v1", b'{"text": 3}', b'{"text": null}', b'{"text": ["a"]}'],
+    "NUL bytes": [b"\0", b'{"text": "a\0b"}'],
+    "not UTF-8": [b'{"text": "caf\xe9"}', rb'{"text": "\udc00"}', b"\xff"],
+    "not JSON": [b"{", b"words", b'{"text": "a"', b'{"text": "a"} {}', b"1" * 5000],
+    "not an object": [b"[]", b'"text"', b"3", b"null", b'["text"]', b"true"],
+    "no text column": [b"{}", b'{"txt": "a"}', b'{"Text": "a"}', b'{"a": {"text": "a"}}', b'{"txt": 1}', b'{"": ""}', b'{"a": 1}'],
+    "empty": [b"", b" ", b'{"text": ""}', b'{"text": " "}', rb'{"text": "\n"}', b"\t", b'{ "text":"" }', rb'{"text": "\u2003"}'],
+    None: [b'{"text": "%d"}' % number for number in range(9)],
+}  # fmt: skip
 
 
 class BadLinesTest(parameterized.TestCase):
@@ -110,6 +124,32 @@ class BadLinesTest(parameterized.TestCase):
         self.assertEqual((of_good["documents"], of_good["left_out"]), (1, {}))
         self.assertEqual((1 + of_bad["documents"], of_bad["left_out"]), (len(corpus.texts()), {kind: 1}))
         self.assertRegex(of_bad["named"][kind][0], message)
+
+    def test_of_lines_in_any_order_each_is_a_document_or_is_counted_and_named_under_its_kind(self):
+        first, *others = [(line, kind) for kind, lines in LINES_BY_KIND.items() for line in lines]
+        random.Random(0).shuffle(others)
+        path = write_packed("a.jsonl", b"\n".join(line for line, _ in (first, *others)))
+        corpus = build(path, bad_lines="skip")
+        expected: dict = {kind: [] for kind in LINES_BY_KIND}
+        for number, (_, kind) in enumerate((first, *others), 1):
+            expected[kind].append(f"{path}:{number}")
+        self.assertLen(corpus.texts(), len(expected.pop(None)))
+        (source,) = corpus.manifest["sources"]
+        self.assertEqual(source["left_out"], {kind: len(places) for kind, places in expected.items()})
+        for kind, places in expected.items():
+            named = [re.match(re.escape(str(path)) + r":\d+", place)[0] for place in source["named"][kind]]
+            self.assertEqual(named, places, kind)
+
+    @parameterized.product(
+        text_unit=["line", "paragraph", "file"],
+        case=[(b"PK\x03\x04 a", "not text"), (b"one \0 two", "NUL bytes"), (b"caf\xe9", "not UTF-8")],
+    )
+    def test_a_bad_line_of_a_txt_file_has_one_kind_whatever_a_document_is(self, text_unit, case):
+        content, kind = case
+        corpus = build(
+            [write_packed("a.txt", content), write_packed("b.txt", b"fine")], text_unit=text_unit, bad_lines="skip"
+        )
+        self.assertEqual([source["left_out"] for source in corpus.manifest["sources"]], [{kind: 1}, {}])
 
     def test_the_first_ten_of_each_kind_are_named(self):
         lines = [b'{"text": "fine"}', *[b'{"text": 3}', b'{"text": " "}', b"{"] * 30]

@@ -1,6 +1,8 @@
 """Laws of every family: what a batch weighs, how heads are made, what is saved and loaded again."""
 
+import contextlib
 import functools
+import io
 import json
 import tempfile
 
@@ -99,6 +101,36 @@ class SeparatorTest(parameterized.TestCase):
         place = family_worker.place_of("gpt2", "entailment")
         tuner = tiny_tuner(str(place / "model"), "mini/entailment", answer_separator=r"\n\t\\n" + "\n")
         self.assertEqual(tuner.model.config.answer_separator, "\n\t\\n\n")
+
+
+OF_T5 = {"candidate_trees", "quick_decoding", "loss_chunks", "quick_attention"}
+# The fast paths that a model does not have, by its name. T5's encoder alone has its attention, and umT5 has another.
+MISSING_PATHS = {
+    "bart": OF_T5, "t5_encoder": OF_T5 - {"quick_attention"}, "umt5": {"quick_attention"}, "t5": set(), "mt5": set(),
+    "longt5": OF_T5, "gpt2": OF_T5, "bert": OF_T5,
+}  # fmt: skip
+
+
+def warns_of_reference_code(name: str, paths: str) -> bool:
+    """Whether a run with this model says that `--reference_code` has no effect."""
+    folder = family_worker.place_of(name, "sentiment") / "model"
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        tiny_tuner(str(folder), "mini/sentiment", quiet=False, reference_code=paths)
+    return "--reference_code has no effect: this model has no such fast path" in printed.getvalue()
+
+
+class FastPathTest(parameterized.TestCase):
+    @parameterized.parameters(*MISSING_PATHS.items())
+    @pytest.mark.quick_cases(4)
+    def test_a_fast_path_that_the_model_does_not_have_is_named(self, name, missing):
+        warned = {path for path in OF_T5 if warns_of_reference_code(name, path)}
+        self.assertEqual(warned, missing)
+
+    def test_beside_one_that_it_has_none_is_named(self):
+        self.assertTrue(warns_of_reference_code("gpt2", "loss_chunks,quick_attention"))
+        self.assertFalse(warns_of_reference_code("gpt2", "loss_chunks,quick_dropout"))
+        self.assertFalse(warns_of_reference_code("gpt2", "all"))
 
 
 HEADLESS = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"

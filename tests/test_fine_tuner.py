@@ -37,7 +37,16 @@ from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
 from t5suite import Callback, FineTuner
-from t5suite.testing import exits_with, load_own_rows, read_rows, save_model, tiny_model, tiny_tokenizer, write_rows
+from t5suite.testing import (
+    exits_with,
+    load_own_rows,
+    make_task,
+    read_rows,
+    save_model,
+    tiny_model,
+    tiny_tokenizer,
+    write_rows,
+)
 
 SETTINGS = {
     "max_steps": 4, "per_device_train_batch_size": 8,
@@ -494,9 +503,14 @@ class InputsTest(parameterized.TestCase):
         expected = {"data_format": "csv", "train_file": unnamed["train"], "validation_file": unnamed["valid"]}
         self.assertContainsSubset(expected.items(), flags.items())
 
+    @parameterized.parameters("glue", "glue/rte/validation", "own/reviews/train/v1", "reviews/train.csv", "a//b")
+    def test_data_that_are_no_file_are_a_benchmark_and_a_task_with_one_slash_between_them(self, data):
+        message = f"data '{data}': no such file or folder, and no benchmark/task such as 'glue/rte'"
+        with exits_with(78, f"^{message}$"):
+            FineTuner(None, data)
+
     @parameterized.parameters(
         (None, "rewiews.csv", {}, "'rewiews.csv': no such file or folder"),
-        (None, "glue", {}, "no benchmark/task"),
         (None, {"train": "a.csv", "validation": [{"a": 1}]}, {}, "train in files, other splits in memory"),
         (None, {"trian": ROWS}, {}, "no split 'trian'; did you mean train"),
         (None, {"dev": ROWS, "validation": ROWS}, {}, "two of dev, validation"),
@@ -944,6 +958,18 @@ class ModelTest(EqualFiles):
             with exits_with(78, r"no rows to train on or to score: give FineTuner\(model, data\)"):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
+
+    @parameterized.parameters(
+        ((), ""),
+        (("reviews",), "; the model was trained on own/reviews"),
+        (("reviews", "films"), "; the model was trained on own/reviews,films"),
+    )
+    def test_without_data_the_message_says_what_the_model_was_trained_on_where_it_is_told(self, names, ending):
+        """The bundled tasks have rows; those of your own are elsewhere."""
+        made = FineTuner(save_model(folder(), tasks=[make_task(name) for name in names]), quiet=True, use_cpu=True)
+        for act in (made.train, made.evaluate):
+            with exits_with(78, f"^there are no rows to train on or to score: give .* such as 'glue/rte'{ending}$"):
+                act()
 
     @pytest.mark.slow
     def test_bars_are_drawn_where_somebody_watches_or_asks_for_them(self):

@@ -62,6 +62,13 @@ def flags_in(text) -> list[str]:
     return re.findall(r"^  --(\w+)", text, re.MULTILINE)
 
 
+def flags_by_heading(text) -> dict[str, list[str]]:
+    """The flags of a help below each of its headings, where there are any."""
+    parts = re.split(r"^(\S.*):$", text, flags=re.MULTILINE)[1:]
+    flags = {heading: flags_in(part) for heading, part in zip(parts[::2], parts[1::2], strict=True)}
+    return {heading: of_heading for heading, of_heading in flags.items() if of_heading}
+
+
 def config_file(text, name="run.yaml"):
     path = Path(tempfile.mkdtemp(), name)
     path.write_text(text, encoding="utf-8")
@@ -492,6 +499,14 @@ class ScriptHelpTest(parameterized.TestCase):
         self.assertBetween(len(shown), 35, 50)
         self.assertContainsSubset(("model_name_or_path", "learning_rate", "train_file", "resume"), shown)
         self.assertIn(f"{len(all_flags(script)) - len(shown)} more flags", " ".join(text.split()))
+
+    @parameterized.parameters(*COMMANDS)
+    def test_under_each_heading_the_flags_that_most_runs_need_come_first(self, script):
+        common = flags_by_heading(help_of(COMMANDS[script], "--help"))
+        self.assertGreater(len(common), 5)
+        for heading, flags in flags_by_heading(help_of(COMMANDS[script], "--help_all")).items():
+            first = common.get(heading, [])
+            self.assertEqual(flags[: len(first)], first, heading)
 
 
 class VersionTest(parameterized.TestCase):

@@ -954,6 +954,25 @@ class StartTest(parameterized.TestCase):
         with exits_with(78, "written under DeepSpeed"):
             starts.check_kind(checkpoint, deepspeed=False, world_size=2)
 
+    @parameterized.product(
+        of_deepspeed=[False, True], deepspeed=[False, True], world_size=[1, 2, 3], has_manifest=[True, False]
+    )
+    def test_any_number_of_ranks_goes_on_from_a_checkpoint_of_its_kind_unless_deepspeed_wrote_it(
+        self, of_deepspeed, deepspeed, world_size, has_manifest
+    ):
+        """Without a manifest nobody knows on how many ranks it was written."""
+        checkpoint = folder() / "checkpoint-4"
+        (checkpoint / ("global_step4" if of_deepspeed else "plain")).mkdir(parents=True)
+        if has_manifest:
+            write_manifest(checkpoint, world_size=2)
+        refusal = contextlib.nullcontext()
+        if of_deepspeed != deepspeed:
+            refusal = exits_with(78, "run as before, or start a new run with its weights")
+        elif of_deepspeed and has_manifest and world_size != 2:
+            refusal = exits_with(78, f"on 2 ranks, and only as many can resume from it, not {world_size}; start 2")
+        with refusal:
+            starts.check_kind(checkpoint, deepspeed=deepspeed, world_size=world_size)
+
     def test_a_reset_that_cannot_be_is_named(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(choose_start(folder(), "auto", "data"), Start())

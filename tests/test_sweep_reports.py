@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from absl.testing import parameterized
 from matplotlib.image import imread
-from report_runs import Reported, make_run, reported
+from report_runs import Reported, make_pre_training_run, make_run, reported
 from shown_tables import boxed_tables
 
 from t5suite.testing import cli_output, exits_with, run_cli
@@ -158,6 +158,20 @@ class TablesTest(parameterized.TestCase):
             "best: trial 2, eval/accuracy 64 (runs/sweeps/rte/trials/0002)\npython fine_tune_t5.py --number '2'\n", out
         )
 
+    def test_the_page_s_table_has_all_that_a_sweep_knows_of_a_trial(self):
+        page = report_of(MIXED, best=2).page
+        rows, explanations = page.values["Trials, the best first"], page.explanations["Trials, the best first"]
+        by_number = {entry["number"]: entry for entry in MIXED}
+        self.assertEqual([row["Trial"] for row in rows], ["3", "0", "2 ★", "5", "4", "1"])
+        for row, explained in zip(rows, explanations, strict=True):
+            entry = by_number[int(row["Trial"].removesuffix(" ★"))]
+            value = entry["value"]
+            self.assertEqual(row["eval/accuracy"], "" if value is None else str(value))
+            self.assertEqual(row["learning_rate"], str(entry["parameters"]["learning_rate"]))
+            self.assertEqual(row["State"], entry["state"])
+            self.assertEqual(explained["State"], entry.get("why", ""))
+            self.assertEqual((row["Step"], row["Seconds"]), ("20", "12.3"))
+
     def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
         lines = json_lines(MIXED, best=2)
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
@@ -273,6 +287,26 @@ class PlotsTest(parameterized.TestCase):
         self.assertEqual([axes.get_xlabel() for axes in panels], ["learning_rate", *names[:8]])
         self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ["0.0003", "0.001"])
         self.assertIn("(2 more are not shown)", report.figures["sweep-rte-parameters"].get_suptitle())
+
+    def test_every_picture_has_its_size(self):
+        """Letters can be read on a phone, and pictures of a kind are alike. A sweep's panels are in rows of two."""
+        place = Path(tempfile.mkdtemp())
+        run = make_run(place / "run", "sentiment", metrics_file=False)
+        sweep = sweep_dir([trial(number, 60.0 + number, a=number) for number in range(2)])
+        output = place / "report"
+        cli_output("report", run, make_pre_training_run(place / "text"), sweep, "--output", output, "--format", "json")
+        inches = {
+            "scores": (5, 1.76), "curve-pre-training-held-out-NLL": (3.75, 2.5), "sweep-rte-objective": (5, 3.6),
+            "sweep-rte-parameters": (5, 3.2),
+        }  # fmt: skip
+        self.assertEqual({path.stem for path in output.glob("plots/*")}, set(inches))
+        for name, (width, height) in inches.items():
+            pixels = imread(output / "plots" / f"{name}.png").shape[:2]
+            self.assertEqual(pixels, (int(160 * height), int(160 * width)), name)
+            points = re.search(
+                r'<svg [^>]*width="(.*?)pt" height="(.*?)pt"', (output / f"plots/{name}.svg").read_text()
+            )
+            self.assertEqual([float(length) for length in points.groups()], [72 * width, 72 * height], name)
 
     @pytest.mark.slow
     def test_every_plot_has_something_on_it(self):

@@ -12,9 +12,6 @@ docs/performance.md reports what each saves a whole job.
 
 from t5suite.base.lookup import find
 
-# The fast paths that only a T5 has.
-OF_T5 = frozenset({"candidate_trees", "quick_decoding", "loss_chunks", "quick_attention"})
-
 
 def reference_code(text: str | None) -> frozenset[str]:
     """The fast paths that the flag's value turns off.

@@ -345,7 +345,7 @@ def _trial_row(trial: dict, varied: list[str], is_best: bool) -> list[Cell]:
         Cell(title, number, "head"),
         number_cell(trial["value"], significant(trial["value"])),
         *parameter_cells,
-        Cell(trial["state"], note=trial["why"] or None),
+        Cell(trial["state"], note=trial["why"]),
         count_cell(trial["last_step"]),
         number_cell(trial["seconds"], significant(trial["seconds"], 3)),
     ]

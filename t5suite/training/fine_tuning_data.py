@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.reference_code import OF_T5, reference_code
+from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.data.batches.training_data import Subset, TrainingSet, load_training_sets, tokenize_training_sets
@@ -23,6 +23,9 @@ from t5suite.data.rows.subsets import selection_share
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.families import encoding_for
 from t5suite.models.families.causal import SEPARATOR
+from t5suite.models.t5.attention import has_quick_attention
+from t5suite.models.t5.chunked_loss import takes_loss_labels
+from t5suite.models.t5.decoder import has_stock_decoder
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
@@ -95,7 +98,11 @@ def encoding_by_flags(
     languages = languages_by_flags(data_args, card)
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
     changed = changed or {}
-    warn_of_flags_without_effect("fine_tune_t5", changed, missing_needs_of_encoding(encoding, changed))
+    missing = missing_needs_of_encoding(encoding, changed)
+    named = reference_code(changed.get("reference_code"))
+    if named and named <= missing_fast_paths(model):
+        missing["fast paths"] = "this model has no such fast path"
+    warn_of_flags_without_effect("fine_tune_t5", changed, missing)
     return encoding
 
 
@@ -109,11 +116,24 @@ def missing_needs_of_encoding(encoding: TextEncoding, changed: dict) -> dict[str
             missing["a choice of method"] = "an encoder's head gives the answer"
         if encoding.words is None:
             missing["a loss of tokens"] = "the head predicts a number"
-    named = reference_code(changed.get("reference_code"))
-    if type(encoding) is not TextEncoding and named & OF_T5 and not named - OF_T5:
-        missing["fast paths"] = "only a T5 has it"
     if not hasattr(encoding, "separator"):
         missing["a shared row"] = "prompt and answer do not share a row"
+    return missing
+
+
+def missing_fast_paths(model) -> set[str]:
+    """The fast paths that a model does not have, whatever is done with it.
+
+    >>> sorted(missing_fast_paths(gpt2))
+    ['candidate_trees', 'loss_chunks', 'quick_attention', 'quick_decoding']
+    """
+    missing = set()
+    if not has_stock_decoder(model):
+        missing |= {"candidate_trees", "quick_decoding"}
+    if not takes_loss_labels(model):
+        missing.add("loss_chunks")
+    if not has_quick_attention(model):
+        missing.add("quick_attention")
     return missing
 
 

@@ -134,6 +134,11 @@ def slow_attention(model) -> int:
     return sum(_replace_classes(stack, stock_by_quick) for stack in _stacks(model))
 
 
+def has_quick_attention(model) -> bool:
+    """Whether a stack of the model is quick."""
+    return any(isinstance(module, QuickAttention) for module in model.modules())
+
+
 def stock_class(module) -> type:
     """The transformers class that a quick module replaces; any other module's own class."""
     return getattr(type(module), "stock", type(module))
