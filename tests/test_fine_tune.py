@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
@@ -21,7 +22,7 @@ from support import later_wins
 from transformers import TrainerCallback
 
 import fine_tune_t5
-from t5suite import FineTuner, load_task
+from t5suite import MIXTURES, FineTuner, load_task
 from t5suite.testing import exits_with, load_rows, read_rows, save_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
@@ -256,6 +257,25 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual((directory / "model.safetensors").read_bytes(), chosen.read_bytes())
         for name, weight in load_file(chosen).items():
             self.assertTrue(weight.equal(tuner.model.state_dict()[name]), name)
+
+    @parameterized.parameters(
+        ({"train": ["sentiment"], "evaluate": ["sentiment", "entailment"]}, []),
+        ({"train": ["sentiment", "entailment"], "evaluate": ["sentiment"]}, ["--selection_split=train[25%]"]),
+    )
+    @pytest.mark.quick_cases(1)
+    def test_a_task_outside_of_a_mixture_s_average_has_no_part_in_the_choice_of_its_checkpoint(self, tasks, flags):
+        with mock.patch.dict(MIXTURES["mini"], {"some": {**tasks, "average": ["sentiment"]}}):
+            flags = ["--max_steps=1", "--eval_steps=1", "--save_steps=1", "--max_eval_samples=31", *flags]
+            _, directory = run("--dataset_name=some", "--eval_method=score", *flags)
+        lines = read_rows(directory / "metrics.jsonl")
+        (logged,) = [line for line in lines if "eval/average" in line]
+        self.assertEqual(logged["eval/average"], logged["eval/sentiment/accuracy"])
+        self.assertNotEqual(logged["eval/entailment/accuracy"], logged["eval/sentiment/accuracy"])
+        (final,) = [line for line in lines if "final/average" in line]
+        accuracy = final.get("final/sentiment/accuracy", final.get("final/accuracy"))
+        self.assertEqual(final["final/average"], accuracy)
+        self.assertEqual([choice["by"] for choice in manifest_of(directory)["choices"]], ["accuracy"])
+        self.assertNotRegex((directory / "README.md").read_text(), "entailment: .*chosen on these rows")
 
     def test_a_finished_run_without_its_model_says_so_and_where_weights_are_left(self):
         directory = copied_run()
