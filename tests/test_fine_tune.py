@@ -400,6 +400,21 @@ class BadInputTest(parameterized.TestCase):
         with exits_with(78, "was trained on own/entailment, whose rows no flag names"):
             run(*flags, quick=False)
 
+    def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
+        tasks = MIXTURES["mini"]["all"]["evaluate"]
+        trained = save_model(tempfile.mkdtemp(), tasks=[load_task("mini", name) for name in tasks])
+        flags = ["--model_name_or_path", str(trained), "--eval_only", "--max_eval_samples", "4"]
+        results, directory = run(*flags, quick=False)
+        self.assertEqual((list(results["tasks"]), list(results["averages"])), (tasks, ["mini"]))
+        self.assertEqual(manifest_of(directory)["settings"]["dataset_name"], "all")
+        for benchmark in ("glue", "super_glue"):
+            mixture = MIXTURES[benchmark]["all"]
+            names = dict.fromkeys([*mixture["train"], *mixture["evaluate"]])
+            trained = save_model(tempfile.mkdtemp(), tasks=[load_task(benchmark, name) for name in names])
+            plan = FineTuner(trained, use_cpu=True).plan
+            trains, evaluates = [[task.name for task in part] for part in (plan.train, plan.evaluate)]
+            self.assertEqual({"train": trains, "evaluate": evaluates, "average": plan.average}, mixture)
+
     def test_an_empty_text_is_counted_and_kept(self):
         path = rows_file("mini", "sentiment", change=lambda rows: [{**rows[0], "sentence": ""}, *rows[1:]])
         _, directory = run(f"--train_file={path}", "--max_steps=1", "--eval_strategy=no", "--save_strategy=no")

@@ -18,6 +18,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_files import file_of_model
 from t5suite.base.lookup import find
+from t5suite.constants import MIXTURES
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Task
@@ -52,6 +53,24 @@ class TaskCard:
     family: str | None = None
     settings: dict = field(default_factory=dict)
     scored_by_labels: tuple[str, ...] = ()
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark of the tasks."""
+        return next(iter(self.tasks.values())).benchmark
+
+    @property
+    def dataset_name(self) -> str:
+        """The tasks as `--dataset_name` names them: the mixture that trains and evaluates them, or a list with commas.
+
+        >>> read_task_card("runs/glue-all").dataset_name, read_task_card("runs/cola-rte").dataset_name
+        ('all', 'cola,rte')
+        """
+        names = list(self.tasks)
+        for mixture, parts in MIXTURES.get(self.benchmark, {}).items():
+            if names == list(dict.fromkeys([*parts["train"], *parts["evaluate"]])):
+                return mixture
+        return ",".join(names)
 
     def task(self, name: str | None = None) -> Task:
         """The task of that name; without one, the only task.
