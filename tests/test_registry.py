@@ -623,6 +623,8 @@ class LambdasTest(parameterized.TestCase):
         scores = number.score(rows, ["1.0", "<extra_id_0> 2.0", "<extra_id_0>3.0"])
         self.assertEqual({name: round(score, 9) for name, score in scores.items()}, {"pearson": 100, "invalid_rate": 0})
         self.assertEqual(number.candidates({})[13], "<extra_id_0> 2.6")
+        query = Task("mine", "t", {**load_task("super_glue", "record").entry, **form})
+        self.assertEqual(query.candidates({"entities": ["Ann", "Bob"]}), ["<extra_id_0> Ann", "<extra_id_0> Bob"])
         plain = Task("mine", "t", entry(output_format="answer: __output__"))
         self.assertEqual([plain.parse("answer: yes"), plain.parse("yes"), plain.parse("answer:  yes")], [1, -1, -1])
 
