@@ -490,6 +490,7 @@ class VerdictsTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("wsc", "super_glue", "wsc.fixed", REFERENTS, ["<extra_id_0> Pete", "bunny"], ["<extra_id_0> Mark", "<extra_id_0>"]),
         ("record", "super_glue", "record", [QUERY], ["<extra_id_0> Ann Lee"] * 2, ["<extra_id_0> Bob"] * 2),
+        ("free_text", "scrolls", "quality", [JOINED, {**JOINED, "id": "b"}], ["winner", "<extra_id_0>Ann"], ["Bob"] * 2),
     )  # fmt: skip
     def test_a_sentinel_is_no_part_of_the_answer_after_it(self, benchmark, name, rows, right, wrong):
         form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}

@@ -223,7 +223,8 @@ def _agrees(task, prediction: str, references: list[str]) -> bool:
         return prediction == references[0]
     if has_label_sets(task.entry):
         return label_set(unfilled(prediction, task.entry)) == label_set(unfilled(references[0], task.entry))
-    return normalize_answer(prediction) in map(normalize_answer, references)
+    answer = normalize_answer(unfilled(prediction, task.entry))
+    return answer in [normalize_answer(unfilled(reference, task.entry)) for reference in references]
 
 
 def is_close(task, prediction: float, reference: float) -> bool:
