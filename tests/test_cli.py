@@ -304,6 +304,23 @@ class PreviewTest(parameterized.TestCase):
         self.assertIn("mine/places", lines["places"]["refused"])
         self.assertNotIn("refused", lines["topics"])
 
+    @parameterized.parameters("own", "mine")
+    def test_rows_of_a_task_file_have_the_same_targets_from_a_file_as_from_a_folder(self, benchmark):
+        """A number is a class id, also where labels are digits and whatever the benchmark is called."""
+        place = Path(tempfile.mkdtemp())
+        entry = {"prefix": "stars: ", "text_column_name": "text", "label_column_name": "stars", "labels": ["1", "2", "3"],
+                 "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({benchmark: {"stars": entry}}))
+        path = write_rows(
+            place / benchmark / "stars" / "validation.jsonl", [{"text": "a", "stars": stars} for stars in (1, 2)]
+        )
+        flags = [*task_flags(benchmark, "stars"), "--task_file", str(place / "tasks.yaml")]
+        for source in (["--rows", str(path)], ["--data_dir", str(place)]):
+            self.assertEqual([line["targets"] for line in json_lines("preview", *flags, *source)], ["2", "3"])
+        answers = rows_file(["2", "3"], "predictions.jsonl")
+        (scores,) = json_lines("score", *flags, "--rows", str(path), "--predictions", answers)
+        self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
+
     def test_without_rows_the_first_of_the_source_are_shown(self):
         lines = json_lines("preview", *task_flags("mini", "sentiment"))
         self.assertEqual([line["row"] for line in lines], [0, 1, 2])

@@ -819,7 +819,7 @@ class OwnRowsTest(parameterized.TestCase):
     def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
         entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))
         path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", [{"input": "x", "label": n} for n in (3, 1, "2")])
-        task_rows = read_task_rows(Task("own", "a", entry), str(path), "test")
+        task_rows = read_task_rows(Task("own", "a", entry), str(path), "test", by_data_format=True)
         self.assertEqual([row.examples[0].targets for row in task_rows], ["3", "1", "2"])
 
 
