@@ -759,6 +759,27 @@ class TaskCardTest(parameterized.TestCase):
         with exits_with(78, f"{folder}/task.json is not a task card"):
             self.predict(folder)
 
+    def test_a_card_that_names_a_function_of_a_task_file_is_read_after_the_file(self):
+        place = Path(tempfile.mkdtemp())
+        fields = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+                  "formatter": "shout", "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        file = place / "tasks.py"
+        file.write_text(
+            "from t5suite.tasks.formatters import FORMATTERS, Example\n"
+            "FORMATTERS['shout'] = lambda row, entry, split: [Example(row['text'].upper(), 'good')]\n"
+            f"DATASET_VALS = {{'mine': {{'films': {fields!r}}}}}\n"
+        )
+        rows = write_rows(place / "rows.jsonl", [{"text": "fine"}])
+        flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file]
+        with mock.patch.dict(FORMATTERS):
+            save_model(place / "model", tasks=[load_task("mine", "films", str(file))])
+        message = "task.json: mine/films has the formatter 'shout', .* --dataset_name films --task_file FILE"
+        with exits_with(78, message):
+            self.predict(place / "model", rows=rows)
+        with mock.patch.dict(FORMATTERS):
+            (answer,) = self.predict(place / "model", *flags, "--include_inputs", rows=rows)
+        self.assertEqual(answer["inputs"], "FINE")
+
     def test_where_no_folder_is_named_there_is_no_card(self):
         """A `task.json` of another program may stand in the working directory."""
         with contextlib.chdir(tempfile.mkdtemp()):
