@@ -837,6 +837,30 @@ class OwnRowsTest(parameterized.TestCase):
         with exits_with(65, "column 'id' of row 1 is empty"):
             merge_references(rows, "id", "answer")
 
+    def test_the_key_of_a_question_its_answers_and_hidden_numbers_may_stand_inside_of_a_column(self):
+        place = Path(tempfile.mkdtemp())
+        answers = [(1, "Ann"), (2, "Tom"), (1, "she")]
+        rows = [{"q": f"Who {key}?", "gold": {"id": key, "text": text}, "n": 3} for key, text in answers]
+        question = {"prefix": "q: ", "text_column_name": "q", "label_column_name": "gold.text", "labels": None,
+                    "references_by": "gold.id", "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}  # fmt: skip
+        file = str(write_rows(place / "questions.jsonl", rows))
+        merged = load_rows(make_task(**question), "validation", validation_file=file)
+        expected = [{"id": 1, "text": ["Ann", "she"]}, {"id": 2, "text": ["Tom"]}]
+        self.assertEqual(merged, [{**rows[i], "gold": gold} for i, gold in enumerate(expected)])
+        with exits_with(65, "no column 'of.id'; the rows have 'q', 'gold', 'n'"):
+            load_rows(make_task(**question | {"references_by": "of.id"}), "validation", validation_file=file)
+        numbers = {
+            "labels": None,
+            "label_column_name": "gold.stars",
+            "metric_names": ["pearson"],
+            "metric_to_optimize": "pearson",
+        }
+        for stars, expected in (([-1, -1], [None, None]), ([-1, 2], [-1, 2])):
+            rows = [{"text": "a", "gold": {"by": "Ann", "stars": number}} for number in stars]
+            file = str(write_rows(place / "numbers.jsonl", rows))
+            of_test = load_rows(make_task(**numbers), "test", test_file=file)
+            self.assertEqual([row["gold"] for row in of_test], [{"by": "Ann", "stars": number} for number in expected])
+
     def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
         entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))
         path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", [{"input": "x", "label": n} for n in (3, 1, "2")])
