@@ -272,6 +272,23 @@ class TasksTest(parameterized.TestCase):
         if line["hub_path"]:
             self.assertIn(f" {' '.join(filter(None, [line['hub_path'], line['hub_name']]))}, or DIR/", shown)
 
+    @parameterized.parameters(
+        ("squad", "squad", ["frage", "abschnitt"], "antworten"), ("squad", "squad", ["qa.frage", "qa.text"], "gold.text"),
+        ("glue", "wnli_simple", ["satz", "folge"], "stimmt"), ("super_glue", "wsc", "text", "stimmt"),
+        ("super_glue", "record", ["query", "entities", "passage"], "antworten"),
+    )  # fmt: skip
+    def test_the_example_of_a_task_with_columns_of_its_own_is_a_row_of_it(self, benchmark, name, texts, label):
+        columns = {"text_column_name": texts, "label_column_name": label}
+        shipped = load_task(benchmark, name)
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(json.dumps({"mine": {"own": {**shipped.entry, **columns}}}))
+        flags = [*task_flags("mine", "own"), "--task_file", str(path)]
+        (line,) = json_lines("tasks", *flags)
+        expected = shipped.examples(example_row(shipped))[0]
+        self.assertEqual((line["example"]["inputs"], line["example"]["targets"]), expected)
+        (previewed,) = json_lines("preview", *flags, "--rows", rows_file([line["example"]["row"]]))
+        self.assertEqual((previewed["inputs"], previewed["targets"]), expected)
+
 
 class PreviewTest(parameterized.TestCase):
     def test_one_line_per_example(self):
