@@ -431,6 +431,10 @@ BAD_ENTRIES = [
     )],
     ({"formatter": "token_labels", "metric_names": ["token_accuracy"], "metric_to_optimize": "token_accuracy"},
      "token_labels needs one text_column_name"),
+    ({"formatter": "token_labels", "prefix": ["names: "], "text_column_name": "a", "metric_names": ["token_accuracy"],
+      "metric_to_optimize": "token_accuracy"}, r"token_labels needs one prefix, a text, not \['names: '\]"),
+    *[({"formatter": formatter, "prefix": "t: "}, "prefix is one string but text_column_name is a list of 2")
+      for formatter in ("squad", "joined_lists", "instruction", "multirc", "record")],
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},

@@ -42,7 +42,7 @@ OPTIONAL_FIELDS = (*FIELD_KINDS, *CHECKED_FIELDS)
 # Fields that name a function, and where it is; a Python task file may add its own.
 FUNCTION_TABLES = {"formatter": FORMATTERS, "target": TARGETS, "postprocess": POSTPROCESSORS}
 # Formatters that put one prefix before each text column.
-PREFIXING_FORMATTERS = ("columns", "multirc", "record")
+PREFIXING_FORMATTERS = ("columns", "multirc", "record", "squad", "joined_lists", "instruction")
 
 
 class Refused(str):
@@ -108,6 +108,8 @@ def _check_columns(name: str, entry: dict) -> None:
     if entry.get("formatter") == TOKEN_LABELS:
         if not isinstance(columns, str):
             raise ConfigError(f"{name}: token_labels needs one text_column_name, not {columns!r:.200}")
+        if not isinstance(entry["prefix"], str):
+            raise ConfigError(f"{name}: token_labels needs one prefix, a text, not {entry['prefix']!r:.200}")
         if not entry["labels"]:
             raise ConfigError(f"{name}: token_labels needs labels, not {entry['labels']!r:.60}")
     if not isinstance(entry["label_column_name"], str):
