@@ -338,6 +338,14 @@ class PreviewTest(parameterized.TestCase):
         (scores,) = json_lines("score", *flags, "--rows", str(path), "--predictions", answers)
         self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
 
+    def test_a_task_whose_rows_are_nowhere_is_answered_with_flags_of_this_command(self):
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(json.dumps({"mine": {"films": {**load_task("mini", "sentiment").entry}}}))
+        with exits_with(
+            78, "^mine/films has no hub_path: give --rows FILE, or --data_dir DIR with .*validation.jsonl$"
+        ):
+            call("preview", *task_flags("mine", "films"), "--task_file", str(path))
+
     def test_without_rows_the_first_of_the_source_are_shown(self):
         lines = json_lines("preview", *task_flags("mini", "sentiment"))
         self.assertEqual([line["row"] for line in lines], [0, 1, 2])
