@@ -429,8 +429,7 @@ class FineTuner:
         if not self._has_data:
             trained_on = ""
             if self._card:
-                benchmark = next(iter(self._card.tasks.values())).benchmark
-                trained_on = f"; the model was trained on {benchmark}/{','.join(self._card.tasks)}"
+                trained_on = f"; the model was trained on {self._card.benchmark}/{self._card.dataset_name}"
             raise ConfigError(
                 "there are no rows to train on or to score: give FineTuner(model, data) a file or folder of rows, a "
                 f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{trained_on}"
@@ -448,15 +447,15 @@ class FineTuner:
         """The plan of the flags; without any, of the tasks that the model knows."""
         if self._has_data or self._card is None:
             return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
-        benchmark = next(iter(self._card.tasks.values())).benchmark
-        names = list(self._card.tasks)
-        if all(name in DATASET_VALS.get(benchmark, {}) for name in names):
-            self._flags |= {"benchmark": benchmark, "dataset_name": ",".join(names)}
+        benchmark = self._card.benchmark
+        dataset_name = self._card.dataset_name
+        if all(name in DATASET_VALS.get(benchmark, {}) for name in self._card.tasks):
+            self._flags |= {"benchmark": benchmark, "dataset_name": dataset_name}
             self._read_arguments()
             self._has_data = True
             return plan_for(self.arguments, None, bool(self._plug_ins.metrics))
         tasks = list(self._card.tasks.values())
-        return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
+        return Plan(benchmark, dataset_name, tasks, tasks, [], False)
 
     def _name_directory(self) -> str:
         """The directory that no flag names, without a number."""

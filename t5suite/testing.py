@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from t5suite.base.programs import run_command
 from t5suite.cli import main, parse_command_line
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics
 from t5suite.tasks.metrics import ERRORS
 from t5suite.tasks.registry import Task, load_task
@@ -181,7 +182,8 @@ def make_task(name: str = "reviews", benchmark: str = "own", **entry) -> Task:
 def check_task(task: Task, rows: Sequence[dict], split: str = "validation") -> None:
     """Asserts that no text of these rows is empty, and that the targets themselves, as predictions, score best.
 
-    The best is 100 points, or an error of 0; it is not known of a metric of `evaluate`.
+    The best is 100 points, or an error of 0; it is not known of a metric of `evaluate`. The target of a false row of
+    WSC is a wrong referent: there another text than the target scores best.
 
     >>> testing.check_task(t5suite.load_task("glue", "rte"), rows)
 
@@ -190,18 +192,26 @@ def check_task(task: Task, rows: Sequence[dict], split: str = "validation") -> N
     Raises:
       AssertionError: names the row, or has the scores.
     """
-    targets = []
+    answers = []
     for number, row in enumerate(rows):
         for example in task.examples(row, split):
             assert example.inputs.strip(), f"row {number}: the input is empty: {row}"
             assert example.targets.strip(), f"row {number}: the target is empty: {row}"
-            targets.append(example.targets)
-    scores = task.score(rows, targets, split)
+            answers.append(_right_answer(task, row, example.targets))
+    scores = task.score(rows, answers, split)
     metrics = metrics_by_reported_name(task.entry)
     for name in optimised_metrics(task.entry):
         if name in metrics:
             best = 0 if metrics[name] in ERRORS else 100
             assert scores[name] > best - 0.01, f"the targets themselves as predictions: {scores}"
+
+
+def _right_answer(task: Task, row: dict, targets: str) -> str:
+    """The targets; of a row whose label says that its referent is a wrong one, one word that is not in them."""
+    is_about_referents = task.entry.get("postprocess") == "wsc_verdict"
+    if is_about_referents and value_at(row, task.entry["label_column_name"]) == 0:
+        return f"not_{targets.replace(' ', '_')}"
+    return targets
 
 
 def bundled_model() -> str:

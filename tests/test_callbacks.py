@@ -263,8 +263,9 @@ def set_of(name, task=None, selects=True, labelled=True, metrics=("accuracy",), 
     task = SimpleNamespace(name=task or name, entry=entry)
     optimised = lambda metrics: metrics["accuracy"]
     return SimpleNamespace(
-        name=name, task=task, selects=selects, labelled=labelled, selected_by=selected_by, optimised=optimised
-    )
+        name=name, task=task, selects=selects, labelled=labelled, chooses=selects and labelled, selected_by=selected_by,
+        optimised=optimised,
+    )  # fmt: skip
 
 
 class ReportTest(parameterized.TestCase):

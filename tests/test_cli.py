@@ -272,6 +272,23 @@ class TasksTest(parameterized.TestCase):
         if line["hub_path"]:
             self.assertIn(f" {' '.join(filter(None, [line['hub_path'], line['hub_name']]))}, or DIR/", shown)
 
+    @parameterized.parameters(
+        ("squad", "squad", ["frage", "abschnitt"], "antworten"), ("squad", "squad", ["qa.frage", "qa.text"], "gold.text"),
+        ("glue", "wnli_simple", ["satz", "folge"], "stimmt"), ("super_glue", "wsc", "text", "stimmt"),
+        ("super_glue", "record", ["query", "entities", "passage"], "antworten"),
+    )  # fmt: skip
+    def test_the_example_of_a_task_with_columns_of_its_own_is_a_row_of_it(self, benchmark, name, texts, label):
+        columns = {"text_column_name": texts, "label_column_name": label}
+        shipped = load_task(benchmark, name)
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(json.dumps({"mine": {"own": {**shipped.entry, **columns}}}))
+        flags = [*task_flags("mine", "own"), "--task_file", str(path)]
+        (line,) = json_lines("tasks", *flags)
+        expected = shipped.examples(example_row(shipped))[0]
+        self.assertEqual((line["example"]["inputs"], line["example"]["targets"]), expected)
+        (previewed,) = json_lines("preview", *flags, "--rows", rows_file([line["example"]["row"]]))
+        self.assertEqual((previewed["inputs"], previewed["targets"]), expected)
+
 
 class PreviewTest(parameterized.TestCase):
     def test_one_line_per_example(self):
@@ -303,6 +320,31 @@ class PreviewTest(parameterized.TestCase):
         lines = {line["dataset_name"]: line for line in json_lines("tasks", "--task_file", str(path))}
         self.assertIn("mine/places", lines["places"]["refused"])
         self.assertNotIn("refused", lines["topics"])
+
+    @parameterized.parameters("own", "mine")
+    def test_rows_of_a_task_file_have_the_same_targets_from_a_file_as_from_a_folder(self, benchmark):
+        """A number is a class id, also where labels are digits and whatever the benchmark is called."""
+        place = Path(tempfile.mkdtemp())
+        entry = {"prefix": "stars: ", "text_column_name": "text", "label_column_name": "stars", "labels": ["1", "2", "3"],
+                 "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({benchmark: {"stars": entry}}))
+        path = write_rows(
+            place / benchmark / "stars" / "validation.jsonl", [{"text": "a", "stars": stars} for stars in (1, 2)]
+        )
+        flags = [*task_flags(benchmark, "stars"), "--task_file", str(place / "tasks.yaml")]
+        for source in (["--rows", str(path)], ["--data_dir", str(place)]):
+            self.assertEqual([line["targets"] for line in json_lines("preview", *flags, *source)], ["2", "3"])
+        answers = rows_file(["2", "3"], "predictions.jsonl")
+        (scores,) = json_lines("score", *flags, "--rows", str(path), "--predictions", answers)
+        self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
+
+    def test_a_task_whose_rows_are_nowhere_is_answered_with_flags_of_this_command(self):
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(json.dumps({"mine": {"films": {**load_task("mini", "sentiment").entry}}}))
+        with exits_with(
+            78, "^mine/films has no hub_path: give --rows FILE, or --data_dir DIR with .*validation.jsonl$"
+        ):
+            call("preview", *task_flags("mine", "films"), "--task_file", str(path))
 
     def test_without_rows_the_first_of_the_source_are_shown(self):
         lines = json_lines("preview", *task_flags("mini", "sentiment"))

@@ -14,7 +14,7 @@ from report_runs import answers_again, make_run, reported, written
 from support import folder
 
 from t5suite import load_task
-from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run, write_rows
+from t5suite.testing import cli_output, exits_with, make_task, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 WORDS = "soup stew bread cake pie".split()
 PREDICTIONS = "predictions/sentiment.validation.jsonl"
@@ -484,6 +484,25 @@ class VerdictsTest(parameterized.TestCase):
         self.assertEqual([flip["flip"] for flip in comparison.flips], ["lost"] * len(right))
         (entry,) = [entry for entry in comparison.scores if entry["metric"] in ("accuracy", "exact_match")]
         self.assertEqual((entry["a"], entry["b"], entry["mcnemar"]["only_b"]), (100.0, 0.0, 0))
+        first, second = reported(*runs).data["examples"]
+        self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": len(right)}, {"wrong": len(right)}))
+
+    @parameterized.named_parameters(
+        ("wsc", "super_glue", "wsc.fixed", REFERENTS, ["<extra_id_0> Pete", "bunny"], ["<extra_id_0> Mark", "<extra_id_0>"]),
+        ("record", "super_glue", "record", [QUERY], ["<extra_id_0> Ann Lee"] * 2, ["<extra_id_0> Bob"] * 2),
+        ("free_text", "scrolls", "quality", [JOINED, {**JOINED, "id": "b"}], ["winner", "<extra_id_0>Ann"], ["Bob"] * 2),
+    )  # fmt: skip
+    def test_a_sentinel_is_no_part_of_the_answer_after_it(self, benchmark, name, rows, right, wrong):
+        form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}
+        task = make_task(name, "mine", **{**load_task(benchmark, name).entry, **form})
+        runs = []
+        for answers, points in ((right, 100.0), (wrong, 0.0)):
+            scores = {name: dict.fromkeys(task.entry["metric_names"], points)}
+            runs.append(run_with_answers(str(points), task, rows, answers, scores, "validation"))
+        comparison = Comparison(*runs)
+        self.assertNotEmpty(comparison.scores)
+        for entry in comparison.scores:
+            self.assertEqual((entry["a"], entry["b"]), (100.0, 0.0))
         first, second = reported(*runs).data["examples"]
         self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": len(right)}, {"wrong": len(right)}))
 

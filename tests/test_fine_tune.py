@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
@@ -21,7 +22,7 @@ from support import later_wins
 from transformers import TrainerCallback
 
 import fine_tune_t5
-from t5suite import FineTuner, load_task
+from t5suite import MIXTURES, FineTuner, load_task
 from t5suite.testing import exits_with, load_rows, read_rows, save_model, tiny_tokenizer, write_rows
 
 SETTINGS = {
@@ -257,6 +258,25 @@ class ModesTest(parameterized.TestCase):
         for name, weight in load_file(chosen).items():
             self.assertTrue(weight.equal(tuner.model.state_dict()[name]), name)
 
+    @parameterized.parameters(
+        ({"train": ["sentiment"], "evaluate": ["sentiment", "entailment"]}, []),
+        ({"train": ["sentiment", "entailment"], "evaluate": ["sentiment"]}, ["--selection_split=train[25%]"]),
+    )
+    @pytest.mark.quick_cases(1)
+    def test_a_task_outside_of_a_mixture_s_average_has_no_part_in_the_choice_of_its_checkpoint(self, tasks, flags):
+        with mock.patch.dict(MIXTURES["mini"], {"some": {**tasks, "average": ["sentiment"]}}):
+            flags = ["--max_steps=1", "--eval_steps=1", "--save_steps=1", "--max_eval_samples=31", *flags]
+            _, directory = run("--dataset_name=some", "--eval_method=score", *flags)
+        lines = read_rows(directory / "metrics.jsonl")
+        (logged,) = [line for line in lines if "eval/average" in line]
+        self.assertEqual(logged["eval/average"], logged["eval/sentiment/accuracy"])
+        self.assertNotEqual(logged["eval/entailment/accuracy"], logged["eval/sentiment/accuracy"])
+        (final,) = [line for line in lines if "final/average" in line]
+        accuracy = final.get("final/sentiment/accuracy", final.get("final/accuracy"))
+        self.assertEqual(final["final/average"], accuracy)
+        self.assertEqual([choice["by"] for choice in manifest_of(directory)["choices"]], ["accuracy"])
+        self.assertNotRegex((directory / "README.md").read_text(), "entailment: .*chosen on these rows")
+
     def test_a_finished_run_without_its_model_says_so_and_where_weights_are_left(self):
         directory = copied_run()
         self.assertEmpty(warnings_of(output_dir=directory))
@@ -393,6 +413,21 @@ class BadInputTest(parameterized.TestCase):
         (trained / "task.json").write_text(json.dumps({**card, "benchmark": "own"}))
         with exits_with(78, "was trained on own/entailment, whose rows no flag names"):
             run(*flags, quick=False)
+
+    def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
+        tasks = MIXTURES["mini"]["all"]["evaluate"]
+        trained = save_model(tempfile.mkdtemp(), tasks=[load_task("mini", name) for name in tasks])
+        flags = ["--model_name_or_path", str(trained), "--eval_only", "--max_eval_samples", "4"]
+        results, directory = run(*flags, quick=False)
+        self.assertEqual((list(results["tasks"]), list(results["averages"])), (tasks, ["mini"]))
+        self.assertEqual(manifest_of(directory)["settings"]["dataset_name"], "all")
+        for benchmark in ("glue", "super_glue"):
+            mixture = MIXTURES[benchmark]["all"]
+            names = dict.fromkeys([*mixture["train"], *mixture["evaluate"]])
+            trained = save_model(tempfile.mkdtemp(), tasks=[load_task(benchmark, name) for name in names])
+            plan = FineTuner(trained, use_cpu=True).plan
+            trains, evaluates = [[task.name for task in part] for part in (plan.train, plan.evaluate)]
+            self.assertEqual({"train": trains, "evaluate": evaluates, "average": plan.average}, mixture)
 
     def test_an_empty_text_is_counted_and_kept(self):
         path = rows_file("mini", "sentiment", change=lambda rows: [{**rows[0], "sentence": ""}, *rows[1:]])

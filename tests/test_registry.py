@@ -431,6 +431,10 @@ BAD_ENTRIES = [
     )],
     ({"formatter": "token_labels", "metric_names": ["token_accuracy"], "metric_to_optimize": "token_accuracy"},
      "token_labels needs one text_column_name"),
+    ({"formatter": "token_labels", "prefix": ["names: "], "text_column_name": "a", "metric_names": ["token_accuracy"],
+      "metric_to_optimize": "token_accuracy"}, r"token_labels needs one prefix, a text, not \['names: '\]"),
+    *[({"formatter": formatter, "prefix": "t: "}, "prefix is one string but text_column_name is a list of 2")
+      for formatter in ("squad", "joined_lists", "instruction", "multirc", "record")],
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
@@ -623,6 +627,8 @@ class LambdasTest(parameterized.TestCase):
         scores = number.score(rows, ["1.0", "<extra_id_0> 2.0", "<extra_id_0>3.0"])
         self.assertEqual({name: round(score, 9) for name, score in scores.items()}, {"pearson": 100, "invalid_rate": 0})
         self.assertEqual(number.candidates({})[13], "<extra_id_0> 2.6")
+        query = Task("mine", "t", {**load_task("super_glue", "record").entry, **form})
+        self.assertEqual(query.candidates({"entities": ["Ann", "Bob"]}), ["<extra_id_0> Ann", "<extra_id_0> Bob"])
         plain = Task("mine", "t", entry(output_format="answer: __output__"))
         self.assertEqual([plain.parse("answer: yes"), plain.parse("yes"), plain.parse("answer:  yes")], [1, -1, -1])
 
@@ -757,6 +763,27 @@ class TaskCardTest(parameterized.TestCase):
         with exits_with(78, f"{folder}/task.json is not a task card"):
             self.predict(folder)
 
+    def test_a_card_that_names_a_function_of_a_task_file_is_read_after_the_file(self):
+        place = Path(tempfile.mkdtemp())
+        fields = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+                  "formatter": "shout", "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        file = place / "tasks.py"
+        file.write_text(
+            "from t5suite.tasks.formatters import FORMATTERS, Example\n"
+            "FORMATTERS['shout'] = lambda row, entry, split: [Example(row['text'].upper(), 'good')]\n"
+            f"DATASET_VALS = {{'mine': {{'films': {fields!r}}}}}\n"
+        )
+        rows = write_rows(place / "rows.jsonl", [{"text": "fine"}])
+        flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file]
+        with mock.patch.dict(FORMATTERS):
+            save_model(place / "model", tasks=[load_task("mine", "films", str(file))])
+        message = "task.json: mine/films has the formatter 'shout', .* --dataset_name films --task_file FILE"
+        with exits_with(78, message):
+            self.predict(place / "model", rows=rows)
+        with mock.patch.dict(FORMATTERS):
+            (answer,) = self.predict(place / "model", *flags, "--include_inputs", rows=rows)
+        self.assertEqual(answer["inputs"], "FINE")
+
     def test_where_no_folder_is_named_there_is_no_card(self):
         """A `task.json` of another program may stand in the working directory."""
         with contextlib.chdir(tempfile.mkdtemp()):
@@ -814,10 +841,34 @@ class OwnRowsTest(parameterized.TestCase):
         with exits_with(65, "column 'id' of row 1 is empty"):
             merge_references(rows, "id", "answer")
 
+    def test_the_key_of_a_question_its_answers_and_hidden_numbers_may_stand_inside_of_a_column(self):
+        place = Path(tempfile.mkdtemp())
+        answers = [(1, "Ann"), (2, "Tom"), (1, "she")]
+        rows = [{"q": f"Who {key}?", "gold": {"id": key, "text": text}, "n": 3} for key, text in answers]
+        question = {"prefix": "q: ", "text_column_name": "q", "label_column_name": "gold.text", "labels": None,
+                    "references_by": "gold.id", "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}  # fmt: skip
+        file = str(write_rows(place / "questions.jsonl", rows))
+        merged = load_rows(make_task(**question), "validation", validation_file=file)
+        expected = [{"id": 1, "text": ["Ann", "she"]}, {"id": 2, "text": ["Tom"]}]
+        self.assertEqual(merged, [{**rows[i], "gold": gold} for i, gold in enumerate(expected)])
+        with exits_with(65, "no column 'of.id'; the rows have 'q', 'gold', 'n'"):
+            load_rows(make_task(**question | {"references_by": "of.id"}), "validation", validation_file=file)
+        numbers = {
+            "labels": None,
+            "label_column_name": "gold.stars",
+            "metric_names": ["pearson"],
+            "metric_to_optimize": "pearson",
+        }
+        for stars, expected in (([-1, -1], [None, None]), ([-1, 2], [-1, 2])):
+            rows = [{"text": "a", "gold": {"by": "Ann", "stars": number}} for number in stars]
+            file = str(write_rows(place / "numbers.jsonl", rows))
+            of_test = load_rows(make_task(**numbers), "test", test_file=file)
+            self.assertEqual([row["gold"] for row in of_test], [{"by": "Ann", "stars": number} for number in expected])
+
     def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
         entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))
         path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", [{"input": "x", "label": n} for n in (3, 1, "2")])
-        task_rows = read_task_rows(Task("own", "a", entry), str(path), "test")
+        task_rows = read_task_rows(Task("own", "a", entry), str(path), "test", by_data_format=True)
         self.assertEqual([row.examples[0].targets for row in task_rows], ["3", "1", "2"])
 
 

@@ -280,6 +280,15 @@ class TrialMetricsTest(parameterized.TestCase):
             self.write(results={"tasks": tasks, "averages": {}})
             self.assertEqual(result_of_run(self.folder, "eval/average"), result, tasks)
 
+    def test_the_result_of_a_run_on_a_mixture_is_the_mean_of_the_tasks_of_its_average(self):
+        tasks = {name: DATASET_VALS["glue"][name] for name in ("rte", "sst2", "wnli")}
+        settings = {"benchmark": "glue", "dataset_name": "all"}
+        self.write(manifest={"run_id": "4f2a", "settings": settings, "tasks": tasks})
+        scores = {"rte": {"accuracy": 70.0}, "sst2": {"accuracy": 90.0}, "wnli": {"accuracy": 50.0}}
+        for names, result in ((("rte", "sst2", "wnli"), 80.0), (("wnli",), 50.0)):
+            self.write(results={"tasks": {name: scores[name] for name in names}, "averages": {}})
+            self.assertEqual(result_of_run(self.folder, "eval/average"), result)
+
     @parameterized.parameters(
         # (settings, the entry's metric, metric_names, the scores of each split, the result)
         ({}, "f1", ["f1", "accuracy"], {"a": {"f1": 80.0, "accuracy": 60.0}}, 80.0),

@@ -77,6 +77,13 @@ class RowsAndTasksTest(parameterized.TestCase):
     def test_bundled_tasks_are_consistent(self, name):
         testing.check_task(t5suite.load_task("mini", name), testing.tiny_rows(name, count=12))
 
+    @parameterized.parameters([[1, 1]], [[1, 0]], [[0, 0]])
+    def test_a_task_of_referents_is_consistent_whether_its_rows_are_true_or_false(self, labels):
+        row = {"text": "Mark told Pete that he won .", "span2_text": "he", "span2_index": 4}
+        candidates = ("Mark", "the tall man")
+        rows = [{**row, "span1_text": text, "label": label} for text, label in zip(candidates, labels, strict=True)]
+        testing.check_task(t5suite.load_task("super_glue", "wsc.fixed"), rows)
+
     def test_an_inconsistent_task_is_named(self):
         rows = [{"text": "Fine.", "label": 0.1}, {"text": "Bad.", "label": 0.0}, {"text": "So so.", "label": 1.3}]
         numbers = {"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}

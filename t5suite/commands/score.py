@@ -32,7 +32,8 @@ def score(arguments) -> None:
 
     task = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
-    task_rows = read_task_rows(task, arguments.rows, role, _delimiter(arguments, task))
+    by_data_format = arguments.model_name_or_path is not None and task.benchmark == OWN_BENCHMARK
+    task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments, by_data_format))
     _check_labels(task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
@@ -80,8 +81,11 @@ def _task_by_flags(arguments):
     return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
 
 
-def _delimiter(arguments, task) -> str | None:
+def _delimiter(arguments, by_data_format: bool) -> str | None:
     """The delimiter that the flag names; None without it.
+
+    Args:
+      by_data_format: the rows may be CSV or TSV.
 
     Raises:
       ConfigError: it is none, or the rows are not read as CSV or TSV.
@@ -91,7 +95,7 @@ def _delimiter(arguments, task) -> str | None:
 
     if arguments.delimiter is None:
         return None
-    if task.benchmark != OWN_BENCHMARK or format_by_name(arguments.rows) not in TYPELESS:
+    if not by_data_format or format_by_name(arguments.rows) not in TYPELESS:
         raise ConfigError(
             f"--delimiter {arguments.delimiter!r} has no effect: {arguments.rows} is not read as CSV or TSV"
         )

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import find
-from t5suite.constants import OWN_BENCHMARK
 
 ROLES = ("train", "validation", "test")
 
@@ -35,18 +34,22 @@ def role_of(task, split: str) -> str:
     return find(split, roles, "split", where="--split")
 
 
-def read_task_rows(task, path: str, role: str, delimiter: str | None = None) -> list[TaskRow]:
+def read_task_rows(
+    task, path: str, role: str, by_data_format: bool = False, delimiter: str | None = None
+) -> list[TaskRow]:
     """The rows of a file with their examples.
 
     Args:
-      path: JSON lines; for a task of the user's own rows also CSV, TSV or Parquet, by the file's name.
+      path: JSON lines; by data format also CSV, TSV or Parquet, by the file's name.
+      by_data_format: the task is one that flags made of the user's own rows: they are read as its training read them.
       delimiter: of CSV and TSV, if it is not the file's own.
 
     Raises:
       DataError: a line is not a row of the task (with file and line), or the file is empty.
     """
     task_rows = []
-    for place, row in _placed_rows(task, path, delimiter):
+    placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_of_json_lines(path)
+    for place, row in placed_rows:
         try:
             examples = task.examples(row, role)
         except DataError as error:
@@ -61,16 +64,19 @@ def read_task_rows(task, path: str, role: str, delimiter: str | None = None) -> 
     return task_rows
 
 
-def _placed_rows(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
-    """`(place, row)` of every row; those of the user's own task are read as its training read them."""
-    from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
+def _rows_of_json_lines(path: str) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every line."""
     from t5suite.data.rows.jsonl import numbered_lines
+
+    for line_number, row in numbered_lines(path):
+        yield f"{path}:{line_number}", row
+
+
+def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every row, with the words of labels."""
+    from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
     from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns
 
-    if task.benchmark != OWN_BENCHMARK:
-        for line_number, row in numbered_lines(path):
-            yield f"{path}:{line_number}", row
-        return
     kind = format_by_name(path)
     columns = Columns(
         texts=tuple(task.text_columns),

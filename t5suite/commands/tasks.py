@@ -25,6 +25,11 @@ EXAMPLE_ROWS = {
         "input": "Peru", "output": ["Lima"]},
     "dpr": {"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "Wasps"], "label": 0},
 }  # fmt: skip
+# The columns of these rows for which an entry may have its own names: the texts that are read by them, and the label.
+EXAMPLE_COLUMNS = {
+    "record": ([], "answers"), "wsc": ([], "label"), "wnli_simple": (["sentence1", "sentence2"], "label"),
+    "squad": (["question", "context"], "answers.text"), "super_ni": ([], "output"), "dpr": ([], "label"),
+}  # fmt: skip
 
 
 def tasks_flags(parser) -> None:
@@ -159,13 +164,13 @@ def made_up_row(task) -> dict:
     >>> made_up_row(load_task("glue", "qnli"))
     {'question': '<question>', 'sentence': '<sentence>', 'label': 0}
     """
-    formatter = task.entry.get("formatter")
-    if formatter in EXAMPLE_ROWS:
-        return EXAMPLE_ROWS[formatter]
-    label_column = task.entry["label_column_name"]
-    label = {"class": 0, "labels": [0], "number": 3.8, "text": f"<{label_column}>"}[task.value_kind]
-    cells = {column: f"<{column}>" for column in task.text_columns}
-    cells[label_column] = label
+    if task.entry.get("formatter") in EXAMPLE_ROWS:
+        cells = _cells_of_example(task)
+    else:
+        label_column = task.entry["label_column_name"]
+        label = {"class": 0, "labels": [0], "number": 3.8, "text": f"<{label_column}>"}[task.value_kind]
+        cells = {column: f"<{column}>" for column in task.text_columns}
+        cells[label_column] = label
     row: dict = {}
     for column, cell in cells.items():
         # A dotted name reaches into a nested dict.
@@ -175,3 +180,22 @@ def made_up_row(task) -> dict:
             table = table.setdefault(name, {})
         table[last_name] = cell
     return row
+
+
+def _cells_of_example(task) -> dict:
+    """The example row of the task's formatter, by the columns of the task's own entry."""
+    from t5suite.tasks.cells import as_list, value_at
+
+    formatter = task.entry["formatter"]
+    row = EXAMPLE_ROWS[formatter]
+    label_column = task.entry["label_column_name"]
+    if all(value_at(row, column) is not None for column in [*task.text_columns, label_column]):
+        return row
+    example_texts, example_label = EXAMPLE_COLUMNS[formatter]
+    own_names = dict(zip(example_texts, as_list(task.entry["text_column_name"])))
+    label_cell = example_label.partition(".")[0]
+    cells = {own_names.get(column, column): cell for column, cell in row.items() if column != label_cell}
+    for column in task.text_columns:
+        cells.setdefault(column, f"<{column}>")
+    cells[label_column] = value_at(row, example_label)
+    return cells

@@ -67,7 +67,9 @@ def predict_by_flags(arguments) -> None:
     check_accelerate_settings(arguments)
     ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
-    card = ranks.together(task_card_of_model, arguments.model_name_or_path, arguments.model_revision)
+    card = ranks.together(
+        task_card_of_model, arguments.model_name_or_path, arguments.model_revision, arguments.task_file
+    )
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
 

@@ -135,7 +135,7 @@ def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:
     if flags.names_task:
         benchmark = flags.benchmark
         if not benchmark and card:
-            benchmark = next(iter(card.tasks.values())).benchmark
+            benchmark = card.benchmark
         return load_task(benchmark, flags.dataset_name, flags.task_file)
     if card is None:
         if flags.dataset_name is not None:

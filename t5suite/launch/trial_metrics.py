@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.files import read_json
+from t5suite.constants import MIXTURES
 from t5suite.launch.sweep_metrics import is_score_of_task
-from t5suite.runs.directory import MANIFEST, read_manifest, read_results
+from t5suite.runs.directory import MANIFEST, read_manifest, read_results, tasks_named
 
 
 class TrialCurve(NamedTuple):
@@ -123,8 +124,8 @@ def best_of(values: list[float], goal: str) -> float | None:
 def result_of_run(directory, metric: str) -> float | None:
     """What `results.json` says of a metric that the run has not logged while it trained.
 
-    `eval/average` is the task's `metric_to_optimize` in this run; with several tasks, the mean over them. Test splits
-    count only if nothing else was scored.
+    `eval/average` is the task's `metric_to_optimize` in this run; with several tasks, the mean over them; in a mixture,
+    over those of its average. Test splits count only if nothing else was scored.
 
     None: no results, a score that is not a number, or a metric that such a run does not have.
     """
@@ -149,7 +150,16 @@ def _mean_of_tasks(scores_by_split: dict[str, dict], manifest: dict) -> float | 
         name, entry = tasks.get(split.removesuffix(".test"), (split, None))
         figure = _figure_of_split(scores, entry, manifest["settings"].get("metric_for_best_model"))
         figures_of_task.setdefault(name, []).append(figure)
-    return _mean([_mean(figures) for figures in figures_of_task.values()])
+    average = _tasks_of_average(manifest)
+    names = [name for name in figures_of_task if name in average] or list(figures_of_task)
+    return _mean([_mean(figures_of_task[name]) for name in names])
+
+
+def _tasks_of_average(manifest: dict) -> list[str]:
+    """The tasks of a mixture's average; empty for a run on no mixture."""
+    benchmark, dataset_name = tasks_named(manifest)
+    mixture = MIXTURES.get(benchmark, {}).get(dataset_name, {})
+    return mixture.get("average", [])
 
 
 def _tasks_by_split(manifest: dict) -> dict[str, tuple[str, dict]]:

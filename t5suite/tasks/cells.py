@@ -7,7 +7,7 @@
 """
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -40,6 +40,15 @@ def value_at(row, column: str, default=None):
     if not dot or not isinstance(row.get(outer_column), Mapping):
         return default
     return value_at(row[outer_column], inner_column, default)
+
+
+def outermost(column: str, names: Collection[str]) -> str:
+    """The one of a row's own columns that a dotted name begins with.
+
+    >>> outermost("translation.de", ["id", "translation"]), outermost("a.b", ["a.b"])
+    ('translation', 'a.b')
+    """
+    return column if column in names else column.partition(".")[0]
 
 
 def with_value_at(row: Mapping, column: str, value) -> dict:

@@ -39,8 +39,10 @@ FIELD_KINDS = {
 # Optional fields of several types; the functions below check these, too.
 CHECKED_FIELDS = ("splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
 OPTIONAL_FIELDS = (*FIELD_KINDS, *CHECKED_FIELDS)
+# Fields that name a function, and where it is; a Python task file may add its own.
+FUNCTION_TABLES = {"formatter": FORMATTERS, "target": TARGETS, "postprocess": POSTPROCESSORS}
 # Formatters that put one prefix before each text column.
-PREFIXING_FORMATTERS = ("columns", "multirc", "record")
+PREFIXING_FORMATTERS = ("columns", "multirc", "record", "squad", "joined_lists", "instruction")
 
 
 class Refused(str):
@@ -106,6 +108,8 @@ def _check_columns(name: str, entry: dict) -> None:
     if entry.get("formatter") == TOKEN_LABELS:
         if not isinstance(columns, str):
             raise ConfigError(f"{name}: token_labels needs one text_column_name, not {columns!r:.200}")
+        if not isinstance(entry["prefix"], str):
+            raise ConfigError(f"{name}: token_labels needs one prefix, a text, not {entry['prefix']!r:.200}")
         if not entry["labels"]:
             raise ConfigError(f"{name}: token_labels needs labels, not {entry['labels']!r:.60}")
     if not isinstance(entry["label_column_name"], str):
@@ -215,9 +219,28 @@ def _check_three_labels(name: str, labels) -> None:
 
 def _check_table_names(name: str, entry: dict) -> None:
     """Checks the fields that name functions in our tables."""
-    for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
+    for key, table in FUNCTION_TABLES.items():
         if entry.get(key) is not None:
             find(entry[key], table, key, where=name)
+
+
+def undefined_functions(entry) -> list[str]:
+    """What an entry names and no table has: the Python task file that adds it has not run, or the entry is damaged.
+
+    >>> undefined_functions({"formatter": "shout", "metric_names": ["accuracy", "loudness"]})
+    ["formatter 'shout'", "metric 'loudness'"]
+    """
+    if not isinstance(entry, dict):
+        return []
+    undefined = []
+    for key, table in FUNCTION_TABLES.items():
+        if isinstance(entry.get(key), str) and entry[key] not in table:
+            undefined.append(f"{key} {entry[key]!r}")
+    metrics = [metric for metric in as_list(entry.get("metric_names") or []) if isinstance(metric, str)]
+    for metric in metrics:
+        if not is_evaluate_name(metric) and function_name(metric, entry) not in metric_choices():
+            undefined.append(f"metric {metric!r}")
+    return undefined
 
 
 def _check_splits(name: str, entry: dict) -> None:

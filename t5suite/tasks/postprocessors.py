@@ -59,15 +59,15 @@ def values(task, examples, predictions) -> Judged:
 def first_answer(task, examples, predictions) -> Judged:
     """ReCoRD: a query has one example per answer, and every row has all its answers.
 
-    The first prediction of each (passage, query), as it is, is scored against all answers of its row. Passage and query
-    are identified by their ids in `idx`, or by their texts if a row has not both ids.
+    The first prediction of each (passage, query) is scored against all answers of its row. Passage and query are
+    identified by their ids in `idx`, or by their texts if a row has not both ids.
     """
     prediction_of_query = {}
     answers_of_query = {}
     for (row, _), text in zip(examples.pairs(), predictions, strict=True):
         query = _identity_of_query(row)
         if query not in prediction_of_query:
-            prediction_of_query[query] = text
+            prediction_of_query[query] = task.parse(text)
             answers_of_query[query] = answers_of(row, task.entry)
     return Judged(list(prediction_of_query.values()), list(answers_of_query.values()))
 
@@ -117,9 +117,14 @@ def wsc_verdicts(task, examples, predictions) -> Judged:
     for (row, example), text in zip(examples.pairs(), predictions, strict=True):
         if row[column] not in (0, 1):
             raise DataError(f"label {row[column]!r} in column {column!r} is neither 0 nor 1")
-        verdicts.append(wsc_verdict(text, example.targets))
+        verdicts.append(_verdict(task, text, example.targets))
         labels.append(int(row[column]))
     return Judged(verdicts, labels)
+
+
+def _verdict(task, prediction: str, target: str) -> int:
+    """`wsc_verdict` on the referents inside of the task's output form."""
+    return wsc_verdict(unfilled(prediction, task.entry), unfilled(target, task.entry))
 
 
 def cell_at(row, path: str) -> Any:
@@ -177,7 +182,7 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
     if not task.is_labelled(row):
         return None
     if task.entry.get("postprocess") == "wsc_verdict":
-        return wsc_verdict(prediction, target) == int(label_of(row, task.entry))
+        return _verdict(task, prediction, target) == int(label_of(row, task.entry))
     return correctness(task, prediction, [target, *task.references(row)]) == "right"
 
 
@@ -218,7 +223,8 @@ def _agrees(task, prediction: str, references: list[str]) -> bool:
         return prediction == references[0]
     if has_label_sets(task.entry):
         return label_set(unfilled(prediction, task.entry)) == label_set(unfilled(references[0], task.entry))
-    return normalize_answer(prediction) in map(normalize_answer, references)
+    answer = normalize_answer(unfilled(prediction, task.entry))
+    return answer in [normalize_answer(unfilled(reference, task.entry)) for reference in references]
 
 
 def is_close(task, prediction: float, reference: float) -> bool:

@@ -167,9 +167,12 @@ class Task:
         """The candidate texts to be scored, as targets have them; None if the task has none."""
         if not self.has_candidates:
             return None
-        if self.value_kind == "text":  # the formatters with candidates have no output form
-            return list(map(str, cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]], list)))
-        answers = self.label_words if self.value_kind == "class" else NUMBER_GRIDS[self.entry["target"]]
+        if self.value_kind == "text":
+            answers = list(map(str, cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]], list)))
+        elif self.value_kind == "class":
+            answers = self.label_words
+        else:
+            answers = NUMBER_GRIDS[self.entry["target"]]
         return [fill(self.entry.get("output_format"), OUTPUT, answer) for answer in answers]
 
     def choices(self, row) -> list[str]:

@@ -18,7 +18,9 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_files import file_of_model
 from t5suite.base.lookup import find
-from t5suite.tasks.entry_checks import check_entry
+from t5suite.constants import MIXTURES
+from t5suite.tasks.entries import load_registry
+from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_words
@@ -31,6 +33,10 @@ HEADED = ("masked", "encoder")
 CARD_KEYS = tuple(
     "format benchmark tasks max_source_length max_target_length max_answer_tokens family scored_by_labels".split()
 )
+
+
+class UndefinedFunctionError(ConfigError):
+    """A card names a function that no table has: the user's own, or another version's."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,24 @@ class TaskCard:
     family: str | None = None
     settings: dict = field(default_factory=dict)
     scored_by_labels: tuple[str, ...] = ()
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark of the tasks."""
+        return next(iter(self.tasks.values())).benchmark
+
+    @property
+    def dataset_name(self) -> str:
+        """The tasks as `--dataset_name` names them: the mixture that trains and evaluates them, or a list with commas.
+
+        >>> read_task_card("runs/glue-all").dataset_name, read_task_card("runs/cola-rte").dataset_name
+        ('all', 'cola,rte')
+        """
+        names = list(self.tasks)
+        for mixture, parts in MIXTURES.get(self.benchmark, {}).items():
+            if names == list(dict.fromkeys([*parts["train"], *parts["evaluate"]])):
+                return mixture
+        return ",".join(names)
 
     def task(self, name: str | None = None) -> Task:
         """The task of that name; without one, the only task.
@@ -110,7 +134,8 @@ def read_task_card(folder) -> TaskCard | None:
     """The card in `folder`; None if there is none (a model from elsewhere), or if no folder is named.
 
     Raises:
-      ConfigError: it cannot be read, or is not a card; gives the file and the reason.
+      ConfigError: it cannot be read, is not a card, or names a function that no table has; gives the file and the
+        reason.
     """
     if not folder:  # an empty path would be the working directory
         return None
@@ -118,16 +143,18 @@ def read_task_card(folder) -> TaskCard | None:
     return _read_card(path) if path.is_file() else None
 
 
-def task_card_of_model(name: str | None, revision: str | None = None) -> TaskCard | None:
+def task_card_of_model(name: str | None, revision: str | None = None, task_file: str | None = None) -> TaskCard | None:
     """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
 
     Args:
       revision: of a model of the hub, as `hub_commits.commit_to_read` takes it.
+      task_file: is read first: one in Python may add the functions that the card names.
 
     Raises:
       ConfigError: as `read_task_card`.
       UserError: as `hub_failures.read_from_hub`.
     """
+    load_registry(task_file)
     path = file_of_model(name, TASK_CARD, revision) if name else None
     return _read_card(path) if path else None
 
@@ -136,6 +163,8 @@ def _read_card(path: Path) -> TaskCard:
     """The card in a file; raises what `read_task_card` does."""
     try:
         return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
+    except UndefinedFunctionError:
+        raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
         what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
@@ -148,6 +177,13 @@ def _card_of(content: dict, path: Path) -> TaskCard:
         raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
     tasks = {}
     for name, entry in content["tasks"].items():
+        undefined = undefined_functions(entry)
+        if undefined:
+            task_flags = f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE"
+            raise UndefinedFunctionError(
+                f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
+                f"have: give {task_flags}, the Python file that adds them"
+            )
         check_entry(f"{path}: {content['benchmark']}/{name}", entry)
         tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))

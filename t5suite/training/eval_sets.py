@@ -56,6 +56,7 @@ class EvalSet:
       marks: notes that tables must show, such as 'subset'.
       selected_by: the user's own metric that selects checkpoints; None for the task's.
       places: file and line of each of the user's own rows; empty for others.
+      averaged: its task belongs to the average of the run's mixture.
     """
 
     name: str
@@ -72,6 +73,7 @@ class EvalSet:
     marks: list[str] = field(default_factory=list)
     selected_by: str | None = None
     places: list[str] = field(default_factory=list)
+    averaged: bool = True
 
     @property
     def rows(self) -> list:
@@ -105,6 +107,11 @@ class EvalSet:
     def selects(self) -> bool:
         """Whether its scores may choose a checkpoint."""
         return self.role == "validation"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether its scores are in the mean that chooses one checkpoint for all tasks."""
+        return self.selects and self.averaged and self.labelled
 
 
 @dataclass(frozen=True)
@@ -337,6 +344,20 @@ def widen_for_trained_answers(eval_sets: list[EvalSet], card: TaskCard | None) -
             eval_set.max_target_tokens = max(eval_set.max_target_tokens, answer_tokens)
 
 
+def leave_out_of_average(eval_sets: list[EvalSet], average: list[str]) -> None:
+    """Sets of tasks that a mixture only evaluates or only trains on (WNLI, DPR) have no part in its average.
+
+    Where nothing else is evaluated, they are the average.
+
+    Args:
+      average: the tasks of the mixture's average.
+    """
+    if not any(eval_set.task.name in average for eval_set in eval_sets):
+        return
+    for eval_set in eval_sets:
+        eval_set.averaged = eval_set.task.name in average
+
+
 def describe_selection(eval_sets: list[EvalSet], selection_metric: str | None) -> dict[str, list[str]]:
     """What a run selects checkpoints by: of each set the method, the metrics, and a hash of what is read and expected.
 
@@ -345,7 +366,7 @@ def describe_selection(eval_sets: list[EvalSet], selection_metric: str | None) -
     """
     described = {}
     for eval_set in eval_sets:
-        if eval_set.selects and eval_set.labelled:
+        if eval_set.chooses:
             metrics = eval_set.selected_by or " ".join(optimised_metrics(eval_set.task.entry))
             digest = hashlib.sha256(json.dumps(eval_set.examples, default=str).encode()).hexdigest()
             described[eval_set.name] = [eval_set.method, selection_metric or metrics, digest[:16]]

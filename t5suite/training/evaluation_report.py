@@ -34,6 +34,7 @@ class Report:
     """The results of all splits, and the number that selects checkpoints.
 
     Attributes:
+      selection: the mean over the tasks that choose one checkpoint for all.
       by_task: each task's one number.
       splits_of_only_task: those that make the number of the only task; empty if there are several tasks.
     """
@@ -47,11 +48,14 @@ class Report:
 def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None = None) -> Report:
     """Each task's one number (higher is better) and their mean; a task of several splits (MNLI) has its splits' mean.
 
+    A task that a mixture evaluates beside its average (WNLI) has a number, which does not count in the mean.
+
     Args:
       selection_metric: 'loss' instead of the tasks' own metrics.
     """
     values: dict[str, list[float]] = {}
     scored_splits = []
+    choosing_tasks = set()
     for eval_set in eval_sets:
         result = results[eval_set.name]
         if not (eval_set.selects and result.labelled):
@@ -64,9 +68,12 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
             continue
         values.setdefault(eval_set.task.name, []).append(value)
         scored_splits.append(eval_set.name)
+        if eval_set.chooses:
+            choosing_tasks.add(eval_set.task.name)
     by_task = {name: sum(splits) / len(splits) for name, splits in values.items()}
+    choosing = {name: value for name, value in by_task.items() if name in choosing_tasks}
     has_one_task = len({eval_set.task.name for eval_set in eval_sets}) == 1
-    return Report(results, mean_of_tasks(by_task), by_task, scored_splits if has_one_task else [])
+    return Report(results, mean_of_tasks(choosing), by_task, scored_splits if has_one_task else [])
 
 
 def mean_of_tasks(by_task: dict[str, float]) -> float:

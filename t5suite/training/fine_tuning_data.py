@@ -35,6 +35,7 @@ from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import (
     EvalSet,
     SplitOptions,
+    leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
     warn_of_few_rows,
@@ -181,6 +182,9 @@ def data_for(
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     if not (trains or scored or missing):
         raise ConfigError(nothing_to_score(plan, arguments))
+    if plan.published:
+        leave_out_of_average(scored, plan.average)
+        leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:

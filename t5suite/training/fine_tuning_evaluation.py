@@ -44,16 +44,20 @@ def evaluate_finally(
 def mark_selection(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None) -> None:
     """Marks the sets on whose rows the weights were chosen: their scores are not those of unseen rows."""
     for eval_set in data.scored:
-        if eval_set.selects and eval_set.labelled and eval_set in data.selecting:
+        may_choose = eval_set.chooses or has_own_best(best, eval_set.task.name)
+        if eval_set.selects and may_choose and eval_set in data.selecting:
             is_chosen = is_selected(trainer, eval_set.task.name, best)
             eval_set.marks.append("chosen on these rows" if is_chosen else "nothing selected")
 
 
 def is_selected(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback | None) -> bool:
     """Whether an evaluation has chosen the weights with which a task is scored; a NaN chooses none."""
-    if best is not None and best.save_weights and task in best.best:
-        return True
-    return selected_a_checkpoint(trainer.state)
+    return has_own_best(best, task) or selected_a_checkpoint(trainer.state)
+
+
+def has_own_best(best: BestPerTaskCallback | None, task: str) -> bool:
+    """Whether a task is scored with the weights of its own best step."""
+    return best is not None and bool(best.save_weights) and task in best.best
 
 
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
@@ -134,7 +138,7 @@ def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
 
 def compared(trainer: SuiteTrainer, data: Data) -> str:
     """What chose one checkpoint for all tasks: 'accuracy', 'average of 3 tasks', 'loss'."""
-    names = list(dict.fromkeys(part.task.name for part in data.selecting if part.selects and part.labelled))
+    names = list(dict.fromkeys(part.task.name for part in data.selecting if part.chooses))
     if len(names) == 1:
         return compared_of_task(trainer, data, names[0])
     if trainer.selection_metric == "loss":

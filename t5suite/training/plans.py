@@ -153,16 +153,15 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     card = read_task_card(model_name)
     if card is None or not card.tasks:
         return
-    benchmark = next(iter(card.tasks.values())).benchmark
-    names = ",".join(card.tasks)
+    benchmark = card.benchmark
     if any(name not in DATASET_VALS.get(benchmark, {}) for name in card.tasks):
         raise ConfigError(
-            f"--model_name_or_path {model_name} was trained on {benchmark}/{names}, whose rows no flag names; give "
-            "them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
+            f"--model_name_or_path {model_name} was trained on {benchmark}/{card.dataset_name}, whose rows no flag "
+            "names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
         )
     data_args.benchmark = benchmark
-    data_args.dataset_name = names
-    logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, names)
+    data_args.dataset_name = card.dataset_name
+    logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, card.dataset_name)
 
 
 def plan_tasks(

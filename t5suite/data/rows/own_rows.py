@@ -25,7 +25,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.tasks.cells import value_at, with_value_at
+from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
 from t5suite.tasks.targets import is_id_in_digits, label_of_value
 
@@ -91,12 +91,12 @@ class Columns:
         Args:
           from_text: the row comes from a file without types: an empty answer is None, a number is a class id.
         """
-        names = [_outermost(column, row) for column in self.texts]
+        names = [outermost(column, row) for column in self.texts]
         shaped = {name: row[name] for name in names if name in row}
         if CUT_TOKENS in row:  # `t5suite predict --include_inputs` wrote it: a mark stands where the text was cut
             shaped |= {name: without_cut(cell) for name, cell in shaped.items() if isinstance(cell, str)}
         shaped |= {name: row.get(name) for name in self.optional}
-        target_column = _outermost(self.target, row)
+        target_column = outermost(self.target, row)
         shaped.setdefault(target_column, row.get(target_column))
         if "idx" in row:
             shaped["idx"] = row["idx"]
@@ -119,7 +119,7 @@ class Columns:
         ['idx', 'pair', 'label']
         """
         columns = (*self.texts, self.target, *self.optional, "idx", CUT_TOKENS)
-        outermost_names = {_outermost(column, names) for column in columns}
+        outermost_names = {outermost(column, names) for column in columns}
         return [name for name in names if name in outermost_names]
 
     def remedy(self, column: str, names: Sequence[str]) -> str:
@@ -144,12 +144,7 @@ class Columns:
 
     def missing_text(self, names: Collection[str]) -> str | None:
         """The first text column that a row, or the columns of a table, lack."""
-        return next((column for column in self.texts if _outermost(column, names) not in names), None)
-
-
-def _outermost(column: str, names: Collection[str]) -> str:
-    """The one of a row's own columns that a dotted name begins with: `translation` of `translation.de`."""
-    return column if column in names else column.partition(".")[0]
+        return next((column for column in self.texts if outermost(column, names) not in names), None)
 
 
 def _typed(target: str | None, labels: tuple[str, ...] | None) -> str | None:
@@ -263,7 +258,7 @@ class FileRows:
         place, row = next(self._unwrapped_rows(role))
         needed = [*self.columns.texts, self.columns.target] if role == "train" else self.columns.texts
         for column in needed:
-            if _outermost(column, row) not in row:
+            if outermost(column, row) not in row:
                 # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
                 problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
                 raise DataError(f"{place}: {problem} {column!r}{self.columns.remedy(column, list(row))}")

@@ -29,7 +29,7 @@ from t5suite.data.rows.instruction_files import read_instances
 from t5suite.data.rows.jsonl import numbered_lines
 from t5suite.data.rows.own_rows import Rows, RowSource, places_without_folders
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
-from t5suite.tasks.cells import value_at, with_value_at
+from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal, value_kind
 
@@ -136,9 +136,29 @@ def without_hidden_numbers(rows, column: str):
     >>> without_hidden_numbers(datasets.Dataset.from_list([{"score": -1.0}, {"score": -1.0}]), "score")["score"]
     [None, None]
     """
-    if column not in rows.column_names or set(rows[column]) != {INVALID_NUMBER}:
+    if outermost(column, rows.column_names) not in rows.column_names:
         return rows
-    return rows.remove_columns(column).add_column(column, [None] * len(rows)).select_columns(rows.column_names)
+    if set(_values_of(rows, column)) != {INVALID_NUMBER}:
+        return rows
+    return _with_values(rows, column, [None] * len(rows))
+
+
+def _values_of(rows, column: str) -> list:
+    """Every row's value in a column of a `datasets.Dataset`, or at a dotted name."""
+    outer_column = outermost(column, rows.column_names)
+    return [value_at(row, column) for row in rows.select_columns(outer_column)]
+
+
+def _with_values(rows, column: str, values: list):
+    """The rows of a `datasets.Dataset` with other values in a column, or at a dotted name."""
+    outer_column = outermost(column, rows.column_names)
+    cells = []
+    for cell, value in zip(rows[outer_column], values, strict=True):
+        row = {outer_column: cell}
+        if value is not None or value_at(row, column) is not None:
+            row = with_value_at({outer_column: {} if cell is None else cell}, column, value)
+        cells.append(row[outer_column])
+    return rows.remove_columns(outer_column).add_column(outer_column, cells).select_columns(rows.column_names)
 
 
 def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -350,11 +370,11 @@ def merge_references(rows, by: str, column: str):
       DataError: there is no such column, or it is empty in a row.
     """
     for name in (by, column):
-        if name not in rows.column_names:
+        if outermost(name, rows.column_names) not in rows.column_names:
             raise DataError(f"no column {name!r}; the rows have {', '.join(map(repr, rows.column_names)):.500}")
     first_row: dict = {}
     answers: dict[object, list[str]] = {}
-    for i, (key, answer) in enumerate(zip(rows[by], rows[column], strict=True)):
+    for i, (key, answer) in enumerate(zip(_values_of(rows, by), _values_of(rows, column), strict=True)):
         if key is None:
             raise DataError(
                 f"column {by!r} of row {i} is empty: it is the key by which rows of one question are joined"
@@ -366,8 +386,7 @@ def merge_references(rows, by: str, column: str):
         if answer is not None:
             answers_of_key.extend(map(str, answer if isinstance(answer, list) else [answer]))
     answer_lists = [answers_of_key or None for answers_of_key in answers.values()]
-    merged = rows.select(list(first_row.values())).remove_columns(column)
-    return merged.add_column(column, answer_lists).select_columns(rows.column_names)
+    return _with_values(rows.select(list(first_row.values())), column, answer_lists)
 
 
 SOURCES = {

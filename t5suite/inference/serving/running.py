@@ -68,7 +68,7 @@ def make_service(arguments) -> Service:
       ConfigError: no such model, or flags that do not fit it.
     """
     arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
-    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision)
+    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
     return Service(
