@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
-from t5suite.data.batches.encodings import segments
+from t5suite.data.batches.encodings import LabelsEncoding, segments
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import (
     ANY_NUMBER,
@@ -170,8 +170,14 @@ class Job:
         {"row": 0, "prediction": "entailment"}
         {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}
         {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
+
+        Raises:
+          ConfigError: no answer is possible, whatever the rows are.
+          DataError: a text has no word, and the model labels words.
         """
         if not predictor.writes:
+            if self.task is None and isinstance(predictor.encoding, LabelsEncoding):
+                requests = [_of_words(request) for request in requests]
             features = segment_features(predictor.encoding, [request.segments for request in requests])
             prompts = [feature["input_ids"] for feature in features]
             predictions = self._classified(features, predictor)
@@ -232,6 +238,18 @@ class Job:
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
         return [request.languages for request in requests] if self.has_language_columns else None
+
+
+def _of_words(request: RowRequest) -> RowRequest:
+    """A request for the labels of a finished text's words, which are what stands between white space.
+
+    Raises:
+      DataError: there are none.
+    """
+    words = request.text.split()
+    if not words:
+        raise DataError(f"row {request.index}: the text holds no word, where each word has a label")
+    return request._replace(segments=tuple(words))
 
 
 def _copied_cells(row: Row) -> dict:
