@@ -9,9 +9,11 @@ from pathlib import Path
 import hand_made_onnx
 import numpy as np
 import pytest
+import torch
 from absl.testing import parameterized
 from tiny_predictor import (
     SOURCE_LENGTH,
+    TINY,
     answers,
     mini_rows,
     model_folder,
@@ -21,7 +23,7 @@ from tiny_predictor import (
     saved,
 )
 
-from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer, tiny_tuner, write_rows
 
 
 def exported(model, kind: str) -> Path:
@@ -60,6 +62,21 @@ class ExportedTest(parameterized.TestCase):
         lines, expected = (
             answers(rows=rows, model=place) for place in (exported(model_folder(family), "onnx"), model_folder(family))
         )
+        self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected])
+        np.testing.assert_allclose(shares_of(lines), shares_of(expected), rtol=1e-3, atol=1e-6)
+
+    @parameterized.parameters(("masked", "roberta", TINY["masked"][1]), ("encoder", *TINY["seq2seq"]))
+    @pytest.mark.slow
+    def test_the_answers_of_an_encoder_s_adapter_are_those_of_its_files(self, family, config_name, overrides):
+        base = save_model(tempfile.mkdtemp(), tiny_model(config_name, overrides, scale=1.0))
+        tuner = tiny_tuner(str(base), "mini/sentiment", adapter="lora", model_family=family)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in tuner.model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter) * parameter.requires_grad)
+        adapter = tuner.save(Path(tempfile.mkdtemp()) / "adapter")
+        rows = rows_of_many_lengths()
+        lines, expected = (answers(rows=rows, model=place) for place in (exported(adapter, "onnx"), adapter))
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected])
         np.testing.assert_allclose(shares_of(lines), shares_of(expected), rtol=1e-3, atol=1e-6)
 
