@@ -216,6 +216,12 @@ class AnswersTest(ServedTest):
             posted(self.url, "/v1/completions", {"prompt": "a b", **dict.fromkeys(names)})["choices"], expected
         )
 
+    def test_openai_s_default_of_top_p_leaves_the_greedy_answer(self):
+        """LangChain's client sends it with every request."""
+        body = {"prompt": ["a b", "c"], "max_tokens": 6, "temperature": 0}
+        expected = posted(self.url, "/v1/completions", body)["choices"]
+        self.assertEqual(posted(self.url, "/v1/completions", {**body, "top_p": 1})["choices"], expected)
+
     def test_several_texts_and_several_draws_have_a_choice_each(self):
         body = {"prompt": ["a b", "c"], "n": 8, "temperature": 1.0, "max_tokens": 60}
         completion = posted(self.url, "/v1/completions", body)
