@@ -18,7 +18,7 @@ def score_flags(parser) -> None:
     add_task_flags(parser, required=False)
     add = parser.add_argument
     add("--model_name_or_path", help="a run or saved model whose task the rows have, in place of --benchmark")
-    add("--rows", required=True, help="JSONL file of labelled rows; with --model_name_or_path also CSV, TSV, Parquet")
+    add("--rows", required=True, help="labelled rows: JSON lines or Parquet; for a run on your own rows also CSV, TSV")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
     add("--predictions", required=True, help='JSONL file: a string or {"prediction": ...} per example, in order')
     add("--split", default="validation", help="the split of the rows (default: validation)")
@@ -32,7 +32,7 @@ def score(arguments) -> None:
 
     task = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
-    task_rows = read_task_rows(task, arguments.rows, role, _delimiter(arguments, task))
+    task_rows = read_task_rows(task, arguments.rows, role, _delimiter(arguments))
     _check_labels(task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
@@ -80,7 +80,7 @@ def _task_by_flags(arguments):
     return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
 
 
-def _delimiter(arguments, task) -> str | None:
+def _delimiter(arguments) -> str | None:
     """The delimiter that the flag names; None without it.
 
     Raises:
@@ -91,7 +91,7 @@ def _delimiter(arguments, task) -> str | None:
 
     if arguments.delimiter is None:
         return None
-    if task.benchmark != OWN_BENCHMARK or format_by_name(arguments.rows) not in TYPELESS:
+    if format_by_name(arguments.rows) not in TYPELESS:
         raise ConfigError(
             f"--delimiter {arguments.delimiter!r} has no effect: {arguments.rows} is not read as CSV or TSV"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 from t5suite.constants import OWN_BENCHMARK
 
@@ -39,10 +39,12 @@ def read_task_rows(task, path: str, role: str, delimiter: str | None = None) -> 
     """The rows of a file with their examples.
 
     Args:
-      path: JSON lines; for a task of the user's own rows also CSV, TSV or Parquet, by the file's name.
+      path: JSON lines or an array of JSON objects, Parquet, for a task of the user's own rows also CSV and TSV; by the
+        file's name.
       delimiter: of CSV and TSV, if it is not the file's own.
 
     Raises:
+      ConfigError: CSV or TSV, of another task.
       DataError: a line is not a row of the task (with file and line), or the file is empty.
     """
     task_rows = []
@@ -63,15 +65,19 @@ def read_task_rows(task, path: str, role: str, delimiter: str | None = None) -> 
 
 def _placed_rows(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
     """`(place, row)` of every row; those of the user's own task are read as its training read them."""
-    from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
-    from t5suite.data.rows.jsonl import numbered_lines
+    from t5suite.data.rows.files import TABLES, TYPELESS, format_by_name, table_rows
     from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns
 
-    if task.benchmark != OWN_BENCHMARK:
-        for line_number, row in numbered_lines(path):
-            yield f"{path}:{line_number}", row
-        return
     kind = format_by_name(path)
+    if task.benchmark != OWN_BENCHMARK:
+        if kind in TYPELESS:
+            raise ConfigError(
+                f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, an array of JSON objects or "
+                f"Parquet, where a number is no text; with pandas: read_csv({path!r}).to_json('rows.jsonl', "
+                "orient='records', lines=True)"
+            )
+        yield from TABLES[kind](Path(path))
+        return
     columns = Columns(
         texts=tuple(task.text_columns),
         target=task.entry["label_column_name"],
