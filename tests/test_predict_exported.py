@@ -183,6 +183,14 @@ class HandMadeFilesTest(parameterized.TestCase):
         num_tokens = len(tiny_tokenizer()("the " * 100)["input_ids"])
         self.assertEqual([line.get("cut_tokens") for line in lines], [num_tokens - SOURCE_LENGTH, None])
 
+    @parameterized.parameters("--source_lang en --target_lang de", "--source_lang_column language")
+    def test_languages_of_a_model_without_languages_are_refused(self, flags):
+        folder, _ = self.folder_and_sources("seq2seq")
+        rows = write_rows(folder.parent / "rows.jsonl", [{"input": "a film", "language": "en"}])
+        flag, code = flags.split()[:2]
+        with exits_with(78, f"{flag} {code}: .* has no languages"):
+            answers("--raw", flags, rows=rows, model=folder)
+
     def test_a_head_s_shares_are_those_of_the_table(self):
         folder = self.folder_of("encoder", hand_made_onnx.write_classifier, 2)
         for line, ids in zip(self.answers(folder), self.ids, strict=True):

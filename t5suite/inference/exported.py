@@ -42,6 +42,7 @@ from t5suite.models.answering.answerer import before_end
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
+from t5suite.models.families.family import check_no_languages
 from t5suite.models.heads import check_trained_head, output_words
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
@@ -222,6 +223,7 @@ def load_exported(
     check_trained_with(folder, tokenizer)
     if language_ids(tokenizer):
         raise ConfigError(f"{folder} holds {kind}, which cannot choose a language; use the original model")
+    check_no_languages(settings.languages or Languages(), tokenizer)
     if kind == CTRANSLATE2:
         files = CTranslate2Files(folder, tokenizer, arguments.use_cpu)
         encoding = TextEncoding(tokenizer, settings.lengths, template=settings.template)
