@@ -154,14 +154,15 @@ class Job:
 
     def _languages(self, row: dict | str) -> tuple | None:
         """The row's languages, if columns have them."""
-        if not self.has_language_columns:
+        if not self.language_columns:
             return None
         return self.languages.of(row if isinstance(row, dict) else {})
 
     @property
-    def has_language_columns(self) -> bool:
-        """Whether rows say their languages."""
-        return bool(self.languages.source_lang_column or self.languages.target_lang_column)
+    def language_columns(self) -> list[str]:
+        """The columns in which rows say their languages."""
+        columns = (self.languages.source_lang_column, self.languages.target_lang_column)
+        return [column for column in columns if column]
 
     def lines(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
         """The answers of a window, one line each.
@@ -237,7 +238,7 @@ class Job:
         return lines
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
-        return [request.languages for request in requests] if self.has_language_columns else None
+        return [request.languages for request in requests] if self.language_columns else None
 
 
 def _of_words(request: RowRequest) -> RowRequest:

@@ -107,11 +107,15 @@ class Service:
         """How the texts of `POST /v1/completions` are answered.
 
         Raises:
-          DataError, ConfigError: as `job_of_rows`; several drawn answers without a temperature; a model without text.
+          DataError, ConfigError: as `job_of_rows`; several drawn answers without a temperature; a model without text or
+            with languages in rows' columns.
         """
         self.limits.check_rows(len(body.prompts))
         if not self.predictor.writes:
             raise DataError("this model chooses labels and writes no text: POST /predict")
+        if self.job.language_columns:
+            columns = " and ".join(self.job.language_columns)
+            raise DataError(f"this model reads a row's language from column {columns}: POST /predict with such rows")
         if body.model not in (None, self.name):
             raise DataError(f"model {body.model:.100}: this server has {self.name}")
         max_new_tokens = self._default_new_tokens if body.max_tokens is None else body.max_tokens
