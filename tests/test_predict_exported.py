@@ -191,6 +191,22 @@ class HandMadeFilesTest(parameterized.TestCase):
         with exits_with(78, f"{flag} {code}: .* has no languages"):
             answers("--raw", flags, rows=rows, model=folder)
 
+    @parameterized.parameters(
+        ("causal", "n_positions", "--max_new_tokens 5"),
+        ("causal", "n_positions", "--labels good,bad"),
+        ("masked", "max_position_embeddings", ""),
+    )
+    def test_what_is_longer_than_the_model_s_positions_is_refused_as_by_the_model(self, family, setting, flags):
+        """These tables have no positions and would answer; the graphs of such a model fail within."""
+        if family == "causal":
+            folder, _ = self.folder_and_sources(family)
+        else:
+            folder = self.folder_of(family, hand_made_onnx.write_classifier, 2)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, setting: 8}))
+        with exits_with(78, "--max_(source_length|new_tokens) [0-9]+: a model of type .* has positions for 8 tokens"):
+            self.answers(folder, flags)
+
     def test_a_head_s_shares_are_those_of_the_table(self):
         folder = self.folder_of("encoder", hand_made_onnx.write_classifier, 2)
         for line, ids in zip(self.answers(folder), self.ids, strict=True):

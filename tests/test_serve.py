@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 from urllib.parse import urlsplit
 
+import hand_made_onnx
 import pytest
 from absl.testing import parameterized
 from support import folder
@@ -341,6 +342,20 @@ class RefusalsTest(ServedTest):
 
     def test_an_address_in_numbers_is_no_foreign_name(self):
         self.assertEqual(request(self.url, "GET", "/health", Host="10.0.0.7:8000")[0], 200)
+
+
+class DamagedFilesTest(parameterized.TestCase):
+    def test_files_that_cannot_be_computed_are_the_server_s_fault_and_no_path_is_told(self):
+        files = Path(shutil.copytree(model_folder(), folder() / "exported"))
+        (files / "model.safetensors").unlink()
+        fewer_tokens_than_the_tokenizer_has = 4
+        hand_made_onnx.write_seq2seq(files, hand_made_onnx.Tables(fewer_tokens_than_the_tokenizer_has))
+        with served_model(files, "--use_cpu") as url:
+            for path, body in (("/predict", {"rows": ROWS[:1]}), ("/v1/completions", {"prompt": "a film"})):
+                status, _, answer = request(url, "POST", path, body)
+                self.assertEqual(status, 500)
+                self.assertIn("the server could not answer; its log says why", answer.decode())
+                self.assertNotIn(str(files), answer.decode())
 
 
 class PageTest(ServedTest):
