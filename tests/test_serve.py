@@ -344,12 +344,31 @@ class RefusalsTest(ServedTest):
         self.assertEqual(request(self.url, "GET", "/health", Host="10.0.0.7:8000")[0], 200)
 
 
-class DamagedFilesTest(parameterized.TestCase):
+def hand_made_files(vocabulary_size: int) -> Path:
+    """A folder of ONNX files, as `t5suite export` writes them."""
+    files = Path(shutil.copytree(model_folder(), folder() / "exported"))
+    (files / "model.safetensors").unlink()
+    hand_made_onnx.write_seq2seq(files, hand_made_onnx.Tables(vocabulary_size))
+    return files
+
+
+class HandMadeFilesTest(parameterized.TestCase):
+    def test_a_server_whose_files_write_no_free_text_says_so_when_it_starts_and_chooses_labels(self):
+        files = hand_made_files(len(tiny_tokenizer()))
+        (files / "task.json").unlink()
+        settings = files / "generation_config.json"
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "no_repeat_ngram_size": 3}))
+        with self.assertLogs("t5suite", "WARNING") as log, served_model(files, "--use_cpu") as url:
+            messages_at_start = "\n".join(log.output)
+            status, _, answer = request(url, "POST", "/v1/completions", {"prompt": "a film"})
+            body = {"rows": ["a film"], "labels": ["good", "bad"]}
+            self.assertLen(posted(url, "/predict", body)["answers"], 1)
+        self.assertEqual(status, 400)
+        self.assertIn(message_of_refusal("/v1/completions", answer), messages_at_start)
+
     def test_files_that_cannot_be_computed_are_the_server_s_fault_and_no_path_is_told(self):
-        files = Path(shutil.copytree(model_folder(), folder() / "exported"))
-        (files / "model.safetensors").unlink()
         fewer_tokens_than_the_tokenizer_has = 4
-        hand_made_onnx.write_seq2seq(files, hand_made_onnx.Tables(fewer_tokens_than_the_tokenizer_has))
+        files = hand_made_files(fewer_tokens_than_the_tokenizer_has)
         with served_model(files, "--use_cpu") as url:
             for path, body in (("/predict", {"rows": ROWS[:1]}), ("/v1/completions", {"prompt": "a film"})):
                 status, _, answer = request(url, "POST", path, body)

@@ -105,6 +105,12 @@ class ExportedPredictor:
         self.ignored_settings = ignored_settings(settings)
         self.writes = not isinstance(encoding, SegmentEncoding)
 
+    @property
+    def why_no_free_text(self) -> str:
+        """Why free text is not written, where the generation configuration has settings that the files ignore."""
+        settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
+        return f"the model's generation_config.json has {settings}, which exported files ignore"
+
     def answers(
         self,
         prompts: Sequence[list[int]],
@@ -124,8 +130,7 @@ class ExportedPredictor:
         if self.config is not None:
             check_lengths_of_writing(self.config, self.encoding, prompts, max_new_tokens)
         if self.ignored_settings and not plain:
-            settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
-            raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
+            raise ConfigError(self.why_no_free_text)
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
         ends = self.files.ends | {eos}
         length_penalty = decoding.length_penalty
