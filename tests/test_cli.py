@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from absl.testing import parameterized
 
@@ -368,6 +369,24 @@ class PreviewTest(parameterized.TestCase):
 
 
 class ScoreTest(parameterized.TestCase):
+    def test_a_benchmark_s_rows_are_json_or_parquet_and_what_has_no_types_is_refused_with_the_way(self):
+        folder = Path(tempfile.mkdtemp())
+        rte = task_flags("glue", "rte")
+        predictions = rows_file(["entailment", "entailment"])
+        (folder / "rows.json").write_text(json.dumps(RTE_ROWS, indent=2))
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RTE_ROWS), folder / "rows.parquet")
+        expected = score("glue", "rte", RTE_ROWS, ["entailment", "entailment"])
+        for name in ("rows.json", "rows.parquet"):
+            (scores,) = json_lines("score", *rte, "--rows", folder / name, "--predictions", predictions)
+            self.assertEqual(scores, expected, name)
+        (folder / "rows.csv").write_text("sentence1;sentence2;label\na;b;0\n")
+        message = "--rows .*rows.csv: rows of glue/rte are JSON lines, an array of JSON objects or Parquet"
+        for flags in ([], ["--delimiter", ";"]):
+            with exits_with(78, message):
+                call("score", *rte, "--rows", folder / "rows.csv", "--predictions", predictions, *flags)
+        with exits_with(78, message):
+            call("preview", *rte, "--rows", folder / "rows.csv")
+
     @parameterized.parameters(True, False)
     def test_a_prediction_is_a_string_or_an_object(self, as_object):
         texts = ["entailment", "entails"]

@@ -17,9 +17,9 @@ from support import later_wins
 from transformers import AutoModelForSeq2SeqLM, T5EncoderModel
 
 import fine_tune_t5
-from t5suite import Task, load_task
+from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import exits_with, run_cli, save_model, tiny_tokenizer, tiny_tuner, write_rows
+from t5suite.testing import cli_output, exits_with, run_cli, save_model, tiny_tokenizer, tiny_tuner, write_rows
 
 ENTRY = VOWELS.entry
 TASK = Task("mine", "words", {**ENTRY, "text_column_name": "tokens", "label_column_name": "tags"})
@@ -89,6 +89,19 @@ def left_out_of(tuner) -> dict | None:
     return json.loads((directory / "manifest.json").read_text())["model"].get("left_out")
 
 
+@torch.no_grad()
+def labels_of_words(model, sentences: list[str]) -> list[str]:
+    """What the model itself says at the first token of every word."""
+    labels_of_sentences = []
+    for sentence in sentences:
+        words = sentence.split()
+        pieces = tiny_tokenizer()(words, is_split_into_words=True, return_tensors="pt")
+        labels = model(**pieces).logits[0].argmax(-1).tolist()
+        places = [pieces.word_ids().index(word) for word in range(len(words))]
+        labels_of_sentences.append(" ".join(VOWELS.label_words[labels[place]] for place in places))
+    return labels_of_sentences
+
+
 class WordsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"tokens": ["a", "b"], "tags": [0]}, "1 labels in column 'tags' for 2 words in column 'tokens'"),
@@ -151,19 +164,28 @@ class WordsTest(parameterized.TestCase):
         each = [200 * pairs.count((n, n)) / sum((a == n) + (b == n) for a, b in pairs) for n in labels]
         self.assertAlmostEqual(METRICS["token_f1_macro"](predicted, right), np.mean(each))
 
-    @torch.no_grad()
-    def test_every_word_that_is_asked_for_has_the_label_of_its_first_token(self):
-        model, tokenizer = model_of("bert", VOWELS).eval(), tiny_tokenizer()
-        task = Task("mini", "sentiment", {**ENTRY, "prefix": "words: "})
-        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tokenizer, [task])
+    def test_a_model_without_a_task_labels_every_word_of_a_text(self):
+        """As one of Hugging Face's that was trained elsewhere."""
+        model = model_of("bert", VOWELS)
+        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tiny_tokenizer())
         sentences = [row["sentence"] for row in rows_of(VOWELS, 6)]
-        expected = []
-        for sentence in sentences:
-            words = sentence.split()
-            pieces = tokenizer(words, is_split_into_words=True, return_tensors="pt")
-            labels = model(**pieces).logits[0].argmax(-1).tolist()
-            places = [pieces.word_ids().index(word) for word in range(len(words))]
-            expected.append(" ".join(VOWELS.label_words[labels[place]] for place in places))
+        expected = labels_of_words(model, sentences)
+        file = folder.parent / "lines.txt"
+        file.write_text("".join(f"{sentence}\n" for sentence in sentences))
+        words = ["predict", f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu"]
+        lines = cli_output(*words).splitlines()
+        self.assertEqual([json.loads(line)["prediction"] for line in lines], expected)
+        self.assertEqual(FineTuner(str(folder), use_cpu=True, quiet=True).predict(sentences), expected)
+        file.write_text("a word\n \n")
+        with exits_with(65, "row 1: the text holds no word, where each word has a label"):
+            run_cli(*words)
+
+    def test_every_word_that_is_asked_for_has_the_label_of_its_first_token(self):
+        model = model_of("bert", VOWELS)
+        task = Task("mini", "sentiment", {**ENTRY, "prefix": "words: "})
+        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tiny_tokenizer(), [task])
+        sentences = [row["sentence"] for row in rows_of(VOWELS, 6)]
+        expected = labels_of_words(model, sentences)
         self.assertGreater(len({label for line in expected for label in line.split()}), 1)
         for rows in ([{"sentence": sentence} for sentence in sentences], sentences):
             file = write_rows(folder.parent / "rows.jsonl", rows)

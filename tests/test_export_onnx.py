@@ -215,6 +215,15 @@ class PreparationTest(TestCase):
         config.get_text_config = lambda: config
         self.assertEqual(ordinary_ids(config), [2, 4, 5])
 
+    def test_the_configuration_names_the_class_that_is_exported(self):
+        make, family = KINDS["BERT classifier"]
+        source = source_of(make(), family)
+        source.model.config.architectures = ["BertForMaskedLM"]  # its base's, where an adapter was merged
+        with mock.patch("t5suite.export.onnx_files._write_graph"):
+            write_graphs(source, self.folder)
+        config = json.loads((self.folder / "config.json").read_text())
+        self.assertEqual(config["architectures"], ["BertForSequenceClassification"])
+
     def test_an_encoder_is_not_refused_for_its_whole_model(self):
         config = T5GemmaConfig()
         self.assertEqual(why_lacking(config, "seq2seq", "onnx"), "torch cannot trace it")

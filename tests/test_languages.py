@@ -3,6 +3,8 @@
 import functools
 import json
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, set_seed
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import encode_rows, exits_with, make_task, read_rows, run_cli, tiny_model, write_rows
+from t5suite.testing import encode_rows, exits_with, make_task, read_rows, run_cli, served_model, tiny_model, write_rows
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 BART = {
@@ -226,6 +228,22 @@ class LanguagesOfRowsTest(parameterized.TestCase):
         self.assertEqual(encode_rows(self.ROWS, TEXTS, model=tiny_model()), encode_rows(self.ROWS, TEXTS))
         with exits_with(78, "--target_lang de: T5Tokenizer has no languages"):
             encode_rows(self.ROWS, TEXTS, model=tiny_model(), target_lang="de")
+
+    def test_a_server_of_a_model_with_columns_of_languages_answers_rows_and_says_so_to_prompts(self):
+        tuner = tuner_of("NllbTokenizer", self.ROWS, **self.COLUMN)
+        folder = tuner.save(Path(tempfile.mkdtemp()) / "model")
+        flags = [f"--{name}={value}" for name, value in self.COLUMN.items()]
+        with served_model(folder, "--use_cpu", *flags) as url:
+            body = {"rows": self.ROWS, "max_new_tokens": 5}
+            lines = json.load(urllib.request.urlopen(f"{url}/predict", json.dumps(body).encode()))["answers"]
+            self.assertEqual([line["prediction"] for line in lines], tuner.predict(self.ROWS, max_new_tokens=5))
+            with self.assertRaises(urllib.error.HTTPError) as refusal:
+                urllib.request.urlopen(f"{url}/v1/completions", b'{"prompt": "good"}')
+        self.assertEqual(refusal.exception.code, 400)
+        self.assertEqual(
+            json.load(refusal.exception)["error"]["message"],
+            "this model reads a row's language from column lang: POST /predict with such rows",
+        )
 
     @pytest.mark.slow
     def test_a_run_learns_what_to_write_in_which_language_and_keeps_how(self):

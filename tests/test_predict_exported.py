@@ -9,9 +9,11 @@ from pathlib import Path
 import hand_made_onnx
 import numpy as np
 import pytest
+import torch
 from absl.testing import parameterized
 from tiny_predictor import (
     SOURCE_LENGTH,
+    TINY,
     answers,
     mini_rows,
     model_folder,
@@ -21,7 +23,7 @@ from tiny_predictor import (
     saved,
 )
 
-from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer, tiny_tuner, write_rows
 
 
 def exported(model, kind: str) -> Path:
@@ -60,6 +62,21 @@ class ExportedTest(parameterized.TestCase):
         lines, expected = (
             answers(rows=rows, model=place) for place in (exported(model_folder(family), "onnx"), model_folder(family))
         )
+        self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected])
+        np.testing.assert_allclose(shares_of(lines), shares_of(expected), rtol=1e-3, atol=1e-6)
+
+    @parameterized.parameters(("masked", "roberta", TINY["masked"][1]), ("encoder", *TINY["seq2seq"]))
+    @pytest.mark.slow
+    def test_the_answers_of_an_encoder_s_adapter_are_those_of_its_files(self, family, config_name, overrides):
+        base = save_model(tempfile.mkdtemp(), tiny_model(config_name, overrides, scale=1.0))
+        tuner = tiny_tuner(str(base), "mini/sentiment", adapter="lora", model_family=family)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in tuner.model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter) * parameter.requires_grad)
+        adapter = tuner.save(Path(tempfile.mkdtemp()) / "adapter")
+        rows = rows_of_many_lengths()
+        lines, expected = (answers(rows=rows, model=place) for place in (exported(adapter, "onnx"), adapter))
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected])
         np.testing.assert_allclose(shares_of(lines), shares_of(expected), rtol=1e-3, atol=1e-6)
 
@@ -165,6 +182,30 @@ class HandMadeFilesTest(parameterized.TestCase):
         lines = answers(flags, rows=rows, model=self.folder_of(family, write, *more))
         num_tokens = len(tiny_tokenizer()("the " * 100)["input_ids"])
         self.assertEqual([line.get("cut_tokens") for line in lines], [num_tokens - SOURCE_LENGTH, None])
+
+    @parameterized.parameters("--source_lang en --target_lang de", "--source_lang_column language")
+    def test_languages_of_a_model_without_languages_are_refused(self, flags):
+        folder, _ = self.folder_and_sources("seq2seq")
+        rows = write_rows(folder.parent / "rows.jsonl", [{"input": "a film", "language": "en"}])
+        flag, code = flags.split()[:2]
+        with exits_with(78, f"{flag} {code}: .* has no languages"):
+            answers("--raw", flags, rows=rows, model=folder)
+
+    @parameterized.parameters(
+        ("causal", "n_positions", "--max_new_tokens 5"),
+        ("causal", "n_positions", "--labels good,bad"),
+        ("masked", "max_position_embeddings", ""),
+    )
+    def test_what_is_longer_than_the_model_s_positions_is_refused_as_by_the_model(self, family, setting, flags):
+        """These tables have no positions and would answer; the graphs of such a model fail within."""
+        if family == "causal":
+            folder, _ = self.folder_and_sources(family)
+        else:
+            folder = self.folder_of(family, hand_made_onnx.write_classifier, 2)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, setting: 8}))
+        with exits_with(78, "--max_(source_length|new_tokens) [0-9]+: a model of type .* has positions for 8 tokens"):
+            self.answers(folder, flags)
 
     def test_a_head_s_shares_are_those_of_the_table(self):
         folder = self.folder_of("encoder", hand_made_onnx.write_classifier, 2)

@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 from urllib.parse import urlsplit
 
+import hand_made_onnx
 import pytest
 from absl.testing import parameterized
 from support import folder
@@ -216,6 +217,12 @@ class AnswersTest(ServedTest):
             posted(self.url, "/v1/completions", {"prompt": "a b", **dict.fromkeys(names)})["choices"], expected
         )
 
+    def test_openai_s_default_of_top_p_leaves_the_greedy_answer(self):
+        """LangChain's client sends it with every request."""
+        body = {"prompt": ["a b", "c"], "max_tokens": 6, "temperature": 0}
+        expected = posted(self.url, "/v1/completions", body)["choices"]
+        self.assertEqual(posted(self.url, "/v1/completions", {**body, "top_p": 1})["choices"], expected)
+
     def test_several_texts_and_several_draws_have_a_choice_each(self):
         body = {"prompt": ["a b", "c"], "n": 8, "temperature": 1.0, "max_tokens": 60}
         completion = posted(self.url, "/v1/completions", body)
@@ -335,6 +342,39 @@ class RefusalsTest(ServedTest):
 
     def test_an_address_in_numbers_is_no_foreign_name(self):
         self.assertEqual(request(self.url, "GET", "/health", Host="10.0.0.7:8000")[0], 200)
+
+
+def hand_made_files(vocabulary_size: int) -> Path:
+    """A folder of ONNX files, as `t5suite export` writes them."""
+    files = Path(shutil.copytree(model_folder(), folder() / "exported"))
+    (files / "model.safetensors").unlink()
+    hand_made_onnx.write_seq2seq(files, hand_made_onnx.Tables(vocabulary_size))
+    return files
+
+
+class HandMadeFilesTest(parameterized.TestCase):
+    def test_a_server_whose_files_write_no_free_text_says_so_when_it_starts_and_chooses_labels(self):
+        files = hand_made_files(len(tiny_tokenizer()))
+        (files / "task.json").unlink()
+        settings = files / "generation_config.json"
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "no_repeat_ngram_size": 3}))
+        with self.assertLogs("t5suite", "WARNING") as log, served_model(files, "--use_cpu") as url:
+            messages_at_start = "\n".join(log.output)
+            status, _, answer = request(url, "POST", "/v1/completions", {"prompt": "a film"})
+            body = {"rows": ["a film"], "labels": ["good", "bad"]}
+            self.assertLen(posted(url, "/predict", body)["answers"], 1)
+        self.assertEqual(status, 400)
+        self.assertIn(message_of_refusal("/v1/completions", answer), messages_at_start)
+
+    def test_files_that_cannot_be_computed_are_the_server_s_fault_and_no_path_is_told(self):
+        fewer_tokens_than_the_tokenizer_has = 4
+        files = hand_made_files(fewer_tokens_than_the_tokenizer_has)
+        with served_model(files, "--use_cpu") as url:
+            for path, body in (("/predict", {"rows": ROWS[:1]}), ("/v1/completions", {"prompt": "a film"})):
+                status, _, answer = request(url, "POST", path, body)
+                self.assertEqual(status, 500)
+                self.assertIn("the server could not answer; its log says why", answer.decode())
+                self.assertNotIn(str(files), answer.decode())
 
 
 class PageTest(ServedTest):

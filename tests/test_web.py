@@ -21,6 +21,7 @@ from support import folder, start_browser
 from tiny_predictor import answers, mini_rows, predict_words, rows_file
 
 from t5suite import load_task
+from t5suite.base.errors import ConfigError
 from t5suite.inference import running
 from t5suite.inference.web import (
     LONGEST_TEXT,
@@ -178,6 +179,8 @@ def served(answer, title="a run"):
 def upper_case(text: str):
     if text == "fail":
         raise RuntimeError("no file /home/me/secret")
+    if text == "refuse":
+        raise ConfigError("the model's generation_config.json has num_beams 4")
     return text.upper(), {"yes": 0.9, "no": 0.1}
 
 
@@ -259,6 +262,9 @@ class ServedPageTest(PageClient):
     def test_a_long_text_and_a_large_request_are_refused(self):
         self.assertIn("100,001 characters", self.answered("x" * 100_001))
         self.assertEqual(self.request("POST", "/gradio_api/queue/join", b"x" * (4 * 2**20 + 1))[0], 413)
+
+    def test_what_no_setting_of_the_model_allows_is_refused_by_its_cause(self):
+        self.assertIn("generation_config.json has num_beams 4", self.answered("refuse"))
 
     def test_no_path_of_this_machine_is_told(self):
         texts = [self.request("GET", path)[2] for path in ("/", "/config")] + [self.answered("fail")]

@@ -23,7 +23,7 @@ def preview_flags(parser) -> None:
     """Flags of `t5suite preview`."""
     add_task_flags(parser)
     add = parser.add_argument
-    add("--rows", help="JSONL file of rows; default: the first rows of the task's own split")
+    add("--rows", help="file of rows, JSON lines or Parquet; default: the first rows of the task's own split")
     add("--split", help="train, validation, test or a split of the source (default: validation)")
     add("--limit", type=int, help="show this many rows (default: 3, or all of --rows)")
     add("--task_lists", help="super_ni: the folder below DIR/splits with the lists of tasks (default)")

@@ -18,7 +18,7 @@ def score_flags(parser) -> None:
     add_task_flags(parser, required=False)
     add = parser.add_argument
     add("--model_name_or_path", help="a run or saved model whose task the rows have, in place of --benchmark")
-    add("--rows", required=True, help="JSONL file of labelled rows; with --model_name_or_path also CSV, TSV, Parquet")
+    add("--rows", required=True, help="labelled rows: JSON lines or Parquet; for a run on your own rows also CSV, TSV")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
     add("--predictions", required=True, help='JSONL file: a string or {"prediction": ...} per example, in order')
     add("--split", default="validation", help="the split of the rows (default: validation)")
@@ -33,7 +33,7 @@ def score(arguments) -> None:
     task = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
     by_data_format = arguments.model_name_or_path is not None and task.benchmark == OWN_BENCHMARK
-    task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments, by_data_format))
+    task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
@@ -81,11 +81,8 @@ def _task_by_flags(arguments):
     return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
 
 
-def _delimiter(arguments, by_data_format: bool) -> str | None:
+def _delimiter(arguments) -> str | None:
     """The delimiter that the flag names; None without it.
-
-    Args:
-      by_data_format: the rows may be CSV or TSV.
 
     Raises:
       ConfigError: it is none, or the rows are not read as CSV or TSV.
@@ -95,7 +92,7 @@ def _delimiter(arguments, by_data_format: bool) -> str | None:
 
     if arguments.delimiter is None:
         return None
-    if not by_data_format or format_by_name(arguments.rows) not in TYPELESS:
+    if format_by_name(arguments.rows) not in TYPELESS:
         raise ConfigError(
             f"--delimiter {arguments.delimiter!r} has no effect: {arguments.rows} is not read as CSV or TSV"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 
 ROLES = ("train", "validation", "test")
@@ -40,15 +40,16 @@ def read_task_rows(
     """The rows of a file with their examples.
 
     Args:
-      path: JSON lines; by data format also CSV, TSV or Parquet, by the file's name.
+      path: JSON lines, an array of JSON objects or Parquet, by data format also CSV and TSV; by the file's name.
       by_data_format: the task is one that flags made of the user's own rows: they are read as its training read them.
       delimiter: of CSV and TSV, if it is not the file's own.
 
     Raises:
+      ConfigError: CSV or TSV, of another task.
       DataError: a line is not a row of the task (with file and line), or the file is empty.
     """
     task_rows = []
-    placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_of_json_lines(path)
+    placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_of_benchmark(task, path)
     for place, row in placed_rows:
         try:
             examples = task.examples(row, role)
@@ -64,12 +65,18 @@ def read_task_rows(
     return task_rows
 
 
-def _rows_of_json_lines(path: str) -> Iterator[tuple[str, dict]]:
-    """`(place, row)` of every line."""
-    from t5suite.data.rows.jsonl import numbered_lines
+def _rows_of_benchmark(task, path: str) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every row, as the file has it."""
+    from t5suite.data.rows.files import TABLES, TYPELESS, format_by_name
 
-    for line_number, row in numbered_lines(path):
-        yield f"{path}:{line_number}", row
+    kind = format_by_name(path)
+    if kind in TYPELESS:
+        raise ConfigError(
+            f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, an array of JSON objects or "
+            f"Parquet, where a number is no text; with pandas: read_csv({path!r}).to_json('rows.jsonl', "
+            "orient='records', lines=True)"
+        )
+    yield from TABLES[kind](Path(path))
 
 
 def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:

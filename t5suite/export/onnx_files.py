@@ -43,6 +43,8 @@ def write_graphs(source, folder) -> list[str]:
             name = f"{graph.name}.onnx"
             _write_graph(graph, folder / name)
             names.append(name)
+    # As `PreTrainedModel.save_pretrained` writes it: an adapter's merged model has its base's configuration.
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     if model.can_generate():
         save_generation_settings(model.generation_config, folder)

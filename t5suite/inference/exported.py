@@ -35,13 +35,17 @@ from t5suite.inference.predictor import (
     ANY_NUMBER,
     Choice,
     WrittenAnswer,
+    check_lengths_of_choice,
+    check_lengths_of_writing,
     choice_of,
     encoded_candidates,
 )
 from t5suite.models.answering.answerer import before_end
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
+from t5suite.models.config_limits import check_length
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
+from t5suite.models.families.family import check_no_languages
 from t5suite.models.heads import check_trained_head, output_words
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
@@ -85,10 +89,14 @@ class ExportedPredictor:
       files: `OnnxFiles` or `CTranslate2Files`.
       encoding: texts to ids and back, for the model's family.
       generation_settings: the generation configuration, which the files ignore, all but beams' length penalty.
+      config: the model's configuration, whose positions limit lengths; None for CTranslate2's T5s, which have no limit.
     """
 
-    def __init__(self, files, encoding: TextEncoding, batch_size: int = 16, generation_settings: dict | None = None):
+    def __init__(
+        self, files, encoding: TextEncoding, batch_size: int = 16, generation_settings: dict | None = None, config=None
+    ):
         self.files = files
+        self.config = config
         self.encoding = encoding
         self.batch_size = batch_size
         settings = generation_settings or {}
@@ -96,6 +104,12 @@ class ExportedPredictor:
         self.length_penalty = settings.get("length_penalty")
         self.ignored_settings = ignored_settings(settings)
         self.writes = not isinstance(encoding, SegmentEncoding)
+
+    @property
+    def why_no_free_text(self) -> str:
+        """Why free text is not written, where the generation configuration has settings that the files ignore."""
+        settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
+        return f"the model's generation_config.json has {settings}, which exported files ignore"
 
     def answers(
         self,
@@ -110,11 +124,13 @@ class ExportedPredictor:
         """Per prompt, its one answer.
 
         Raises:
-          ConfigError: free text is written, and the model has generation settings that the files ignore.
+          ConfigError: free text is written, and the model has generation settings that the files ignore; a prompt or an
+            answer is longer than the model's positions.
         """
+        if self.config is not None:
+            check_lengths_of_writing(self.config, self.encoding, prompts, max_new_tokens)
         if self.ignored_settings and not plain:
-            settings = ", ".join(f"{name} {setting}" for name, setting in self.ignored_settings.items())
-            raise ConfigError(f"the model's generation_config.json has {settings}, which exported files ignore")
+            raise ConfigError(self.why_no_free_text)
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
         ends = self.files.ends | {eos}
         length_penalty = decoding.length_penalty
@@ -140,6 +156,8 @@ class ExportedPredictor:
     def choices(self, prompts: Sequence[list[int]], candidates) -> list[Choice]:
         """Per prompt, the likeliest candidate and all probabilities."""
         candidate_ids = encoded_candidates(self.encoding, candidates)
+        if self.config is not None:
+            check_lengths_of_choice(self.config, self.encoding, prompts, candidate_ids)
 
         def choose_batch(places):
             pairs = [(prompts[place], candidate_ids[word]) for place in places for word in candidates[place]]
@@ -152,11 +170,14 @@ class ExportedPredictor:
 
     def classes(self, features: Sequence[dict], limits: tuple[float, float] = ANY_NUMBER) -> list[Choice]:
         """Per text, what an encoder's head predicts."""
+        ids_of_texts = [feature["input_ids"] for feature in features]
+        if self.config is not None:
+            check_length(self.config, max(map(len, ids_of_texts), default=0), "--max_source_length")
 
         def classify_batch(places):
             return self._classify([features[place] for place in places], limits)
 
-        return self._in_batches([feature["input_ids"] for feature in features], classify_batch)
+        return self._in_batches(ids_of_texts, classify_batch)
 
     def _classify(self, features: list[dict], limits: tuple[float, float]) -> list[Choice]:
         """Labels of words, numbers or classes of a batch."""
@@ -222,6 +243,7 @@ def load_exported(
     check_trained_with(folder, tokenizer)
     if language_ids(tokenizer):
         raise ConfigError(f"{folder} holds {kind}, which cannot choose a language; use the original model")
+    check_no_languages(settings.languages or Languages(), tokenizer)
     if kind == CTRANSLATE2:
         files = CTranslate2Files(folder, tokenizer, arguments.use_cpu)
         encoding = TextEncoding(tokenizer, settings.lengths, template=settings.template)
@@ -229,8 +251,10 @@ def load_exported(
         generation_settings = {**_generation_settings(folder), "num_beams": None}
         return ExportedPredictor(files, encoding, batch_size, generation_settings)
     files = OnnxFiles(folder, arguments.use_cpu)
-    encoding = replace(_onnx_encoding(folder, files.family, tokenizer, settings, tasks), template=settings.template)
-    return ExportedPredictor(files, encoding, batch_size, _generation_settings(folder))
+    config = AutoConfig.from_pretrained(folder)
+    encoding = _onnx_encoding(config, files, tokenizer, settings, tasks)
+    encoding = replace(encoding, template=settings.template)
+    return ExportedPredictor(files, encoding, batch_size, _generation_settings(folder), config)
 
 
 def _generation_settings(folder: Path) -> dict:
@@ -260,20 +284,19 @@ def unsupported_settings(kind: str) -> list[str]:
     return names
 
 
-def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSettings, tasks) -> TextEncoding:
+def _onnx_encoding(config, files: OnnxFiles, tokenizer, settings: EncodingSettings, tasks) -> TextEncoding:
     """The encoding of a model whose class is not loaded, by its configuration.
 
     Raises:
       ConfigError: an encoder without a head, or with one for something else than the tasks.
     """
-    config = AutoConfig.from_pretrained(folder)
-    if family == "causal":
+    if files.family == "causal":
         separator = settings.separator
         if separator is None:
             separator = getattr(config, SEPARATOR, None)
         return PromptEncoding(tokenizer, settings.lengths, DEFAULT_SEPARATOR if separator is None else separator)
-    if family == "encoder":
-        check_trained_head(config, tasks, str(folder))
+    if files.family == "encoder":
+        check_trained_head(config, tasks, str(files.model.folder))
         encoding_class = LabelsEncoding if labels_words(config.architectures) else SegmentEncoding
         has_type_ids = "token_type_ids" in tokenizer.model_input_names
         has_several_types = getattr(config, "type_vocab_size", 2) > 1

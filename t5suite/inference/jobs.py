@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
-from t5suite.data.batches.encodings import segments
+from t5suite.data.batches.encodings import LabelsEncoding, segments
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import (
     ANY_NUMBER,
@@ -154,14 +154,15 @@ class Job:
 
     def _languages(self, row: dict | str) -> tuple | None:
         """The row's languages, if columns have them."""
-        if not self.has_language_columns:
+        if not self.language_columns:
             return None
         return self.languages.of(row if isinstance(row, dict) else {})
 
     @property
-    def has_language_columns(self) -> bool:
-        """Whether rows say their languages."""
-        return bool(self.languages.source_lang_column or self.languages.target_lang_column)
+    def language_columns(self) -> list[str]:
+        """The columns in which rows say their languages."""
+        columns = (self.languages.source_lang_column, self.languages.target_lang_column)
+        return [column for column in columns if column]
 
     def lines(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
         """The answers of a window, one line each.
@@ -170,8 +171,14 @@ class Job:
         {"row": 0, "prediction": "entailment"}
         {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}
         {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
+
+        Raises:
+          ConfigError: no answer is possible, whatever the rows are.
+          DataError: a text has no word, and the model labels words.
         """
         if not predictor.writes:
+            if self.task is None and isinstance(predictor.encoding, LabelsEncoding):
+                requests = [_of_words(request) for request in requests]
             features = segment_features(predictor.encoding, [request.segments for request in requests])
             prompts = [feature["input_ids"] for feature in features]
             predictions = self._classified(features, predictor)
@@ -231,7 +238,19 @@ class Job:
         return lines
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
-        return [request.languages for request in requests] if self.has_language_columns else None
+        return [request.languages for request in requests] if self.language_columns else None
+
+
+def _of_words(request: RowRequest) -> RowRequest:
+    """A request for the labels of a finished text's words, which are what stands between white space.
+
+    Raises:
+      DataError: there are none.
+    """
+    words = request.text.split()
+    if not words:
+        raise DataError(f"row {request.index}: the text holds no word, where each word has a label")
+    return request._replace(segments=tuple(words))
 
 
 def _copied_cells(row: Row) -> dict:

@@ -103,7 +103,7 @@ class Predictor:
         """
         indices = range(len(prompts)) if indices is None else indices
         num_draws = decoding.num_return_sequences if decoding.do_sample else 1
-        self._check_lengths([len(prompt) for prompt in prompts], max_new_tokens)
+        check_lengths_of_writing(self.model.config, self.encoding, prompts, max_new_tokens)
         # The first tokens of a language's answers are its code.
         labels = self.encoding.answers([""] * len(prompts), languages) if self.encoding.num_fixed_tokens else None
 
@@ -150,7 +150,7 @@ class Predictor:
           index, plain, languages: as in `answers`, of this prompt.
         """
         languages_of_texts = None if languages is None else [languages]
-        self._check_lengths([len(prompt)], max_new_tokens)
+        check_lengths_of_writing(self.model.config, self.encoding, [prompt], max_new_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
         options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)], plain=plain)
         streamer = PieceStreamer(on_text, lambda ids: self._texts([ids])[0])
@@ -159,18 +159,6 @@ class Predictor:
         (answer,) = self._as_answers([ids], [None])
         streamer.send_rest(answer.text)
         return answer
-
-    def _check_lengths(self, lengths: Sequence[int], max_new_tokens: int) -> None:
-        """Refuses prompts, and written answers, that are longer than the model's positions."""
-        if not lengths:
-            return
-        if isinstance(self.encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
-            check_length(self.model.config, max(lengths) + max_new_tokens, "--max_source_length or --max_new_tokens")
-            return
-        check_length(self.model.config, max(lengths), "--max_source_length")
-        # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
-        answer_tokens = self.encoding.num_fixed_tokens + max_new_tokens
-        check_length(self.model.config, answer_tokens, "--max_new_tokens", "decoder")
 
     def _write(self, prompts, labels, options: dict) -> list[list[int]]:
         """Token ids of all answers to the prompts, one prompt after the other."""
@@ -195,10 +183,7 @@ class Predictor:
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
         candidate_ids = encoded_candidates(self.encoding, candidates)
-        longest = max([len(prompt) for prompt in prompts], default=0)
-        if isinstance(self.encoding, PromptEncoding):  # prompt and candidate are one row
-            longest += max(map(len, candidate_ids.values()), default=0)
-        check_length(self.model.config, longest, "--max_source_length")
+        check_lengths_of_choice(self.model.config, self.encoding, prompts, candidate_ids)
 
         def score_batch(places):
             ids_of_batch = [[candidate_ids[word] for word in candidates[place]] for place in places]
@@ -277,6 +262,44 @@ class Predictor:
         for answers in self.ranks.gather(answers_of_rank):
             answers_by_place.update(answers)
         return [answers_by_place[place] for place in range(len(lengths))]
+
+
+def check_lengths_of_writing(config, encoding, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
+    """Refuses prompts, and written answers, that are longer than the model's positions.
+
+    Args:
+      config: the model's configuration.
+
+    Raises:
+      ConfigError: with the model's limit, and the flags of both lengths.
+    """
+    if not prompts:
+        return
+    longest = max(map(len, prompts))
+    if isinstance(encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
+        check_length(config, longest + max_new_tokens, "--max_source_length or --max_new_tokens")
+        return
+    check_length(config, longest, "--max_source_length")
+    # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
+    check_length(config, encoding.num_fixed_tokens + max_new_tokens, "--max_new_tokens", "decoder")
+
+
+def check_lengths_of_choice(
+    config, encoding, prompts: Sequence[list[int]], candidate_ids: dict[str, list[int]]
+) -> None:
+    """Refuses prompts that are longer than the model's positions, of a decoder-only model with their candidates.
+
+    Args:
+      config: the model's configuration.
+      candidate_ids: of `encoded_candidates`.
+
+    Raises:
+      ConfigError: with the model's limit.
+    """
+    longest = max(map(len, prompts), default=0)
+    if isinstance(encoding, PromptEncoding):  # prompt and candidate are one row
+        longest += max(map(len, candidate_ids.values()), default=0)
+    check_length(config, longest, "--max_source_length")
 
 
 def in_chunks(items: list, size: int) -> list[list]:

@@ -71,7 +71,7 @@ def page_of(answer: Callable, columns: list[str], title: str):
         try:
             check_texts(texts, columns)
             return answer(*texts)
-        except DataError as error:
+        except (ConfigError, DataError) as error:
             raise gradio.Error(str(error), print_exception=False) from None
 
     page = gradio.Interface(

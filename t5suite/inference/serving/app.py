@@ -23,7 +23,7 @@ from collections.abc import Collection
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from t5suite.base.errors import UserError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody, read_body
 from t5suite.inference.serving.gate import Gate
 from t5suite.inference.serving.limits import Busy, ClientLeft
@@ -105,7 +105,7 @@ async def answered(service: Service, route: str, answer) -> Response:
 async def _response(service: Service, route: str, answer) -> Response:
     try:
         return await answer()
-    except UserError as error:
+    except (ConfigError, DataError) as error:
         return _refusal(route, 400, str(error).replace("--", ""))
     except Busy as error:
         headers = {"Retry-After": str(_seconds_until_free(service))}

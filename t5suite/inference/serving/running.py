@@ -14,7 +14,8 @@ import uvicorn
 
 from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import DecodingSettings
-from t5suite.inference.exported import exported_kind
+from t5suite.inference.exported import ExportedPredictor, exported_kind
+from t5suite.inference.jobs import Job
 from t5suite.inference.running import make_job, predictor_by_flags, text_settings_of_model
 from t5suite.inference.serving.app import app_of
 from t5suite.inference.serving.gate import LOCAL_NAMES, is_loopback
@@ -71,14 +72,26 @@ def make_service(arguments) -> Service:
     card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
+    predictor = predictor_by_flags(arguments, card, text, job, Ranks())
+    _warn_of_free_text(job, predictor)
     return Service(
         job,
         text,
-        predictor_by_flags(arguments, card, text, job, Ranks()),
+        predictor,
         name=arguments.served_model_name or page_title(arguments.model_name_or_path),
         limits=limits_by_flags(arguments),
         exported_kind=exported_kind(arguments.model_name_or_path),
     )
+
+
+def _warn_of_free_text(job: Job, predictor) -> None:
+    """Logs that every request for free text will be refused: exported files of some models do not write it."""
+    writes_free_text = predictor.writes and not job.writes_plainly
+    if writes_free_text and isinstance(predictor, ExportedPredictor) and predictor.ignored_settings:
+        logger.warning(
+            "requests for free text are refused, only labels are chosen: %s; serve the original model",
+            predictor.why_no_free_text,
+        )
 
 
 def make_server(service: Service, arguments) -> uvicorn.Server:

@@ -107,20 +107,25 @@ class Service:
         """How the texts of `POST /v1/completions` are answered.
 
         Raises:
-          DataError, ConfigError: as `job_of_rows`; several drawn answers without a temperature; a model without text.
+          DataError, ConfigError: as `job_of_rows`; several drawn answers without a temperature; a model without text or
+            with languages in rows' columns.
         """
         self.limits.check_rows(len(body.prompts))
         if not self.predictor.writes:
             raise DataError("this model chooses labels and writes no text: POST /predict")
+        if self.job.language_columns:
+            columns = " and ".join(self.job.language_columns)
+            raise DataError(f"this model reads a row's language from column {columns}: POST /predict with such rows")
         if body.model not in (None, self.name):
             raise DataError(f"model {body.model:.100}: this server has {self.name}")
         max_new_tokens = self._default_new_tokens if body.max_tokens is None else body.max_tokens
         self._check_completion(body, max_new_tokens)
+        is_drawn = body.temperature > 0
         decoding = DecodingSettings(
             max_new_tokens=body.max_tokens,
-            do_sample=body.temperature > 0,
+            do_sample=is_drawn,
             temperature=body.temperature or None,
-            top_p=body.top_p,
+            top_p=body.top_p if is_drawn else None,
             seed=body.seed,
             num_return_sequences=body.n,
         )
@@ -159,7 +164,8 @@ class Service:
             raise DataError(f"temperature {body.temperature:g}: this server's model is {kind}, which cannot draw")
         if body.temperature == 0 and body.n > 1:
             raise DataError(f"n {body.n}: several answers need a temperature above 0")
-        if body.temperature == 0 and body.top_p is not None:
+        # 1 changes nothing: OpenAI's default, which clients send with every temperature.
+        if body.temperature == 0 and body.top_p not in (None, 1):
             raise DataError(f"top_p {body.top_p:g}: no effect without a temperature above 0")
 
     def _check_whole(self, request: RowRequest) -> None:

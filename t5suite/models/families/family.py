@@ -139,7 +139,7 @@ class Family:
         languages = languages or Languages()
         encoding = self.encoding(model, tokenizer, lengths, separator, languages)
         if not isinstance(encoding, LanguageEncoding):
-            _check_no_languages(languages, tokenizer)
+            check_no_languages(languages, tokenizer)
         return encoding
 
     def make_collator(self, config, pad_to_multiple_of: int = 1) -> Seq2SeqCollator:
@@ -165,7 +165,12 @@ class Family:
         return self.answerer(model, tokenizer, collator, device or model.device, settings or AnswerSettings())
 
 
-def _check_no_languages(languages: Languages, tokenizer) -> None:
+def check_no_languages(languages: Languages, tokenizer) -> None:
+    """Refuses languages of a model without them.
+
+    Raises:
+      ConfigError: the first of them.
+    """
     for name, code in languages._asdict().items():
         if code is not None:
             raise ConfigError(
