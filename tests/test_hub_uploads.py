@@ -4,6 +4,7 @@ import base64
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +13,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from absl.testing import parameterized
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-from t5suite.testing import tiny_trainer
+from t5suite.testing import save_model, tiny_model, tiny_tokenizer, tiny_trainer, tiny_tuner
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -132,6 +134,47 @@ class FilesTest(parameterized.TestCase):
         patterns = upload.call_args.kwargs["ignore_patterns"]
         uploaded = filter_repo_objects(sorted(os.listdir(checkpoint)), ignore_patterns=patterns)
         self.assertEqual(list(uploaded), ["config.json", "model.safetensors"])
+
+
+class AdapterTest(parameterized.TestCase):
+    """An adapter's repository has what it needs to be loaded."""
+
+    def sent_of(self, run: Path) -> Path:
+        """The files that a finished run sends, in a folder; the run is gone from this machine then."""
+        trainer = tiny_trainer(output_dir=str(run))
+        trainer.hub_model_id = "ada/mini"
+        sent = Path(tempfile.mkdtemp()) / "sent"
+        with mock.patch.object(HfApi, "upload_folder") as upload:
+            upload.side_effect = lambda *, folder_path, **_: shutil.copytree(folder_path, sent)
+            trainer.push_to_hub("a message")
+        shutil.rmtree(run)
+        return sent
+
+    def test_an_adapter_over_a_base_without_a_name_is_loaded_from_what_was_uploaded(self):
+        tuner = tiny_tuner(tiny_model(seed=5), tokenizer=tiny_tokenizer(), adapter="lora")
+        expected = tuner.model.state_dict()
+        loaded = tiny_tuner(str(self.sent_of(tuner.save(tempfile.mkdtemp())))).model.state_dict()
+        self.assertEqual(loaded.keys(), expected.keys())
+        self.assertEmpty([name for name, tensor in loaded.items() if not torch.equal(tensor, expected[name])])
+
+    def test_an_adapter_over_a_folder_of_this_machine_is_uploaded_with_a_warning(self):
+        base = save_model(tempfile.mkdtemp(), tiny_model())
+        tuner = tiny_tuner(str(base), adapter="lora")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.sent_of(tuner.save(tempfile.mkdtemp()))
+        self.assertRegex("\n".join(logs.output), f"base model, {base}, is not uploaded, and others need it")
+
+    def test_a_checkpoint_s_adapter_goes_after_the_base_model_of_its_run(self):
+        trainer = tiny_trainer()
+        run = Path(trainer.args.output_dir)
+        for name in ("base/config.json", "checkpoint-2/adapter_config.json"):
+            (run / name).parent.mkdir(parents=True)
+            (run / name).touch()
+        with mock.patch.object(HfApi, "upload_folder") as upload:
+            trainer.uploads.push_checkpoint("ada/mini", run / "checkpoint-2", 2, lambda: None)
+        places = [call.kwargs.get("path_in_repo") for call in upload.call_args_list]
+        self.assertEqual(places, ["base", None])
+        self.assertEqual(upload.call_args_list[0].kwargs["folder_path"], str(run / "base"))
 
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -707,6 +708,11 @@ class BlocksTest(parameterized.TestCase):
         self.assertLen(commands, 1)
         for command in commands:
             self.assertLen(self.run_block(folder, ["bash", "-c", command]).splitlines(), 1)
+
+    def test_an_adapter_over_a_base_of_its_own_runs_where_its_folder_was_moved(self):
+        folder = new_folder() / "moved"
+        shutil.move(trained(adapter="lora", **TINY_T5), folder)
+        self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
 
     @parameterized.parameters(None, "lora")
     def test_labels_of_words_are_printed(self, adapter):

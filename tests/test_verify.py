@@ -1413,6 +1413,14 @@ class HonestDifferencesTest(parameterized.TestCase):
         self.assertEqual(code, 0, output)
         self.assertRegex(output, r"^equal: (30 of 30|60 of 60) answers")
 
+    def test_the_base_model_that_a_run_keeps_below_its_adapter(self):
+        folder = tiny_run(max_eval_samples=8, max_steps=1, dataset_name="sentiment", adapter="lora").directory
+        _, output = verified(folder, "--scores_only")
+        self.assertNotIn("the adapter's base", output)
+        with (folder / "base" / "model.safetensors").open("ab") as file:
+            file.write(b" ")
+        self.assertRegex("\n".join(problems_of(folder)), "base/model.safetensors")
+
     def test_each_task_with_the_weights_of_its_best_step(self):
         flags = {"select": "per_task", "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1}
         folder = tiny_run(max_eval_samples=30, dataset_name="sentiment,entailment", max_steps=3, **flags).directory

@@ -155,6 +155,16 @@ def find_base(folder: Path, name: str | None) -> str:
     raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
 
 
+def folder_of_base(folder: Path) -> Path | None:
+    """The local folder that an adapter names as its base model's; None of a model of the hub, and of no adapter."""
+    if not is_adapter(folder):
+        return None
+    name = read_adapter_config(folder).base_model_name_or_path
+    if name is None or not Path(name).is_dir():
+        return None
+    return Path(name).absolute()
+
+
 def check_base_is_whole(folder: Path, base: str) -> None:
     """Refuses an adapter's own folder, or another adapter's, as its base model.
 

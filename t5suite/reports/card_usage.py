@@ -21,6 +21,9 @@ from t5suite.tasks.formatters import Example
 from t5suite.tasks.task_card import HEADED
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
+# Where the base of an adapter is: PEFT loads one by the name that the adapter stores, and the run keeps another one.
+OVER_NAMED_BASE = "over a named base"
+OVER_OWN_BASE = "over a base of its own"
 # Characters of an example.
 LONGEST_EXAMPLE = 300
 # Characters of a row that the command answers, and how many rows are tried.
@@ -64,32 +67,44 @@ def own_class_lines(model_class: str | None = None) -> list[str]:
     ]
 
 
-def loading_lines(auto_class: str, is_adapter: bool = False, arguments: str = "") -> list[str]:
-    """Python that loads model and tokenizer; PEFT finds an adapter's base by the name that the adapter stores."""
+def loading_lines(auto_class: str, adapter: str | None = None, arguments: str = "") -> list[str]:
+    """Python that loads model and tokenizer.
+
+    Args:
+      adapter: None, OVER_NAMED_BASE or OVER_OWN_BASE.
+    """
     imports = [f"from transformers import {auto_class}, AutoTokenizer"]
-    if is_adapter:
-        auto_class = auto_class.replace("AutoModel", "AutoPeftModel")
-        imports = [f"from peft import {auto_class}", "from transformers import AutoTokenizer"]
-    load = f'model = {auto_class}.from_pretrained("."{arguments})'
-    return [*imports, "", load, 'tokenizer = AutoTokenizer.from_pretrained(".")']
+    load = [f'model = {auto_class}.from_pretrained("."{arguments})']
+    if adapter == OVER_NAMED_BASE:
+        peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
+        imports = [f"from peft import {peft_class}", "from transformers import AutoTokenizer"]
+        load = [f'model = {peft_class}.from_pretrained("."{arguments})']
+    elif adapter == OVER_OWN_BASE:
+        imports.insert(0, "from peft import PeftModel")
+        load = [
+            f'base = {auto_class}.from_pretrained("base"{arguments})',
+            'model = PeftModel.from_pretrained(base, ".")',
+        ]
+    return [*imports, "", *load, 'tokenizer = AutoTokenizer.from_pretrained(".")']
 
 
-def usage_lines(eval_set, family: str, is_adapter: bool = False) -> list[str]:
+def usage_lines(eval_set, family: str, adapter: str | None = None) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
+      adapter: as in `loading_lines`.
     """
     if eval_set and eval_set.method == "score":
         return _choice_lines(eval_set)
     if family == "causal":
-        return _prompt_lines(eval_set, is_adapter)
+        return _prompt_lines(eval_set, adapter)
     if family not in HEADED:
-        return _text_lines(eval_set, is_adapter)
+        return _text_lines(eval_set, adapter)
     if isinstance(eval_set.encoding, LabelsEncoding):
-        return _word_label_lines(eval_set, family, is_adapter)
-    return _head_lines(eval_set, family, is_adapter)
+        return _word_label_lines(eval_set, family, adapter)
+    return _head_lines(eval_set, family, adapter)
 
 
 def _choice_lines(eval_set) -> list[str]:
@@ -108,13 +123,13 @@ def _literal(text: str) -> str:
     return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
 
 
-def _text_lines(eval_set, is_adapter: bool) -> list[str]:
+def _text_lines(eval_set, adapter: str | None) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
     if eval_set:
         inputs = without_cut(eval_set.shown_inputs(0))
     return [
-        *loading_lines(AUTO_CLASSES["seq2seq"], is_adapter),
+        *loading_lines(AUTO_CLASSES["seq2seq"], adapter),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
         f"print(tokenizer.decode({_generate_call(eval_set)}[0], skip_special_tokens=True))",
     ]
@@ -127,7 +142,7 @@ def _generate_call(eval_set) -> str:
     return f"model.generate(**inputs, max_new_tokens={eval_set.max_target_tokens})"
 
 
-def _prompt_lines(eval_set, is_adapter: bool) -> list[str]:
+def _prompt_lines(eval_set, adapter: str | None) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
     encoding = eval_set.encoding
     inputs = without_cut(eval_set.shown_inputs(0))
@@ -135,7 +150,7 @@ def _prompt_lines(eval_set, is_adapter: bool) -> list[str]:
     if encoding.lead:
         special_tokens = ""
     return [
-        *loading_lines(AUTO_CLASSES["causal"], is_adapter),
+        *loading_lines(AUTO_CLASSES["causal"], adapter),
         f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
         f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
         f'answer = {_generate_call(eval_set)}[0, inputs["input_ids"].shape[1] :]',
@@ -143,43 +158,43 @@ def _prompt_lines(eval_set, is_adapter: bool) -> list[str]:
     ]
 
 
-def _head_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
+def _head_lines(eval_set, family: str, adapter: str | None) -> list[str]:
     """A head for one class or one number."""
     answer = "float(model(**inputs).logits)"
     if eval_set.encoding.words is not None:
-        words = _label_words(eval_set.encoding, is_adapter)
+        words = _label_words(eval_set.encoding, adapter)
         answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
-        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, is_adapter),
+        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, adapter),
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
         f"print({answer})",
     ]
 
 
-def _word_label_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
+def _word_label_lines(eval_set, family: str, adapter: str | None) -> list[str]:
     """A head for a label at each word."""
-    words = _label_words(eval_set.encoding, is_adapter)
+    words = _label_words(eval_set.encoding, adapter)
     return [
-        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, is_adapter),
+        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, adapter),
         f"words = [{_texts_read(eval_set)}]",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
         f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
     ]
 
 
-def _head_loading_lines(auto_class: str, encoding, family: str, is_adapter: bool) -> list[str]:
+def _head_loading_lines(auto_class: str, encoding, family: str, adapter: str | None) -> list[str]:
     """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
     if family == "encoder":
         return own_class_lines()
-    if not is_adapter:
+    if not adapter:
         return loading_lines(auto_class)
     num_outputs = max(1, len(encoding.words or ()))
-    return loading_lines(auto_class, is_adapter, f", num_labels={num_outputs}")
+    return loading_lines(auto_class, adapter, f", num_labels={num_outputs}")
 
 
-def _label_words(encoding, is_adapter: bool) -> str:
+def _label_words(encoding, adapter: str | None) -> str:
     """Python for the words of a head's labels, which PEFT does not know."""
-    if is_adapter:
+    if adapter:
         return repr(list(encoding.words))
     return "model.config.id2label"
 

@@ -33,6 +33,8 @@ from t5suite.reports.card_tables import (
     setting_rows,
 )
 from t5suite.reports.card_usage import (
+    OVER_NAMED_BASE,
+    OVER_OWN_BASE,
     fine_tune_lines,
     own_class_lines,
     pre_trained_predict_lines,
@@ -45,6 +47,7 @@ from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
 from t5suite.reports.run_records import code_of_flags
+from t5suite.reports.shared_files import BASE
 from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_words
 from t5suite.tracking.tables import markdown_table
 
@@ -73,8 +76,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        is_adapter = "adapter" in manifest.get("model", {})
-        usage = usage_lines(example_set, family, is_adapter)
+        usage = usage_lines(example_set, family, adapter_of(directory, manifest))
     facts = CardFacts(
         title=title,
         results=results,
@@ -85,6 +87,13 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
         predict=predict_lines(shown_sets, manifest),
     )
     return write_card(directory, facts)
+
+
+def adapter_of(directory, manifest: dict) -> str | None:
+    """What an adapter of the run is over, as `loading_lines` takes it; None without an adapter."""
+    if "adapter" not in manifest.get("model", {}):
+        return None
+    return OVER_OWN_BASE if Path(directory, BASE).is_dir() else OVER_NAMED_BASE
 
 
 def may_show_rows(name: str, manifest: dict) -> bool:

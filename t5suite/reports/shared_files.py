@@ -21,6 +21,8 @@ from t5suite.tasks.task_card import TASK_CARD
 
 PREDICTIONS = "predictions"
 ROWS = "rows"
+# The model below an adapter, where the run keeps it.
+BASE = "base"
 # What answers: weights, configuration, tokenizer.
 FILES_OF_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "config.json", "generation_config.json",
@@ -30,6 +32,8 @@ FILES_OF_MODEL = (
 # What a run's answers come from, its tasks, and what is said of them.
 HASHED = (
     *FILES_OF_MODEL, TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
+    f"{BASE}/*.safetensors", f"{BASE}/*.safetensors.index.json",
+    f"{BASE}/config.json", f"{BASE}/generation_config.json",
 )  # fmt: skip
 # Where an upload may leave files of the record out.
 FOLDERS_WITHHELD = (f"{PREDICTIONS}/", f"{ROWS}/", "best/")

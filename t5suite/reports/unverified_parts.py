@@ -9,6 +9,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.base.files import read_json
 from t5suite.reports.run_records import RecordedSplit, RunRecord
+from t5suite.reports.shared_files import BASE
 from t5suite.runs.public_record import RECORD_HASH
 
 
@@ -60,9 +61,15 @@ def base_of_adapter(record: RunRecord) -> list[str]:
     if not config_file.is_file():
         return []
     base = record.settings.get("adapter_base") or base_in_config(config_file)
-    if not isinstance(base, str) or not is_folder_here(record, base):
+    if not isinstance(base, str) or not is_folder_here(record, base) or has_hashes_of_base(record, base):
         return []
     return [f"the weights of {base}, the adapter's base (no hashes were recorded)"]
+
+
+def has_hashes_of_base(record: RunRecord, base: str) -> bool:
+    """Whether an adapter's base is the one that the run keeps beside it, with the hashes of its files."""
+    is_beside = Path(base).absolute() == (record.folder / BASE).absolute()
+    return is_beside and any(name.startswith(f"{BASE}/") for name in record.manifest.get("files") or ())
 
 
 def base_in_config(config_file: Path):

@@ -25,6 +25,7 @@ from t5suite.base.errors import EXIT_IO, ConfigError, UserError
 from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
+from t5suite.models.adapter_files import BASE_FOLDER, folder_of_base, is_adapter
 from t5suite.runs.directory import MANIFEST, read_manifest
 from t5suite.runs.public_record import public_manifest
 
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 UPLOADING = ".uploading"
 # Not uploaded from a run's directory: hidden files, and files that describe the machine or the code; of its folders,
-# only the one that the hub's leaderboards read is. From a checkpoint: what is not the model.
+# only the one that the hub's leaderboards read is, and the base model of an adapter. From a checkpoint: what is not the
+# model.
 NOT_OF_THE_RUN = ("_*", ".*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl")
 FOLDERS_OF_THE_RUN = [".eval_results/*.yaml"]
 # Answers, and rows that `--share_rows` keeps.
@@ -105,9 +107,16 @@ class HubUploads:
             self.in_progress.wait_until_done()
 
     def _start_jobs(self, repository: str, folder: Path, step: int, strategy: HubStrategy) -> list:
-        """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it."""
+        """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it.
+
+        Below an adapter the run's own base model goes first; the hub takes a file that it has only once.
+        """
         message = f"Training in progress, step {step}"
-        jobs = [self._upload(repository, folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True)]
+        jobs = []
+        base = Path(self.args.output_dir) / BASE_FOLDER
+        if is_adapter(folder) and base.is_dir():
+            jobs.append(self._upload(repository, base, message, path_in_repo=BASE_FOLDER, run_as_future=True))
+        jobs.append(self._upload(repository, folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True))
         checkpoint_folders = {
             HubStrategy.CHECKPOINT: "last-checkpoint",
             HubStrategy.ALL_CHECKPOINTS: folder.name,
@@ -136,6 +145,7 @@ class HubUploads:
         options = {name: value for name, value in options.items() if value}
         options["run_as_future"] = not blocking
         log_files(repository, folder)
+        warn_of_base_elsewhere(self.args.output_dir)
         try:
             upload = self._upload(repository, folder, message, **options)
         except Exception as error:
@@ -191,13 +201,17 @@ def manifest_of_scores(directory: Path) -> dict:
 
 
 def files_of_run(directory: Path) -> list[Path]:
-    """What is uploaded of every run: the files at its root that are not private, and the scores for leaderboards."""
+    """What is uploaded of every run: the files at its root that are not private, the scores for leaderboards, and the
+    base model that an adapter's run keeps."""
     paths = []
     for path in sorted(directory.iterdir()):
         is_private = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in NOT_OF_THE_RUN)
         if path.is_file() and not is_private:
             paths.append(path)
-    for pattern in FOLDERS_OF_THE_RUN:
+    patterns = list(FOLDERS_OF_THE_RUN)
+    if is_adapter(directory):
+        patterns.append(f"{BASE_FOLDER}/*")
+    for pattern in patterns:
         paths += sorted(directory.glob(pattern))
     return paths
 
@@ -230,6 +244,17 @@ def log_files(repository: str, folder: Path) -> None:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     sizes = [f"{path.relative_to(folder).as_posix()} ({path.stat().st_size:,})" for path in files]
     logger.info("--push_to_hub: to %s (bytes): %s", repository, ", ".join(sizes))
+
+
+def warn_of_base_elsewhere(directory) -> None:
+    """Warns of an adapter whose base model is a folder of this machine outside of the run: others do not have it."""
+    base = folder_of_base(Path(directory))
+    if base is not None and not base.is_relative_to(Path(directory).absolute()):
+        logger.warning(
+            "--push_to_hub: the adapter's base model, %s, is not uploaded, and others need it: upload that folder, "
+            "too, or the merged model of `t5suite export`",
+            base,
+        )
 
 
 def link(source: str, target: str) -> None:
