@@ -612,6 +612,29 @@ class PromptTest(parameterized.TestCase):
         (rows,) = trained_parameters(model)
         self.assertTrue(torch.equal(rows, expected))
 
+    @parameterized.parameters("Marian", "Pegasus", "mBART", "T5")
+    @pytest.mark.quick_cases(1)
+    def test_new_virtual_tokens_are_read_like_the_text_that_they_begin_as(self, name):
+        text = "good or bad"
+        ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
+        init = {"prompt_tuning_init": "text", "prompt_tuning_init_text": text, "num_virtual_tokens": len(ids)}
+        scaled = None if name == "T5" else "scale_embedding=true"
+        flags = {"config_name": configured(name), "config_overrides": scaled}
+        model = tiny_tuner(adapter="prompt_tuning", adapter_args=init, **flags).model.eval()
+        plain_model = model.get_base_model()
+        row, target = PROMPTS[0], TARGETS[1]
+        alone, after_text = batch_of([row], [target]), batch_of([[*ids, *row]], [target])
+        expected = logits_of(plain_model, after_text)
+        torch.testing.assert_close(logits_of(model, alone), expected)
+        without_text = logits_of(plain_model, alone)
+        self.assertGreater((without_text - expected).abs().max().item(), 100 * torch.finfo(torch.float32).eps)
+        decoding = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        (answer, reference) = [
+            each.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **decoding)
+            for each, batch in ((model, alone), (plain_model, after_text))
+        ]
+        torch.testing.assert_close(torch.stack(answer.logits), torch.stack(reference.logits))
+
     @parameterized.parameters(
         ("modules_to_save=lm_head",), ({"modules_to_save": ["lm_head"]},),
         ("modules_to_save=(lm_head,final_layer_norm)",), ({"modules_to_save": ["lm_head", "final_layer_norm"]},),

@@ -226,7 +226,7 @@ def merge_adapter(model):
 
 
 def initialize_virtual_tokens(model, tokenizer, init: str, text: str | None) -> None:
-    """Initialises the virtual tokens: `random` keeps PEFT's values, else they are rows of the embedding matrix.
+    """Initialises the virtual tokens: `random` keeps PEFT's values, else they are embeddings of pieces.
 
     Args:
       model: one on the meta device has no values, and stays as it is.
@@ -236,13 +236,15 @@ def initialize_virtual_tokens(model, tokenizer, init: str, text: str | None) -> 
     Raises:
       ConfigError: a text without a token.
     """
-    embeddings_VD = model.get_input_embeddings().weight
-    if init == "random" or embeddings_VD.is_meta:
+    from t5suite.models.prompted import embedded
+
+    device = model.get_input_embeddings().weight.device
+    if init == "random" or device.type == "meta":
         return
     rows_ND = model.prompt_encoder[ADAPTER_NAME].embedding.weight
     ids_N = _ids_of_text(tokenizer, text, len(rows_ND)) if init == "text" else _common_ids(tokenizer, len(rows_ND))
     with torch.no_grad():
-        rows_ND.copy_(embeddings_VD[ids_N.to(embeddings_VD.device)])
+        rows_ND.copy_(embedded(model, ids_N.to(device)))
 
 
 def _ids_of_text(tokenizer, text: str, count: int) -> torch.Tensor:

@@ -6,15 +6,19 @@
     >>> model.generate(encoder_outputs=BaseModelOutput(outputs.encoder_last_hidden_state), attention_mask=mask_BS)
 
 PEFT 0.21 encodes the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over
-existing encoder states, returns a causal model's logits for the virtual tokens too, and has no positions for padded
-inputs. Here an encoder-decoder model takes states with virtual tokens and the mask of the input only, and a causal
-model returns the input's logits only. Shapes: B examples, N virtual tokens, S source and T target tokens.
+existing encoder states, embeds the input without the factor by which Pegasus and Marian multiply embeddings, returns a
+causal model's logits for the virtual tokens too, and has no positions for padded inputs. Here an encoder-decoder model
+takes states with virtual tokens and the mask of the input only, and a causal model returns the input's logits only.
+Shapes: B examples, N virtual tokens, S source and T target tokens.
 """
 
 import torch
 from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftType
 
 from t5suite.models.caches import CACHE, OLD_NAME, renamed_argument
+
+# Types whose encoder multiplies the embeddings of ids by `embed_scale`, but not embeddings that are passed (5.24).
+SCALE_IDS_ALONE = ("blenderbot-small", "marian", "mvp", "pegasus")
 
 
 class CacheByOldName:
@@ -46,6 +50,9 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
     def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, **kwargs):
         """As of the plain model; with `encoder_outputs`, only the decoder runs."""
         if encoder_outputs is None:
+            if not self.has_prefixes and input_ids is not None:
+                kwargs["inputs_embeds"] = embedded(self, input_ids)
+                input_ids = None
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         states_BSD = encoder_outputs[0]
         if self.has_prefixes:
@@ -58,7 +65,9 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
         if encoder_outputs is None:
             if attention_mask is not None:
                 kwargs["attention_mask"] = attention_mask
-            return super().generate(**kwargs)
+            if self.has_prefixes:
+                return super().generate(**kwargs)
+            return self._generate_from_ids(**kwargs)
         states_BSD = encoder_outputs[0]
         kwargs["attention_mask"] = pad_mask_left(attention_mask, states_BSD.shape[1])
         if not self.has_prefixes:
@@ -67,6 +76,12 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
             # PEFT requires the input's ids; these are dummies, because the input is encoded already.
             kwargs["input_ids"] = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
         return super().generate(encoder_outputs=encoder_outputs, **kwargs)
+
+    def _generate_from_ids(self, input_ids, attention_mask=None, **kwargs):
+        """Answers to inputs whose encoder states are not computed yet."""
+        embeds_BSD = with_prompt(self, input_ids)
+        mask_BS = pad_mask_left(attention_mask, embeds_BSD.shape[1])
+        return self.base_model.generate(inputs_embeds=embeds_BSD, attention_mask=mask_BS, **kwargs)
 
 
 class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
@@ -86,7 +101,7 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
         if prompt_is_cached:
             inputs = {"input_ids": input_ids}
         else:
-            inputs = {"inputs_embeds": self.with_prompt(input_ids)}
+            inputs = {"inputs_embeds": with_prompt(self, input_ids)}
             position_ids = _with_prompt_positions(position_ids, num_virtual)
         outputs = self.base_model(**inputs, attention_mask=attention_mask, position_ids=position_ids, **kwargs)
         outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
@@ -103,7 +118,7 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
             return super().generate(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        embeds = self.with_prompt(input_ids)
+        embeds = with_prompt(self, input_ids)
         mask = pad_mask_left(attention_mask, embeds.shape[1])
         generated = self.base_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
         if torch.is_tensor(generated):
@@ -111,11 +126,21 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
         generated.sequences = _with_inputs(input_ids, generated.sequences)
         return generated
 
-    def with_prompt(self, ids_BS):
-        """Embeddings of the virtual tokens and of the input, [B, N + S, D]."""
-        embeds_BSD = self.word_embeddings(ids_BS)
-        prompts_BND = self.get_prompt(batch_size=len(ids_BS)).to(embeds_BSD.dtype)
-        return torch.cat([prompts_BND, embeds_BSD], dim=1)
+
+def embedded(model, ids):
+    """Embeddings of ids as the model below the virtual tokens makes them, scaled if it scales them."""
+    plain_model = model.get_base_model()
+    embeds = model.word_embeddings(ids)
+    if plain_model.config.model_type not in SCALE_IDS_ALONE:
+        return embeds
+    return embeds * getattr(plain_model.get_encoder(), "embed_scale", 1.0)
+
+
+def with_prompt(model, ids_BS):
+    """Embeddings of the virtual tokens and of the input, [B, N + S, D]."""
+    embeds_BSD = embedded(model, ids_BS)
+    prompts_BND = model.get_prompt(batch_size=len(ids_BS)).to(embeds_BSD.dtype)
+    return torch.cat([prompts_BND, embeds_BSD], dim=1)
 
 
 def _with_prompt_positions(position_ids, num_virtual: int):
