@@ -74,6 +74,32 @@ class AddedTokensTest(parameterized.TestCase):
             self.assertTrue(torch.equal(rows[pieces], trained_row))
             torch.testing.assert_close(rows[pieces + 1], rows[: pieces + 1].mean(0), rtol=0, atol=1e-6)
 
+    @parameterized.parameters(
+        ({"adapter": "lora"}, [0, 1]),
+        ({"adapter": "prompt_tuning"}, [0, 1]),
+        ({"freeze": "encoder,embeddings"}, [0, 1]),
+        ({"adapter": "lora", "adapter_args": "trainable_token_indices=({0},)"}, [1]),
+        ({"adapter": "lora", "adapter_args": "trainable_token_indices=({0},{1})"}, []),
+        ({"freeze": "encoder"}, []),
+    )
+    @pytest.mark.quick_cases(2)
+    def test_new_rows_that_stay_equal_are_named(self, flags, frozen):
+        ids = [len(tiny_tokenizer()), len(tiny_tokenizer()) + 1]
+        flags = {name: text.format(*ids) for name, text in flags.items()}
+        with self.assertLogs("t5suite") as logs:
+            loaded(saved(None), add_tokens="<turn>,<speaker>", **flags)
+        text = "\n".join(logs.output)
+        rows = ",".join(str(ids[place]) for place in frozen)
+        self.assertEqual(f"new tokens (ids {rows}) are frozen at the mean" in text, bool(frozen), text)
+        self.assertEqual(f"trainable_token_indices=({rows},)" in text, bool(frozen), text)
+
+    def test_new_rows_of_an_output_layer_of_its_own_are_trained_with_the_model_alone(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            loaded(saved(None, tied=False), add_tokens="<turn>", adapter="lora")
+        text = "\n".join(logs.output)
+        self.assertIn(f"new tokens (ids {len(tiny_tokenizer())}) are frozen at the mean", text)
+        self.assertNotIn("trainable_token_indices", text)
+
     def test_a_tokenizer_in_memory_stays_as_it_was(self):
         tokenizer = tiny_tokenizer()
         pieces = len(tokenizer)

@@ -10,6 +10,7 @@ The model itself is frozen and unchanged: only the adapter is trained, has optim
 """
 
 import hashlib
+import itertools
 import logging
 import sys
 import warnings
@@ -185,6 +186,16 @@ def has_adapter_layers(model) -> bool:
 def inner_model(model):
     """The model below the adapter; a plain model itself."""
     return model.get_base_model() if is_adapted(model) else model
+
+
+def trained_rows(model) -> set[int]:
+    """The ids whose embeddings an adapter trains by themselves (`trainable_token_indices`)."""
+    if not is_adapted(model):
+        return set()
+    rows = getattr(model.peft_config[ADAPTER_NAME], "trainable_token_indices", None) or ()
+    if isinstance(rows, dict):  # by the name of a matrix
+        rows = itertools.chain.from_iterable(rows.values())
+    return set(rows)
 
 
 def describe_adapter(model) -> dict:

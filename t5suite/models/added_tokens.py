@@ -3,6 +3,7 @@
 >>> words = parse_tokens("<turn>,<speaker>")
 >>> ids = add_words(tokenizer, words)
 >>> set_rows_to_mean(model, ids)
+>>> warn_of_frozen_rows(model)
 """
 
 import logging
@@ -13,6 +14,7 @@ import torch
 from transformers import AddedToken
 
 from t5suite.base.errors import ConfigError
+from t5suite.models.adapters import trained_rows
 from t5suite.models.t5.output_layer import gathered
 
 logger = logging.getLogger(__name__)
@@ -72,10 +74,12 @@ def add_words(tokenizer, tokens: list[str]) -> list[int]:
 def set_rows_to_mean(model, ids: list[int]) -> None:
     """Gives the rows of added tokens the mean of the rows before them, in the embeddings and the output layer.
 
-    transformers already draws new rows around that mean; rows that existed unused before (T5's 28) hold noise.
+    transformers already draws new rows around that mean; rows that existed unused before (T5's 28) hold noise. The
+    model notes their ids in `rows_at_mean`.
     """
     if not ids:
         return
+    model.rows_at_mean = ids
     matrices = [model.get_input_embeddings().weight]
     output = model.get_output_embeddings()
     if output is not None and output.weight is not matrices[0]:
@@ -85,3 +89,24 @@ def set_rows_to_mean(model, ids: list[int]) -> None:
             if not matrix_VD.is_meta:
                 rows = torch.tensor(ids, device=matrix_VD.device)
                 matrix_VD[rows] = matrix_VD[: min(ids)].mean(dim=0)
+
+
+def warn_of_frozen_rows(model) -> None:
+    """Warns of added tokens whose embeddings are frozen: they stay at the mean, one row for all of them."""
+    rows = trained_rows(model)
+    frozen_ids = [token_id for token_id in getattr(model, "rows_at_mean", ()) if token_id not in rows]
+    if not frozen_ids:
+        return
+    is_matrix_trained = any(weight.requires_grad for weight in model.get_input_embeddings().parameters())
+    if is_matrix_trained and not rows:
+        return
+    ids = ",".join(map(str, frozen_ids))
+    cure = "train the embeddings (without --adapter, without --freeze)"
+    if getattr(model.config.get_text_config(), "tie_word_embeddings", False):
+        cure += f', or these rows: --adapter lora --adapter_args "trainable_token_indices=({ids},)"'
+    logger.warning(
+        "%s: the embeddings of the new tokens (ids %s) are frozen at the mean of the others, one row for all; %s",
+        FLAG,
+        ids,
+        cure,
+    )

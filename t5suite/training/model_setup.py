@@ -12,7 +12,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.adapter_files import is_adapter
-from t5suite.models.added_tokens import add_words, parse_tokens, set_rows_to_mean
+from t5suite.models.added_tokens import add_words, parse_tokens, set_rows_to_mean, warn_of_frozen_rows
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone
@@ -80,6 +80,7 @@ def tokenizer_and_model(
     )
     set_rows_to_mean(model, untrained_words)
     freeze(model, model_args.freeze, model_args.freeze_regex)
+    warn_of_frozen_rows(model)
     return tokenizer, model
 
 

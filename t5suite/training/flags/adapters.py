@@ -17,6 +17,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.models.adapter_kinds import ADAPTERS, TEXTS, check_adapter_flags
 from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted, is_saved_with_adapter
+from t5suite.models.added_tokens import warn_of_frozen_rows
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
@@ -100,7 +101,9 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
         return model
     _check_beside_adapter(kind, arguments)
     revision = revision_to_read("model", base, model_args.model_revision) if base else None
-    return add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
+    model = add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
+    warn_of_frozen_rows(model)
+    return model
 
 
 def _check_whole_matrices(model, trains: bool) -> None:
