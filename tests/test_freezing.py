@@ -1,6 +1,7 @@
 """Freezing: what each part names in every family, what stays as it was in training, and what is refused."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -128,6 +129,20 @@ class PartsTest(parameterized.TestCase):
         names = tuner.freeze(encoder=True, layers=1, pattern="final_layer_norm")
         self.assertEqual(names, expected)
         self.assertEqual(untrained(tuner.model), expected)
+
+    def test_parameters_of_which_a_rank_holds_a_part_are_counted_whole(self):
+        tuner, counted = tuner_of("t5"), tuner_of("t5")
+        for parameter in tuner.model.parameters():  # as ZeRO-3 leaves them
+            parameter.ds_numel = parameter.numel()
+            parameter.data = torch.empty(0)
+        logs = []
+        for each in (tuner, counted):
+            with self.assertLogs("t5suite", "INFO") as log:
+                each.freeze(encoder=True)
+            logs.append(log.output[-1])
+        self.assertEqual(logs[0], logs[1])
+        size_of = re.compile(r"[\d,]+ parameters, [\d,]+ trained")
+        self.assertEqual(size_of.search(repr(tuner))[0], size_of.search(repr(counted))[0])
 
     def test_any_name_of_a_tied_parameter_is_found(self):
         self.assertEqual(frozen_by("t5", freeze_regex="^lm_head"), ["shared.weight"])

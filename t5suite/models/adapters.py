@@ -21,6 +21,7 @@ import torch
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
+from t5suite.models.classes import num_elements
 from t5suite.models.encoders import TEXT_HEAD, WORD_HEAD, EncoderHead
 from t5suite.models.families import recognize_family
 
@@ -94,8 +95,8 @@ def add_adapter(
         adapter_args = adapter_args or {}
         text = adapter_args.get("prompt_tuning_init_text")
         initialize_virtual_tokens(model, tokenizer, prompt_init(adapter_args), text)
-    trained = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
-    total = _count(model.parameters())
+    trained = num_elements(parameter for parameter in model.parameters() if parameter.requires_grad)
+    total = num_elements(model.parameters())
     logger.info(
         "--adapter %s: %d of %d parameters are trained (%.2f%%)", kind_name, trained, total, 100 * trained / total
     )
@@ -203,13 +204,8 @@ def describe_adapter(model) -> dict:
     if not is_adapted(model):
         return {}
     base = getattr(model, "t5suite_base", AdapterBase(None))
-    trained = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
+    trained = num_elements(parameter for parameter in model.parameters() if parameter.requires_grad)
     return {"adapter": adapter_kind(model.peft_config[ADAPTER_NAME]), "trained": trained, "base": base.name}
-
-
-def _count(parameters) -> int:
-    """The number of elements, also of parameters that ZeRO-3 shards."""
-    return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)
 
 
 def merge_adapter(model):

@@ -1,4 +1,4 @@
-"""Classes of transformers: which one an `AutoModelFor...` takes for a configuration, and the model inside wrappers.
+"""Classes of transformers: which one an `AutoModelFor...` takes for a configuration, the model in wrappers, its size.
 
 >>> model_class_in(AutoModelForMaskedLM, AutoConfig.for_model("bert")).__name__
 'BertForMaskedLM'
@@ -30,3 +30,8 @@ def bare_model(model):
     """The model inside wrappers and adapters, whose `forward` has the real signature."""
     unwrapped = getattr(model, "module", model)
     return unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
+
+
+def num_elements(parameters) -> int:
+    """How many numbers these parameters have, also those that ZeRO-3 keeps on all ranks together."""
+    return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)

@@ -25,6 +25,7 @@ from torch import nn
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
+from t5suite.models.classes import num_elements
 from t5suite.models.families import recognize_family
 from t5suite.models.untrained_parts import untrained_parameters
 
@@ -69,11 +70,7 @@ def freeze(model, parts: str | None = None, freeze_regex: str | None = None) -> 
     for parameter in frozen.values():
         parameter.requires_grad_(False)
     _warn_of_frozen_head(model, parts, frozen, named)
-    logger.info(
-        "frozen: %d of %d parameters",
-        sum(parameter.numel() for parameter in frozen.values()),
-        sum(parameter.numel() for parameter in model.parameters()),
-    )
+    logger.info("frozen: %d of %d parameters", num_elements(frozen.values()), num_elements(model.parameters()))
     return [name for name, parameter in model.named_parameters() if id(parameter) in frozen]
 
 
@@ -99,13 +96,13 @@ def warn_of_frozen_parameters(model) -> None:
     """Warns of what of a model in memory is frozen: by its owner, by an earlier run with it, or by its own class."""
     untrained = {id(parameter) for parameter in untrained_parameters(model)}
     parameters = [parameter for parameter in model.parameters() if id(parameter) not in untrained]
-    num_frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+    num_frozen = num_elements(parameter for parameter in parameters if not parameter.requires_grad)
     if num_frozen:
         logger.warning(
             "model: %d of its %d parameters are frozen already and stay so; to train them, call requires_grad_(True) "
             "of their modules first",
             num_frozen,
-            sum(parameter.numel() for parameter in parameters),
+            num_elements(parameters),
         )
 
 

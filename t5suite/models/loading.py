@@ -34,6 +34,7 @@ from t5suite.models.adapter_files import (
 )
 from t5suite.models.adapter_kinds import adapter_kind
 from t5suite.models.adapters import HEAD_TASKS, describe_adapter, inner_model, wrap_with_adapter
+from t5suite.models.classes import num_elements
 from t5suite.models.configs import format_overrides, load_config, parse_overrides
 from t5suite.models.encoders import ENCODER_BY_TYPE, have_head, labels_words, reduce_to_encoder
 from t5suite.models.families import Family, choose_family
@@ -446,8 +447,8 @@ def describe_model(model) -> dict:
     parameters = list(model.parameters())
     description = {
         "class": type(inner_model(model)).__name__,
-        "parameters": sum(parameter.numel() for parameter in parameters),
-        "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "parameters": num_elements(parameters),
+        "trainable": num_elements(parameter for parameter in parameters if parameter.requires_grad),
     }
     placement = by_device(model)
     if placement:

@@ -22,6 +22,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.adapters import is_adapted, weights_fingerprint
+from t5suite.models.classes import num_elements
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.losses import TokenLoss, token_logits
@@ -137,7 +138,7 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     if family.has_head and teacher.config.id2label != model.config.id2label:
         raise ConfigError(f"{FLAG} {flags.teacher}: its head predicts other labels than the student's")
     teacher.requires_grad_(False).eval().to(args.device)
-    logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
+    logger.info("teacher: %s, %d parameters", flags.teacher, num_elements(teacher.parameters()))
     pieces = model.config.num_labels if family.has_head else len(tokenizer)
     target_loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
     loss = DistilledLoss(target_loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)

@@ -13,6 +13,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.added_tokens import add_words, parse_tokens, set_rows_to_mean, warn_of_frozen_rows
+from t5suite.models.classes import num_elements
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone
@@ -241,6 +242,6 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
     """
     if name and not from_scratch:
         return Path(name).name
-    count = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())  # ZeRO-3's
+    count = num_elements(model.parameters())
     size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
     return f"{model.config.model_type} from scratch ({size} parameters)"
