@@ -234,6 +234,15 @@ class FilesTest(parameterized.TestCase):
         for path in (moved, moved / "checkpoint-2", best_of_task):
             self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
 
+    def test_a_base_that_is_rounded_below_its_adapter_is_loaded_as_it_was_trained_over(self):
+        tuner = tiny_tuner(tiny_model(seed=5), tokenizer=tiny_tokenizer(), adapter="lora")
+        for parameter in tuner.model.parameters():  # as DeepSpeed does it
+            parameter.data = parameter.data.to(torch.bfloat16)
+        expected = {name: tensor.float() for name, tensor in tuner.model.state_dict().items()}
+        loaded = tiny_tuner(str(tuner.save(folder()))).model.state_dict()
+        self.assertEqual(loaded.keys(), expected.keys())
+        self.assertEmpty([name for name, tensor in loaded.items() if not torch.equal(tensor, expected[name])])
+
     def test_a_base_whose_missing_tensor_is_drawn_is_kept_beside_its_adapter(self):
         base = shutil.copytree(base_folder(), folder() / "base-model")
         tensors = load_file(base / "model.safetensors")

@@ -22,7 +22,14 @@ from t5suite.base.lookup import listed
 from t5suite.base.model_files import table_or_empty
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapter_kinds import adapter_kind, peft_library
-from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, is_adapted, weights_fingerprint
+from t5suite.models.adapters import (
+    ADAPTER_NAME,
+    AdapterBase,
+    fingerprint_of,
+    inner_model,
+    is_adapted,
+    weights_fingerprint,
+)
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
@@ -72,7 +79,9 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
     folder.mkdir(parents=True, exist_ok=True)
     if model.t5suite_base.name is None:
         place = str(_save_base(model, run_folder or folder))
-        model.t5suite_base = dataclasses.replace(model.t5suite_base, name=place)
+        # DeepSpeed has rounded the base, in place, if it trains in bfloat16 or float16.
+        fingerprint = fingerprint_of(model.t5suite_base.sampled)
+        model.t5suite_base = dataclasses.replace(model.t5suite_base, name=place, fingerprint=fingerprint)
     base = model.t5suite_base
     weights = get_peft_model_state_dict(
         model, state_dict=state_dict, adapter_name=ADAPTER_NAME, save_embedding_layers=False

@@ -52,12 +52,14 @@ class AdapterBase:
       revision: of the hub's model.
       fingerprint: distinguishes it from another model of the same shape; None if it is sharded or quantized.
       parameters: its own tensors by name, taken before the adapter wraps them.
+      sampled: those of them that the fingerprint reads, by the name that it has for them.
     """
 
     name: str | None
     revision: str | None = None
     fingerprint: str | None = None
     parameters: dict = field(default_factory=dict)
+    sampled: dict = field(default_factory=dict)
 
 
 def add_adapter(
@@ -121,7 +123,9 @@ def lora_targets(model) -> list[str] | str | None:
 
 def wrap_with_adapter(model, config, base_name: str | None, revision: str | None = None):
     """PEFT's model of a configuration; its weights are new."""
-    base = AdapterBase(base_name, revision, weights_fingerprint(model), dict(model.state_dict(keep_vars=True)))
+    sampled = sampled_parameters(model)
+    parameters = dict(model.state_dict(keep_vars=True))
+    base = AdapterBase(base_name, revision, fingerprint_of(sampled), parameters, sampled)
     config.base_model_name_or_path = base_name
     config.revision = revision
     peft_class = _peft_class(config)
@@ -275,11 +279,24 @@ def weights_fingerprint(model) -> str | None:
     >>> weights_fingerprint(t5_small) == weights_fingerprint(t5_small_loaded_again)
     True
     """
-    digest = hashlib.sha256()
+    return fingerprint_of(sampled_parameters(model))
+
+
+def sampled_parameters(model) -> dict:
+    """The parameters that a fingerprint reads, by name: all but those of a classifier's head, which is new."""
     body = model.base_model if _family_or_task(model) in HEAD_TASKS.values() else model
-    for name, parameter in body.named_parameters():
-        if isinstance(body, EncoderHead) and name.startswith("classifier."):
-            continue
+    has_own_head = isinstance(body, EncoderHead)
+    return {
+        name: parameter
+        for name, parameter in body.named_parameters()
+        if not (has_own_head and name.startswith("classifier."))
+    }
+
+
+def fingerprint_of(sampled: dict) -> str | None:
+    """The fingerprint of these parameters, as they are now; None if they are sharded, quantized or without values."""
+    digest = hashlib.sha256()
+    for name, parameter in sampled.items():
         if hasattr(parameter, "ds_id") or parameter.is_meta or not parameter.dtype.is_floating_point:
             return None
         elements = parameter.detach().view(-1)
