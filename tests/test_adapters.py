@@ -32,6 +32,7 @@ from t5suite.testing import (
     TINY_T5,
     cli_output,
     exits_with,
+    make_task,
     run_cli,
     save_model,
     tiny_model,
@@ -457,6 +458,38 @@ class HeadTest(parameterized.TestCase):
         loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
         batch = {"input_ids": torch.tensor([[5, 6, 7]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
         torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch), atol=1e-6, rtol=0)
+
+
+BERT = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=24"
+WORDS = make_task(
+    formatter="token_labels", text_column_name="tokens", label_column_name="tags", labels=["other", "name"], prefix="",
+    metric_names=["token_accuracy"], metric_to_optimize="token_accuracy",
+)  # fmt: skip
+
+
+class WordHeadTest(parameterized.TestCase):
+    """A head for a label at every word."""
+
+    def adapted(self, settings, **flags):
+        model = tiny_model(*settings, family="encoder" if settings == () else None, tasks=[WORDS])
+        return tiny_tuner(model.eval(), tokenizer=tiny_tokenizer(), **flags)
+
+    @parameterized.parameters((("bert", BERT),), ((),))
+    @pytest.mark.quick_cases(1)
+    def test_virtual_tokens_have_no_logits(self, settings):
+        text = "good or bad"
+        ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
+        init = {"prompt_tuning_init": "text", "prompt_tuning_init_text": text, "num_virtual_tokens": len(ids)}
+        model = self.adapted(settings, adapter="prompt_tuning", adapter_args=init).model.eval()
+        batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
+        after_text = {
+            "input_ids": torch.cat([torch.tensor([ids] * len(PROMPTS)), batch["input_ids"]], dim=1),
+            "attention_mask": torch.cat(
+                [torch.ones(len(PROMPTS), len(ids), dtype=torch.long), batch["attention_mask"]], dim=1
+            ),
+        }
+        expected = logits_of(model.get_base_model(), after_text)[:, len(ids) :]
+        torch.testing.assert_close(logits_of(model, batch), expected)
 
 
 # As transformers marks a model that it has loaded in 8 or 4 bits.

@@ -7,13 +7,13 @@
 
 PEFT 0.21 encodes the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over
 existing encoder states, embeds the input without the factor by which Pegasus and Marian multiply embeddings, returns a
-causal model's logits for the virtual tokens too, and has no positions for padded inputs. Here an encoder-decoder model
-takes states with virtual tokens and the mask of the input only, and a causal model returns the input's logits only.
-Shapes: B examples, N virtual tokens, S source and T target tokens.
+causal model's logits for the virtual tokens too (and those of a head for every word), and has no positions for padded
+inputs. Here an encoder-decoder model takes states with virtual tokens and the mask of the input only, and the other two
+return the input's logits only. Shapes: B examples, N virtual tokens, S source and T target tokens.
 """
 
 import torch
-from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftType
+from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftModelForTokenClassification, PeftType
 
 from t5suite.models.caches import CACHE, OLD_NAME, renamed_argument
 
@@ -127,6 +127,16 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
         return generated
 
 
+class PromptedWords(PeftModelForTokenClassification):
+    """A model with a head for every word, and virtual tokens before its input."""
+
+    def forward(self, input_ids=None, **kwargs):
+        """As of the plain model: logits of the input's tokens, [B, S, C]."""
+        outputs = super().forward(input_ids=input_ids, **kwargs)
+        outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
+        return outputs
+
+
 def embedded(model, ids):
     """Embeddings of ids as the model below the virtual tokens makes them, scaled if it scales them."""
     plain_model = model.get_base_model()
@@ -168,4 +178,4 @@ def pad_mask_left(mask_BS, length: int):
     return torch.cat([mask_BS.new_ones(len(mask_BS), length - mask_BS.shape[1]), mask_BS], dim=1)
 
 
-PROMPTED = {"SEQ_2_SEQ_LM": PromptedSeq2Seq, "CAUSAL_LM": PromptedCausal}
+PROMPTED = {"SEQ_2_SEQ_LM": PromptedSeq2Seq, "CAUSAL_LM": PromptedCausal, "TOKEN_CLS": PromptedWords}
