@@ -491,6 +491,19 @@ class WordHeadTest(parameterized.TestCase):
         expected = logits_of(model.get_base_model(), after_text)[:, len(ids) :]
         torch.testing.assert_close(logits_of(model, batch), expected)
 
+    @parameterized.parameters("all-linear", "regex:.*(dense|classifier)")
+    @pytest.mark.quick_cases(1)
+    def test_the_head_is_trained_whole_whatever_the_targets_are(self, targets):
+        tuner = self.adapted(("bert", BERT), adapter="lora", target_modules=targets)
+        shake(tuner.model, 0.1)
+        names = [name for name, weight in tuner.model.named_parameters() if weight.requires_grad]
+        self.assertNotEmpty([name for name in names if "output.dense.lora_A" in name])
+        of_head = {name.rpartition(".")[2] for name in names if "classifier" in name}
+        self.assertEqual(of_head, {"weight", "bias"})
+        loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
+        batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
+        torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch))
+
 
 # As transformers marks a model that it has loaded in 8 or 4 bits.
 IN_FEW_BITS = mock.patch.object(T5ForConditionalGeneration, "is_quantized", True, create=True)

@@ -91,6 +91,9 @@ def add_adapter(
     config = adapter_config(kind_name, model.config, _family_or_task(model), flag_values, adapter_args)
     if ADAPTERS[kind_name].config_class == "LoraConfig" and not (config.target_modules or config.target_parameters):
         config.target_modules = lora_targets(model)
+    if config.task_type == HEAD_TASKS[WORD_HEAD] and hasattr(config, "modules_to_save"):
+        # PEFT 0.21 says only after the adapter is in that this head is saved whole: all-linear was then in it, too.
+        config.modules_to_save = [*(config.modules_to_save or ()), *CLASSIFIERS]
     model = wrap_with_adapter(model, config, base_name, revision)
     _check_targets(model, kind_name)
     if kind_name == "prompt_tuning":
