@@ -11,6 +11,7 @@ import transformers
 from absl.testing import parameterized
 
 from benchmarks import memory as benchmark
+from t5suite import load_task
 from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.models.config_limits import check_length
 from t5suite.models.memory import Sharding, estimate
@@ -432,6 +433,46 @@ class PositionsTest(parameterized.TestCase):
         check(128, 128, 128)
         for lengths, flag in (((129,), "target"), ((1, 129), "target"), ((1, 1, 129), "generation_max")):
             with exits_with(78, f"--.*{flag}.* 129: .*has positions for 128 tokens"):
+                check(*lengths)
+
+    @parameterized.parameters(
+        ("bert", BERT, "prompt_tuning", 17, None), ("gpt2", GPT2, "prompt_tuning", 17, None),
+        ("gpt2", GPT2, "prefix", 17, None), ("bart", BART, "prompt_tuning", 17, 20), ("bart", BART, "prefix", 20, 17),
+    )  # fmt: skip
+    @pytest.mark.quick_cases(1)
+    def test_virtual_tokens_have_positions_too(self, model_type, sizes, kind, longest, longest_target):
+        limit = "n_positions" if model_type == "gpt2" else "max_position_embeddings"
+        overrides = ",".join(f"{name}={value}" for name, value in {**sizes, limit: 20}.items())
+        plain_model = tiny_model(model_type, overrides, tasks=[load_task("mini", "sentiment")])
+        model = tiny_tuner(
+            plain_model, tokenizer=tiny_tokenizer(), adapter=kind, adapter_args="num_virtual_tokens=3"
+        ).model.eval()
+
+        def read(length, target_length):
+            inputs = {
+                "input_ids": torch.full((1, length), 5),
+                "attention_mask": torch.ones(1, length, dtype=torch.long),
+            }
+            if longest_target is not None:
+                inputs["decoder_input_ids"] = torch.full((1, target_length), 5)
+            with torch.no_grad():
+                model(**inputs)
+
+        def check(length, target_length):
+            num_labels = target_length if longest_target is not None else 0
+            rows = TokenArrays(RaggedColumn.from_rows([[5] * length]), RaggedColumn.from_rows([[5] * num_labels]))
+            check_positions(model, SimpleNamespace(features=[rows], scored=[], selecting=[]))
+
+        longest_lengths = (longest, longest_target or 0)
+        read(*longest_lengths)
+        check(*longest_lengths)
+        too_long = [(longest + 1, longest_target or 0)]
+        if longest_target is not None:
+            too_long.append((longest, longest_target + 1))
+        for lengths in too_long:
+            with self.assertRaises((IndexError, RuntimeError)):
+                read(*lengths)
+            with exits_with(78, "has positions for 20 tokens"):
                 check(*lengths)
 
     @parameterized.parameters(

@@ -40,7 +40,7 @@ from transformers import (
 )
 
 from t5suite import FineTuner, load_task
-from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer, tiny_tuner, write_rows
 
 SENTIMENT = load_task("mini", "sentiment")
 TOKENIZER = tiny_tokenizer()
@@ -529,6 +529,18 @@ class PositionsTest(parameterized.TestCase):
         answers("--raw", flags, f"--max_source_length {room}", rows=rows, family=family)
         with exits_with(78, f"--max_source_length.* {positions + 1}: .*has positions for {positions} tokens"):
             answers("--raw", flags, f"--max_source_length {room + 1}", rows=rows, family=family)
+
+    def test_virtual_tokens_leave_the_texts_less_room(self):
+        sizes = (
+            "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48,max_position_embeddings=32"
+        )
+        model = tiny_model("bert", sizes, family="masked", tasks=[SENTIMENT])
+        adapter = {"adapter": "prompt_tuning", "adapter_args": "num_virtual_tokens=4"}
+        folder = tiny_tuner(saved(model, "sentiment"), **adapter).save(tempfile.mkdtemp())
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["the " * 60])
+        answers("--raw --max_source_length 28", rows=rows, model=folder)
+        with exits_with(78, "--max_source_length 29 after 4 virtual tokens .*has positions for 32 tokens"):
+            answers("--raw --max_source_length 29", rows=rows, model=folder)
 
     def test_an_encoder_of_relative_positions_alone_reads_texts_of_any_length(self):
         sizes = (

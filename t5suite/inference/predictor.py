@@ -13,7 +13,7 @@ not depend on the number of ranks.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, Segme
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.pieces import PieceStreamer
+from t5suite.models.adapters import num_virtual_tokens
 from t5suite.models.answering.answerer import AnswerSettings, before_end
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
@@ -34,6 +35,8 @@ from t5suite.training.processes.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 ANY_NUMBER = (-math.inf, math.inf)
+# The virtual tokens before the input of each stack.
+NO_ADAPTER = {"encoder": 0, "decoder": 0}
 
 
 class Answer(NamedTuple):
@@ -103,7 +106,7 @@ class Predictor:
         """
         indices = range(len(prompts)) if indices is None else indices
         num_draws = decoding.num_return_sequences if decoding.do_sample else 1
-        check_lengths_of_writing(self.model.config, self.encoding, prompts, max_new_tokens)
+        check_lengths_of_writing(self.model.config, self.encoding, prompts, max_new_tokens, self._virtual_tokens)
         # The first tokens of a language's answers are its code.
         labels = self.encoding.answers([""] * len(prompts), languages) if self.encoding.num_fixed_tokens else None
 
@@ -150,7 +153,7 @@ class Predictor:
           index, plain, languages: as in `answers`, of this prompt.
         """
         languages_of_texts = None if languages is None else [languages]
-        check_lengths_of_writing(self.model.config, self.encoding, [prompt], max_new_tokens)
+        check_lengths_of_writing(self.model.config, self.encoding, [prompt], max_new_tokens, self._virtual_tokens)
         labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
         options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)], plain=plain)
         streamer = PieceStreamer(on_text, lambda ids: self._texts([ids])[0])
@@ -159,6 +162,11 @@ class Predictor:
         (answer,) = self._as_answers([ids], [None])
         streamer.send_rest(answer.text)
         return answer
+
+    @property
+    def _virtual_tokens(self) -> dict[str, int]:
+        """By stack, how many virtual tokens of an adapter have positions before its input."""
+        return {stack: num_virtual_tokens(self.model, stack) for stack in ("encoder", "decoder")}
 
     def _write(self, prompts, labels, options: dict) -> list[list[int]]:
         """Token ids of all answers to the prompts, one prompt after the other."""
@@ -183,7 +191,7 @@ class Predictor:
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
         candidate_ids = encoded_candidates(self.encoding, candidates)
-        check_lengths_of_choice(self.model.config, self.encoding, prompts, candidate_ids)
+        check_lengths_of_choice(self.model.config, self.encoding, prompts, candidate_ids, self._virtual_tokens)
 
         def score_batch(places):
             ids_of_batch = [[candidate_ids[word] for word in candidates[place]] for place in places]
@@ -200,7 +208,8 @@ class Predictor:
           limits: the smallest and the largest number that an answer can be.
         """
         lengths = [len(feature["input_ids"]) for feature in features]
-        check_length(self.model.config, max(lengths, default=0), "--max_source_length")
+        num_virtual = self._virtual_tokens["encoder"]
+        check_length(self.model.config, max(lengths, default=0), "--max_source_length", num_virtual=num_virtual)
 
         def score_batch(places):
             return self.answerer.class_scores([features[place] for place in places])
@@ -264,11 +273,14 @@ class Predictor:
         return [answers_by_place[place] for place in range(len(lengths))]
 
 
-def check_lengths_of_writing(config, encoding, prompts: Sequence[list[int]], max_new_tokens: int) -> None:
+def check_lengths_of_writing(
+    config, encoding, prompts: Sequence[list[int]], max_new_tokens: int, virtual_tokens: Mapping[str, int] = NO_ADAPTER
+) -> None:
     """Refuses prompts, and written answers, that are longer than the model's positions.
 
     Args:
       config: the model's configuration.
+      virtual_tokens: of an adapter before the input of encoder and decoder.
 
     Raises:
       ConfigError: with the model's limit, and the flags of both lengths.
@@ -276,22 +288,30 @@ def check_lengths_of_writing(config, encoding, prompts: Sequence[list[int]], max
     if not prompts:
         return
     longest = max(map(len, prompts))
+    num_virtual = virtual_tokens["encoder"]
     if isinstance(encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
-        check_length(config, longest + max_new_tokens, "--max_source_length or --max_new_tokens")
+        flags = "--max_source_length or --max_new_tokens"
+        check_length(config, longest + max_new_tokens, flags, num_virtual=num_virtual)
         return
-    check_length(config, longest, "--max_source_length")
+    check_length(config, longest, "--max_source_length", num_virtual=num_virtual)
     # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
-    check_length(config, encoding.num_fixed_tokens + max_new_tokens, "--max_new_tokens", "decoder")
+    answer_tokens = encoding.num_fixed_tokens + max_new_tokens
+    check_length(config, answer_tokens, "--max_new_tokens", "decoder", virtual_tokens["decoder"])
 
 
 def check_lengths_of_choice(
-    config, encoding, prompts: Sequence[list[int]], candidate_ids: dict[str, list[int]]
+    config,
+    encoding,
+    prompts: Sequence[list[int]],
+    candidate_ids: dict[str, list[int]],
+    virtual_tokens: Mapping[str, int] = NO_ADAPTER,
 ) -> None:
     """Refuses prompts that are longer than the model's positions, of a decoder-only model with their candidates.
 
     Args:
       config: the model's configuration.
       candidate_ids: of `encoded_candidates`.
+      virtual_tokens: as in `check_lengths_of_writing`.
 
     Raises:
       ConfigError: with the model's limit.
@@ -299,7 +319,7 @@ def check_lengths_of_choice(
     longest = max(map(len, prompts), default=0)
     if isinstance(encoding, PromptEncoding):  # prompt and candidate are one row
         longest += max(map(len, candidate_ids.values()), default=0)
-    check_length(config, longest, "--max_source_length")
+    check_length(config, longest, "--max_source_length", num_virtual=virtual_tokens["encoder"])
 
 
 def in_chunks(items: list, size: int) -> list[list]:

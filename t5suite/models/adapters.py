@@ -20,7 +20,7 @@ import torch
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
-from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
+from t5suite.models.adapter_kinds import ADAPTERS, TASK_TYPES, adapter_config, adapter_kind, peft_library, prompt_init
 from t5suite.models.classes import num_elements
 from t5suite.models.encoders import TEXT_HEAD, WORD_HEAD, EncoderHead
 from t5suite.models.families import recognize_family
@@ -204,6 +204,21 @@ def trained_rows(model) -> set[int]:
     if isinstance(rows, dict):  # by the name of a matrix
         rows = itertools.chain.from_iterable(rows.values())
     return set(rows)
+
+
+def num_virtual_tokens(model, stack: str = "encoder") -> int:
+    """How many virtual tokens of an adapter have positions before what a stack reads; 0 without such an adapter.
+
+    Args:
+      stack: of an encoder-decoder model, whose prefixes stand before the decoder's input; other models have one.
+    """
+    if not is_adapted(model):
+        return 0
+    config = model.peft_config[ADAPTER_NAME]
+    stack_with_prefixes = "decoder" if adapter_kind(config) == "prefix" else "encoder"
+    if config.task_type == TASK_TYPES["seq2seq"] and stack != stack_with_prefixes:
+        return 0
+    return getattr(config, "num_virtual_tokens", 0)
 
 
 def describe_adapter(model) -> dict:

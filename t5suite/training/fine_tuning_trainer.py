@@ -20,6 +20,7 @@ from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import Mixing, make_epoch_order
+from t5suite.models.adapters import num_virtual_tokens
 from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
@@ -189,18 +190,18 @@ def check_positions(model, data: Data, generation_max_length: int | None = None)
         check_resumes(model.config, min(shortest))
     family = recognize_family(model)
     for features in data.features:
-        _check_lengths(model.config, family, features)
+        _check_lengths(model, family, features)
     eval_sets = [*data.scored, *data.selecting]
     for eval_set in eval_sets:
         writes_as_tasks_need = eval_set.method == "generate" and not generation_max_length
         max_written_tokens = eval_set.max_target_tokens if writes_as_tasks_need else 0
-        _check_lengths(model.config, family, eval_set.features, eval_set.max_target_tokens, max_written_tokens)
+        _check_lengths(model, family, eval_set.features, eval_set.max_target_tokens, max_written_tokens)
     writes = any(eval_set.method == "generate" for eval_set in eval_sets)
     if generation_max_length and writes and family.has_decoder_inputs:
-        check_length(model.config, generation_max_length, "--generation_max_length", "decoder")
+        _check_length(model, generation_max_length, "--generation_max_length", "decoder")
 
 
-def _check_lengths(config, family, features, max_target_tokens: int = 0, max_written_tokens: int = 0) -> None:
+def _check_lengths(model, family, features, max_target_tokens: int = 0, max_written_tokens: int = 0) -> None:
     """Refuses a set of examples of which one is longer than the model has positions for.
 
     Args:
@@ -212,10 +213,14 @@ def _check_lengths(config, family, features, max_target_tokens: int = 0, max_wri
     lengths = features.input_ids.lengths
     if family.answers_in_prompt_row:
         lengths = lengths + np.maximum(features.labels.lengths, max_target_tokens)
-    check_length(config, int(lengths.max()), "--max_source_length")
+    _check_length(model, int(lengths.max()), "--max_source_length")
     if family.has_decoder_inputs:
         longest_target = max(int(features.labels.lengths.max()), max_written_tokens)
-        check_length(config, longest_target, "--max_target_length", "decoder")
+        _check_length(model, longest_target, "--max_target_length", "decoder")
+
+
+def _check_length(model, length: int, flag: str, stack: str = "encoder") -> None:
+    check_length(model.config, length, flag, stack, num_virtual_tokens(model, stack))
 
 
 def example_namer(names: list[str], features: list[TokenArrays]) -> Callable[[int], str]:
