@@ -367,8 +367,11 @@ def _check_object(model) -> None:
       ConfigError: PEFT itself wrapped it, it has the layers of an adapter, matrices of few bits, or an attention that a
         T5 computes wrongly.
     """
-    if type(model).__name__.startswith("Peft") and not is_adapted(model):
-        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
+    if is_adapted(model) and not hasattr(model, "t5suite_base"):
+        raise ConfigError(
+            "model: PEFT has wrapped it already, and nothing says what its base model is; give that model, loaded "
+            "again, and adapter='lora' and the like"
+        )
     if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
         wrapping = ""
         if isinstance(model, torch.nn.Module):

@@ -626,6 +626,13 @@ class FlagsTest(parameterized.TestCase):
             tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer(), adapter=next_adapter)
         self.assertIs(tiny_tuner(first.model, "mini/sentiment", tokenizer=tiny_tokenizer()).model, first.model)
 
+    def test_a_model_that_peft_has_wrapped_is_refused_before_it_trains(self):
+        from peft import LoraConfig, get_peft_model
+
+        wrapped_model = get_peft_model(tiny_model(), LoraConfig(task_type="SEQ_2_SEQ_LM"))
+        with exits_with(78, "PEFT has wrapped it already, .*; give that model, loaded again, and adapter='lora'"):
+            tiny_tuner(wrapped_model, "mini/sentiment", tokenizer=tiny_tokenizer())
+
     def test_a_class_of_the_user_s_has_none(self):
         with exits_with(78, "--adapter lora: adapters are made for transformers' classes, not --model_class"):
             own = {"model_class": "plug_in_modules:OwnT5", "config_overrides": TINY_T5, "from_scratch": True}
