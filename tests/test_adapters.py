@@ -585,6 +585,10 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, message):
             tiny_tuner(str(untrained_folder("lora")), **flags)
 
+    def test_saved_prefixes_are_not_trained_with_recomputed_activations_either(self):
+        with exits_with(78, "prefix: .*--gradient_checkpointing turns off"):
+            tiny_tuner(str(untrained_folder("prefix")), "mini/sentiment", gradient_checkpointing=True).model  # noqa: B018
+
     def test_prefixes_over_shared_keys_are_refused(self):
         with exits_with(78, "--adapter prefix: models of type 't5gemma' take no prefixes; take lora"):
             tiny_tuner(config_name=configured("T5Gemma"), adapter="prefix")

@@ -97,9 +97,10 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     base = base_name(model, model_args) if kind else None
     if _uses_zero_3(arguments.training):
         _check_under_zero_3(model, flags, base)
+    _check_recomputes(kind or describe_adapter(model)["adapter"], arguments.training)
     if kind is None:
         return model
-    _check_beside_adapter(kind, arguments)
+    _check_beside_adapter(arguments)
     revision = revision_to_read("model", base, model_args.model_revision) if base else None
     model = add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
     warn_of_frozen_rows(model)
@@ -133,13 +134,17 @@ def _check_under_zero_3(model, flags: AdapterArguments, base: str | None) -> Non
         )
 
 
-def _check_beside_adapter(kind: str, arguments) -> None:
-    """Refuses flags that have no effect on a model with a new adapter, or do not work with it."""
+def _check_recomputes(kind: str, args) -> None:
+    """Refuses to recompute activations with prefixes."""
+    if kind == "prefix" and args.gradient_checkpointing:
+        raise ConfigError("--adapter prefix: it needs the key/value cache, which --gradient_checkpointing turns off")
+
+
+def _check_beside_adapter(arguments) -> None:
+    """Refuses flags that have no effect on a model with a new adapter."""
     for name in FREEZE_FLAGS:
         if getattr(arguments.model, name, None):
             raise ConfigError(f"--{name} has no effect beside --adapter: all of the model is frozen then")
-    if kind == "prefix" and arguments.training.gradient_checkpointing:
-        raise ConfigError("--adapter prefix: it needs the key/value cache, which --gradient_checkpointing turns off")
 
 
 def base_name(model, model_args) -> str | None:
