@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from t5suite import load_task
 from t5suite.testing import (
     TINY_T5,
     cli_output,
@@ -49,6 +50,15 @@ PROMPTS = [[21, 7, 30, 1], [9, 1], [40, 41, 42, 43, 44, 1]]
 TARGETS = [[50, 1], [51, 52, 1], [53, 1]]
 TEXTS = ["It was a good film.", "Bad.", "A long evening with fine music, dull food and very good friends."]
 UNTIED = f"{TINY_T5},tie_word_embeddings=False"
+BERT = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=24"
+# Virtual tokens that begin as a text.
+PROMPT_TEXT = "good or bad"
+PROMPT_IDS = tiny_tokenizer()(PROMPT_TEXT, add_special_tokens=False)["input_ids"]
+TEXT_AS_PROMPT = {
+    "prompt_tuning_init": "text",
+    "prompt_tuning_init_text": PROMPT_TEXT,
+    "num_virtual_tokens": len(PROMPT_IDS),
+}
 
 
 @functools.cache
@@ -135,6 +145,16 @@ def batch_of(rows=PROMPTS, targets=TARGETS) -> dict:
     input_ids = padded(rows)
     decoder_ids = padded([[0, *target[:-1]] for target in targets])
     return {"input_ids": input_ids, "attention_mask": input_ids.ne(0).long(), "decoder_input_ids": decoder_ids}
+
+
+def after_prompt_text(batch: dict) -> dict:
+    """The batch with PROMPT_TEXT before every input."""
+    ids_BN = torch.tensor([PROMPT_IDS] * len(batch["input_ids"]))
+    return {
+        **batch,
+        "input_ids": torch.cat([ids_BN, batch["input_ids"]], dim=1),
+        "attention_mask": torch.cat([torch.ones_like(ids_BN), batch["attention_mask"]], dim=1),
+    }
 
 
 def logits_of(model, batch=None):
@@ -460,7 +480,6 @@ class HeadTest(parameterized.TestCase):
         torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch), atol=1e-6, rtol=0)
 
 
-BERT = "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=24"
 WORDS = make_task(
     formatter="token_labels", text_column_name="tokens", label_column_name="tags", labels=["other", "name"], prefix="",
     metric_names=["token_accuracy"], metric_to_optimize="token_accuracy",
@@ -477,18 +496,9 @@ class WordHeadTest(parameterized.TestCase):
     @parameterized.parameters((("bert", BERT),), ((),))
     @pytest.mark.quick_cases(1)
     def test_virtual_tokens_have_no_logits(self, settings):
-        text = "good or bad"
-        ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
-        init = {"prompt_tuning_init": "text", "prompt_tuning_init_text": text, "num_virtual_tokens": len(ids)}
-        model = self.adapted(settings, adapter="prompt_tuning", adapter_args=init).model.eval()
+        model = self.adapted(settings, adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT).model.eval()
         batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
-        after_text = {
-            "input_ids": torch.cat([torch.tensor([ids] * len(PROMPTS)), batch["input_ids"]], dim=1),
-            "attention_mask": torch.cat(
-                [torch.ones(len(PROMPTS), len(ids), dtype=torch.long), batch["attention_mask"]], dim=1
-            ),
-        }
-        expected = logits_of(model.get_base_model(), after_text)[:, len(ids) :]
+        expected = logits_of(model.get_base_model(), after_prompt_text(batch))[:, len(PROMPT_IDS) :]
         torch.testing.assert_close(logits_of(model, batch), expected)
 
     @parameterized.parameters("all-linear", "regex:.*(dense|classifier)")
@@ -593,6 +603,13 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, "--adapter prefix: models of type 't5gemma' take no prefixes; take lora"):
             tiny_tuner(config_name=configured("T5Gemma"), adapter="prefix")
 
+    @parameterized.parameters((("bert", BERT), None), ((), "encoder"))
+    @pytest.mark.quick_cases(1)
+    def test_prefixes_need_a_decoder(self, settings, family):
+        model = tiny_model(*settings, family=family, tasks=[load_task("mini", "sentiment")])
+        with exits_with(78, "--adapter prefix: .* has no decoder; take prompt_tuning or lora"):
+            tiny_tuner(model, tokenizer=tiny_tokenizer(), adapter="prefix").model  # noqa: B018
+
     def test_lora_s_rank_scale_and_dropout_are_those_of_the_flags(self):
         config = new_adapter("lora", lora_r=3, lora_alpha=5, lora_dropout=0.25).peft_config["default"]
         self.assertEqual((config.r, config.lora_alpha, config.lora_dropout), (3, 5, 0.25))
@@ -681,25 +698,36 @@ class PromptTest(parameterized.TestCase):
     @parameterized.parameters("Marian", "Pegasus", "mBART", "T5")
     @pytest.mark.quick_cases(1)
     def test_new_virtual_tokens_are_read_like_the_text_that_they_begin_as(self, name):
-        text = "good or bad"
-        ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
-        init = {"prompt_tuning_init": "text", "prompt_tuning_init_text": text, "num_virtual_tokens": len(ids)}
         scaled = None if name == "T5" else "scale_embedding=true"
         flags = {"config_name": configured(name), "config_overrides": scaled}
-        model = tiny_tuner(adapter="prompt_tuning", adapter_args=init, **flags).model.eval()
+        model = tiny_tuner(adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT, **flags).model.eval()
         plain_model = model.get_base_model()
-        row, target = PROMPTS[0], TARGETS[1]
-        alone, after_text = batch_of([row], [target]), batch_of([[*ids, *row]], [target])
+        alone = batch_of(PROMPTS[:1], TARGETS[1:2])
+        after_text = after_prompt_text(alone)
         expected = logits_of(plain_model, after_text)
         torch.testing.assert_close(logits_of(model, alone), expected)
         without_text = logits_of(plain_model, alone)
         self.assertGreater((without_text - expected).abs().max().item(), 100 * torch.finfo(torch.float32).eps)
         decoding = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-        (answer, reference) = [
+        answers = [
             each.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **decoding)
             for each, batch in ((model, alone), (plain_model, after_text))
         ]
-        torch.testing.assert_close(torch.stack(answer.logits), torch.stack(reference.logits))
+        torch.testing.assert_close(torch.stack(answers[0].logits), torch.stack(answers[1].logits))
+
+    @parameterized.parameters(
+        ("albert", f"{BERT},embedding_size=8"),
+        ("electra", f"{BERT},embedding_size=8"),
+        ("distilbert", "dim=16,n_layers=1,n_heads=2,hidden_dim=24"),
+    )
+    @pytest.mark.quick_cases(1)
+    def test_virtual_tokens_are_as_wide_as_the_embeddings(self, model_type, sizes):
+        plain_model = tiny_model(model_type, sizes, tasks=[load_task("mini", "sentiment")]).eval()
+        flags = {"adapter": "prompt_tuning", "adapter_args": TEXT_AS_PROMPT}
+        model = tiny_tuner(plain_model, tokenizer=tiny_tokenizer(), **flags).model.eval()
+        batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
+        expected = logits_of(model.get_base_model(), after_prompt_text(batch))
+        torch.testing.assert_close(logits_of(model, batch), expected)
 
     @parameterized.parameters(
         ("modules_to_save=lm_head",), ({"modules_to_save": ["lm_head"]},),

@@ -233,11 +233,16 @@ def _prompt_shape(kind_name: str, config, family: str) -> dict:
     shape = {"num_virtual_tokens": DEFAULT_VIRTUAL_TOKENS}
     if kind_name != "prefix":
         return {**shape, "num_transformer_submodules": 1}
+    if family not in TASK_TYPES:
+        raise ConfigError(
+            f"--adapter prefix: prefixes stand before a decoder's keys, and this model of type {config.model_type!r} "
+            "has no decoder; take prompt_tuning or lora"
+        )
     if family != "seq2seq":
         return shape
     heads = getattr(config, "decoder_attention_heads", None) or getattr(config, "num_attention_heads", None)
     if heads is None:  # in T5Gemma's decoder several heads share keys and values
-        raise ConfigError(f"--adapter prefix: models of type {config.model_type!r} take no prefixes; take lora or ia3")
+        raise ConfigError(f"--adapter prefix: models of type {config.model_type!r} take no prefixes; take lora")
     layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     head_width = getattr(config, "d_kv", None) or config.hidden_size // heads
     return {

@@ -91,6 +91,8 @@ def add_adapter(
     config = adapter_config(kind_name, model.config, _family_or_task(model), flag_values, adapter_args)
     if ADAPTERS[kind_name].config_class == "LoraConfig" and not (config.target_modules or config.target_parameters):
         config.target_modules = lora_targets(model)
+    if kind_name == "prompt_tuning":
+        _set_width(config, model)
     if config.task_type == HEAD_TASKS[WORD_HEAD] and hasattr(config, "modules_to_save"):
         # PEFT 0.21 says only after the adapter is in that this head is saved whole: all-linear was then in it, too.
         config.modules_to_save = [*(config.modules_to_save or ()), *CLASSIFIERS]
@@ -124,6 +126,14 @@ def lora_targets(model) -> list[str] | str | None:
     return sorted(QUERIES_AND_VALUES & last_parts) or None
 
 
+def _set_width(config, model) -> None:
+    """Virtual tokens are as wide as the embeddings (PEFT 0.21: as the layers), and have neither layers nor heads."""
+    if config.token_dim is None:
+        config.token_dim = model.get_input_embeddings().weight.shape[-1]
+    config.num_layers = 1
+    config.num_attention_heads = 1
+
+
 def wrap_with_adapter(model, config, base_name: str | None, revision: str | None = None):
     """PEFT's model of a configuration; its weights are new."""
     sampled = sampled_parameters(model)
@@ -154,7 +164,7 @@ def _peft_class(config) -> type:
         require_proved("prompts")
         return PROMPTED[config.task_type]
     if config.task_type is None and config.is_prompt_learning:
-        raise ConfigError("virtual tokens and prefixes need an encoder-decoder, a causal model or a classifier")
+        raise ConfigError("virtual tokens need an encoder-decoder, a causal model or a classifier")
     return MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, peft_library().PeftModel)
 
 
