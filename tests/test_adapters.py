@@ -404,6 +404,21 @@ class AnsweringTest(parameterized.TestCase):
         self.check_answers(kind)
         self.check_labels(kind)
 
+    @parameterized.parameters(None, "prompt_tuning")
+    @pytest.mark.quick_cases(1)
+    def test_a_decoder_may_be_deeper_than_its_encoder(self, kind):
+        sizes = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=3,num_heads=2,dropout_rate=0"
+        tokenizer = tiny_tokenizer()
+        flags = {"adapter": kind, "adapter_args": TEXT_AS_PROMPT} if kind else {}
+        tuner = tiny_tuner(tiny_model(config_overrides=sizes, scale=4.0), tokenizer=tokenizer, **flags)
+        answers = tuner.predict(TEXTS, raw=True, num_beams=2, max_new_tokens=5)
+        batch = batch_of([tokenizer(text)["input_ids"] for text in TEXTS])
+        del batch["decoder_input_ids"]
+        settings = {"max_new_tokens": 5, "num_beams": 2, "do_sample": False}
+        ids = tuner.model.eval().generate(**batch, **settings, use_cache=False)
+        expected = tokenizer.batch_decode([[token for token in row if token > 1] for row in ids.tolist()])
+        self.assertEqual([answer.strip() for answer in answers], [text.strip() for text in expected])
+
     def check_answers(self, kind):
         tuner, batch = shaken_tuner(kind), batch_of()
         model, mask = tuner.model, batch_of()["attention_mask"]

@@ -10,6 +10,7 @@ transformers 5.24 renamed the argument, the output and the entry of `generate`'s
 
 import dataclasses
 
+from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 OLD_NAME = "past_key_values"
@@ -29,3 +30,14 @@ def renamed_argument(arguments: dict, old: str, new: str) -> dict:
     renamed = {name: value for name, value in arguments.items() if name != old}
     renamed[new] = arguments[old]
     return renamed
+
+
+def cache_of_decoder(config) -> dict:
+    """The argument of `generate` for a T5 whose decoder is deeper than its encoder; none for other models.
+
+    transformers 5.24 makes a cache of as many layers as that encoder has; this one grows with the layers that write.
+    """
+    num_decoder_layers = getattr(config, "num_decoder_layers", None)
+    if num_decoder_layers is None or num_decoder_layers <= config.num_hidden_layers:
+        return {}
+    return {CACHE: EncoderDecoderCache(DynamicCache(), DynamicCache())}

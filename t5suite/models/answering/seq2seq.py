@@ -17,6 +17,7 @@ from t5suite.data.batches.collators import IGNORED, shift_right
 from t5suite.models.answering.answerer import Answerer, score_pairs, split_answers, summed_nll, this_rank
 from t5suite.models.answering.greedy import decodes_greedily
 from t5suite.models.attention_setting import attention_of
+from t5suite.models.caches import cache_of_decoder
 from t5suite.models.classes import bare_model
 from t5suite.models.t5.candidate_tree import MOST_NODES, candidate_log_probs, make_tree
 from t5suite.models.t5.decoder import has_stock_decoder
@@ -122,6 +123,8 @@ class Seq2SeqReading:
             options["decoder_input_ids"] = self.decoder_ids_BT[:, :num_first_tokens]
         if not synced and not options and self._is_written_greedily(generation_config):
             return self._write_greedily(generation_config.max_new_tokens)
+        if not getattr(self.answerer.model, "has_prefixes", False):  # prefixes are in a cache of their own
+            options |= cache_of_decoder(self.answerer.model.config)
         # The ids are for the model's own settings of repetition, such as encoder_no_repeat_ngram_size.
         generated = self.answerer.model.generate(
             input_ids=self.ids_BS,
