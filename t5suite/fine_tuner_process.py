@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 
 import datasets
+import torch
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
@@ -27,6 +28,7 @@ from t5suite.training.checkpoints.restoring import restore_random_state
 from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
+from t5suite.training.process_setup import leave_out_cudnn_attention
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state, load_shared_states, shared_states
 
@@ -35,7 +37,8 @@ PREFIXES = ("ACCELERATE_", "FSDP_")
 
 
 class TunerProcess:
-    """One tuner's process state, as if it were alone: random numbers, shared states, log filters, progress bars.
+    """One tuner's process state, as if it were alone: random numbers, shared states, kernels of attention, log filters,
+    progress bars.
 
     Args:
       bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
@@ -54,6 +57,8 @@ class TunerProcess:
             stack.enter_context(keeping_process_state())
             stack.callback(_restore_environment, dict(os.environ))
             stack.callback(restore_random_state, random_state())
+            stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+            leave_out_cudnn_attention()
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
+from tiny_predictor import output_path, predict_words, rows_file
 
-from t5suite.testing import exits_with, tiny_trainer
+from t5suite.testing import exits_with, run_cli, tiny_trainer, tiny_tuner
 from t5suite.training import model_setup, process_setup, run_directory
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import (
@@ -207,13 +208,28 @@ class IdleFlagsTest(parameterized.TestCase):
         self.assertFalse(getattr(trainer.args, name))
 
 
-class CudnnTest(parameterized.TestCase):
-    @parameterized.parameters(("cuda", False), ("cpu", True))
-    def test_cudnn_s_attention_is_left_out_on_gpus(self, device, enabled):
-        before = torch.backends.cuda.cudnn_sdp_enabled()
-        try:
-            torch.backends.cuda.enable_cudnn_sdp(True)
-            process_setup.leave_out_cudnn_attention(torch.device(device))
-            self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
-        finally:
-            torch.backends.cuda.enable_cudnn_sdp(before)
+class CudnnTest(absltest.TestCase):
+    """cuDNN's attention is off wherever a model computes."""
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(True)
+
+    def test_a_script_turns_it_off(self):
+        with mock.patch.object(process_setup, "start_logging"):
+            process_setup.prepare_process(SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True))
+        self.assertFalse(torch.backends.cuda.cudnn_sdp_enabled())
+
+    def test_predicting_turns_it_off(self):
+        run_cli(*predict_words(rows=rows_file(count=1), output=output_path()))
+        self.assertFalse(torch.backends.cuda.cudnn_sdp_enabled())
+
+    def test_a_tuner_turns_it_off_while_it_works(self):
+        tuner = tiny_tuner()
+        in_passes = []
+        for module in tuner.model.modules():
+            module.register_forward_pre_hook(lambda *_: in_passes.append(torch.backends.cuda.cudnn_sdp_enabled()))
+        tuner.predict("A joy.")
+        self.assertEqual(set(in_passes), {False})
+        self.assertTrue(torch.backends.cuda.cudnn_sdp_enabled())

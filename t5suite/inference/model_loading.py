@@ -28,6 +28,7 @@ from t5suite.models.heads import check_classes_have_names, output_words
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
+from t5suite.training.process_setup import leave_out_cudnn_attention
 from t5suite.training.processes.ranks import Ranks
 
 # Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
@@ -64,6 +65,7 @@ def load_predictor(
     encoding = encoding_for(model, tokenizer, settings.lengths, settings.separator, settings.languages)
     encoding = dataclasses.replace(encoding, template=settings.template)
     device = process_device(source.use_cpu)
+    leave_out_cudnn_attention()
     if source.device_map is None:
         model.to(device)
     else:

@@ -283,7 +283,7 @@ def copy_weights(model) -> None:
 
 def prepare_device(device: torch.device, settings: Mapping) -> None:
     """Sets what a run sets of a GPU, for the whole process: kernels of attention, and TF32."""
-    leave_out_cudnn_attention(device)
+    leave_out_cudnn_attention()
     if device.type == "cuda" and settings.get("tf32") is not None:
         torch.backends.cuda.matmul.allow_tf32 = bool(settings["tf32"])
 

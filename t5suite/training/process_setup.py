@@ -37,7 +37,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
-    leave_out_cudnn_attention(args.device)
+    leave_out_cudnn_attention()
     if device_map is None and args.gpus_in_reach > 1:
         logger.warning(
             "one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.gpus_in_reach
@@ -112,11 +112,10 @@ def verbosity_of_libraries(is_main: bool, verbose: bool) -> int:
     return logging.INFO if verbose else logging.WARNING
 
 
-def leave_out_cudnn_attention(device) -> None:
-    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on a GPU, for the whole process.
+def leave_out_cudnn_attention() -> None:
+    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on GPUs, for the whole process.
 
     torch prefers it on Hopper for masks without a gradient: its gradients are NaN for some lengths (pytorch issue
     196678, torch 2.11), and planning takes it a second for every new shape.
     """
-    if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
