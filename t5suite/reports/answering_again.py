@@ -302,6 +302,7 @@ def repeating_evaluator(model, tokenizer, place: OneDevice, answering: Answering
         max_length=answering.max_length,
         reference=answering.off,
         batch_tokens=answering.batch_tokens,
+        batch_flag="--batch_size",
     )
     collator = make_collator(model, answering.autocast != "no")
     return Evaluator(collator, tokenizer, settings, answering.batch_rows, place)
