@@ -19,6 +19,7 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
 from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
@@ -56,7 +57,7 @@ def load_predictor(
       offload_folder: where `--device_map` may offload weights to.
 
     Raises:
-      ConfigError: no such model, or flags that it does not support.
+      ConfigError: no such model, flags that it does not support, or a device that it does not fit.
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
@@ -66,19 +67,33 @@ def load_predictor(
     encoding = dataclasses.replace(encoding, template=settings.template)
     device = process_device(source.use_cpu)
     leave_out_cudnn_attention()
+    if source.device_map is not None:
+        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
+    try:
+        _move_to_devices(model, source, device, offload_folder)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
+            f"({memory_message(error)}); use --dtype bfloat16, --device_map balanced, --use_cpu, or a smaller model"
+        ) from None
+    return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
+
+
+def _move_to_devices(model, source, device: torch.device, offload_folder) -> None:
+    """Moves the model to the device, or its layers to several ones."""
     if source.device_map is None:
         model.to(device)
-    else:
-        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
-        place_model(
-            model,
-            device=device,
-            trains=False,
-            device_map=source.device_map,
-            max_memory=source.max_memory,
-            folder=offload_folder,
-        )
-    return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
+        return
+    place_model(
+        model,
+        device=device,
+        trains=False,
+        device_map=source.device_map,
+        max_memory=source.max_memory,
+        folder=offload_folder,
+    )
 
 
 def load_parts(source, tasks=()) -> tuple:
