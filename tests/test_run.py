@@ -1,5 +1,6 @@
 """The sequence of a run: which libraries' paths its ranks use, which kernels of torch, and which flags do nothing."""
 
+import os
 import re
 import signal
 import tempfile
@@ -60,6 +61,28 @@ class GpusTest(parameterized.TestCase):
         self.assertLen(lines, num_lines)
         for line in lines:
             self.assertEqual(line[1], count)
+
+    @parameterized.parameters(
+        ({}, 1, 0),
+        ({"LOCAL_RANK": "3"}, 4, 3),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}, 4, 3),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}, 1, 0),  # srun --gpus-per-task 1
+        ({"LOCAL_RANK": "0", "SLURM_LOCALID": "0"}, 1, 0),
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1, None),  # torchrun in a task of srun
+        ({"LOCAL_RANK": "4"}, 4, None),
+    )
+    def test_a_process_takes_the_gpu_of_its_local_rank_among_those_that_it_sees(self, variables, count, expected):
+        arguments = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "SLURM_LOCALID")}
+        self.enter_context(mock.patch.dict(os.environ, environment | variables, clear=True))
+        self.enter_context(mock.patch("torch.cuda.device_count", lambda: count))
+        if expected is not None:
+            self.assertEqual(process_setup.gpu_of_rank(), expected)
+            return
+        self.enter_context(mock.patch.object(SuiteTrainingArguments, "device", torch.device("cuda")))
+        self.enter_context(mock.patch.object(process_setup, "start_logging"))
+        with exits_with(78, f"local rank {variables['LOCAL_RANK']}, but there are {count} GPUs; start fewer processes"):
+            process_setup.prepare_process(arguments)
 
 
 class IdleFlagsTest(parameterized.TestCase):

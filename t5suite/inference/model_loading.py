@@ -11,7 +11,6 @@
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from t5suite.models.heads import check_classes_have_names, output_words
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
-from t5suite.training.process_setup import leave_out_cudnn_attention
+from t5suite.training.process_setup import gpu_of_rank, leave_out_cudnn_attention
 from t5suite.training.processes.ranks import Ranks
 
 # Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
@@ -159,16 +158,12 @@ def check_head_answers(model, name: str, tasks=()) -> None:
 
 
 def process_device(use_cpu: bool = False) -> torch.device:
-    """This process's device: the GPU of its local rank, else the CPU."""
+    """This process's device: the GPU of its local rank (`gpu_of_rank`), else the CPU."""
     if use_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"local rank {local_rank}, but there are {torch.cuda.device_count()} GPUs; start fewer processes"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    index = gpu_of_rank()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def model_fingerprint(source) -> str:
