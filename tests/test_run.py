@@ -11,7 +11,8 @@ import torch
 from absl.testing import absltest, parameterized
 from tiny_predictor import output_path, predict_words, rows_file
 
-from t5suite.testing import exits_with, run_cli, tiny_trainer, tiny_tuner
+from t5suite.models.quantization import quantization_options
+from t5suite.testing import exits_with, run_cli, tiny_model, tiny_trainer, tiny_tuner
 from t5suite.training import model_setup, process_setup, run_directory
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import (
@@ -83,6 +84,53 @@ class GpusTest(parameterized.TestCase):
         self.enter_context(mock.patch.object(process_setup, "start_logging"))
         with exits_with(78, f"local rank {variables['LOCAL_RANK']}, but there are {count} GPUs; start fewer processes"):
             process_setup.prepare_process(arguments)
+
+
+def emulates_bfloat16(including_emulation: bool = True) -> bool:
+    """`torch.cuda.is_bf16_supported` of a GPU before Ampere."""
+    return including_emulation
+
+
+def has_bfloat16(including_emulation: bool = True) -> bool:
+    """The same of a newer one."""
+    return True
+
+
+class BfloatTest(parameterized.TestCase):
+    """A GPU before Ampere has no bfloat16: torch emulates it, and calls it supported."""
+
+    @parameterized.parameters(
+        (
+            emulates_bfloat16,
+            True,
+            ["WARNING:t5suite.training.run:--bf16 is emulated on Tesla T4, and slower than float32"],
+        ),
+        (emulates_bfloat16, False, []),
+        (has_bfloat16, True, []),
+    )
+    def test_a_run_says_so(self, is_bf16_supported, bf16, expected):
+        args = SimpleNamespace(bf16=bf16, fp16=False, device=torch.device("cuda"))
+        model_args = SimpleNamespace(device_map=None, embedding_on_cpu=False)
+        with (
+            mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
+            mock.patch("torch.cuda.get_device_name", lambda device: "Tesla T4"),
+            self.assertLogs("t5suite", "INFO") as logs,
+        ):
+            model_setup.place_by_flags(tiny_model(), model_args, args, trains=True)
+        warnings = [line for line in logs.output if line.startswith("WARNING")]
+        for line, beginning in zip(warnings, expected, strict=True):
+            self.assertStartsWith(line, beginning)
+
+    @parameterized.parameters((emulates_bfloat16, torch.float32), (has_bfloat16, torch.bfloat16))
+    def test_matrices_of_4_bits_are_multiplied_in_what_the_gpu_has(self, is_bf16_supported, dtype):
+        with (
+            mock.patch("torch.cuda.is_available", lambda: True),
+            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
+            mock.patch("transformers.BitsAndBytesConfig") as config,
+        ):
+            quantization_options("4bit", "t5-base", scratch=False)
+        self.assertEqual(config.call_args.kwargs["bnb_4bit_compute_dtype"], dtype)
 
 
 class IdleFlagsTest(parameterized.TestCase):

@@ -54,7 +54,7 @@ def quantization_options(kind: str | None, name: str | None, scratch: bool) -> d
     if kind == "8bit":
         config = BitsAndBytesConfig(load_in_8bit=True)
     else:
-        has_bfloat16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        has_bfloat16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
         compute_dtype = torch.bfloat16 if has_bfloat16 else torch.float32
         config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype)
     device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
