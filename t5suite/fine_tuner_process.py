@@ -37,8 +37,8 @@ PREFIXES = ("ACCELERATE_", "FSDP_")
 
 
 class TunerProcess:
-    """One tuner's process state, as if it were alone: random numbers, shared states, kernels of attention, log filters,
-    progress bars.
+    """One tuner's process state, as if it were alone: random numbers, shared states, kernels of attention, TF32, log
+    filters, progress bars.
 
     Args:
       bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
@@ -47,6 +47,7 @@ class TunerProcess:
 
     def __init__(self, bars: bool | None = None):
         self._saved_states: list[dict] | None = None
+        self._float32_precision: str | None = None
         self._bars = bars
         self._hub_reads = HubReads()
 
@@ -59,6 +60,7 @@ class TunerProcess:
             stack.callback(restore_random_state, random_state())
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
+            stack.callback(_multiply_in, torch.backends.fp32_precision)
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -67,6 +69,7 @@ class TunerProcess:
                 yield
             finally:
                 self._saved_states = shared_states()
+                self._float32_precision = torch.backends.fp32_precision
 
     def _filter_noise(self, stack: contextlib.ExitStack) -> None:
         """Hides lines of libraries that say nothing to the user."""
@@ -91,6 +94,12 @@ class TunerProcess:
         """Puts this tuner's shared states in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
+            _multiply_in(self._float32_precision)
+
+
+def _multiply_in(precision: str) -> None:
+    """Sets in which format float32 matrices are multiplied: `tf32`, `ieee`, or `none` for torch's choice."""
+    torch.backends.fp32_precision = precision
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

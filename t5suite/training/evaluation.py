@@ -154,6 +154,7 @@ class Evaluator:
             "max_length": self.settings.max_length,
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             "autocast": self.accelerator.mixed_precision,
+            "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
             "device": self.accelerator.device.type,
             "ranks": self.accelerator.num_processes,
         }
