@@ -281,6 +281,8 @@ class PeakTest(absltest.TestCase):
         peaks |= {"AMD Instinct MI250X": 191.5e12, "AMD Instinct MI250": 181e12}  # one of two dies
         for name in ("RTX A4000", "RTX A1000", "T400 4GB", "GeForce RTX 3090 Ti", "GeForce RTX 4090 Laptop GPU"):
             peaks[f"NVIDIA {name}"] = None
+        parts = ("H100 80GB HBM3 MIG 1g.10gb", "A100-SXM4-40GB MIG 3g.20gb", "A100-4C", "A100-1-5C", "GRID T4-4Q")
+        peaks |= dict.fromkeys(parts)
         for name, peak in peaks.items():
             with mock.patch("torch.cuda.get_device_name", return_value=name):
                 self.assertEqual(counting.peak_flops(torch.device("cuda")), peak)
