@@ -124,13 +124,26 @@ class BfloatTest(parameterized.TestCase):
     @parameterized.parameters((emulates_bfloat16, torch.float32), (has_bfloat16, torch.bfloat16))
     def test_matrices_of_4_bits_are_multiplied_in_what_the_gpu_has(self, is_bf16_supported, dtype):
         with (
-            mock.patch("torch.cuda.is_available", lambda: True),
+            mock.patch("accelerate.PartialState", lambda: SimpleNamespace(device=torch.device("cuda"))),
             mock.patch("torch.cuda.current_device", lambda: 0),
             mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
             mock.patch("transformers.BitsAndBytesConfig") as config,
         ):
             quantization_options("4bit", "t5-base", scratch=False)
         self.assertEqual(config.call_args.kwargs["bnb_4bit_compute_dtype"], dtype)
+
+
+class QuantizedTest(absltest.TestCase):
+    def test_weights_in_few_bits_are_where_the_arguments_put_the_run(self):
+        """On a machine with a GPU, too."""
+        SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        with (
+            mock.patch("torch.cuda.is_available", lambda: True),
+            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("transformers.BitsAndBytesConfig"),
+        ):
+            options = quantization_options("8bit", "t5-base", scratch=False)
+        self.assertEqual(options["device_map"], {"": "cpu"})
 
 
 class IdleFlagsTest(parameterized.TestCase):
