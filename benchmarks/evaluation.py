@@ -203,7 +203,7 @@ def scoring(device: str) -> Work:
 def whole_split(device: str) -> Work:
     """H5."""
     num_rows, sizes, steps, rate = H5[device]
-    leave_out_cudnn_attention(torch.device(device))
+    leave_out_cudnn_attention()
     of = make_trained(device, num_rows, sizes, steps, rate)
     tuned = of._replace(model=copy.deepcopy(of.model))
     contenders = {"ours": ours(device, of, "generate"), "Seq2SeqTrainer, 8 rows": seq2seq_trainer(device, of, 8)}

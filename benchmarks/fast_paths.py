@@ -9,7 +9,6 @@ them, and in every whole job (`benchmarks.jobs`), goes.
 """
 
 import datasets
-import torch
 
 from benchmarks import evaluation, step
 from benchmarks.fine_tuning import our_trainer
@@ -65,7 +64,7 @@ def fine_tuning(device: str) -> Work:
 def answers(device: str, method: str = "generate") -> Work:
     """P3, and by `score` P3s."""
     num_rows, sizes, steps, rate = evaluation.H5[device]
-    leave_out_cudnn_attention(torch.device(device))
+    leave_out_cudnn_attention()
     of = evaluation.make_trained(device, num_rows, sizes, steps, rate)
 
     def make(reference):

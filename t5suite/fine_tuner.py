@@ -630,7 +630,8 @@ class FineTuner:
             text = dataclasses.replace(text, family=recognize_family(self.model).name)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
-            predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
+            # The model's first weights may be elsewhere: embeddings on the CPU, layers that are offloaded.
+            predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size, device=self.args.device)
             return is_one_row, answer_rows(predictor, text, rows, decoding, raw=raw, **choices)
 
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 
 import datasets
+import torch
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
@@ -27,6 +28,7 @@ from t5suite.training.checkpoints.restoring import restore_random_state
 from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
+from t5suite.training.process_setup import leave_out_cudnn_attention
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state, load_shared_states, shared_states
 
@@ -35,7 +37,8 @@ PREFIXES = ("ACCELERATE_", "FSDP_")
 
 
 class TunerProcess:
-    """One tuner's process state, as if it were alone: random numbers, shared states, log filters, progress bars.
+    """One tuner's process state, as if it were alone: random numbers, shared states, kernels of attention, TF32, log
+    filters, progress bars.
 
     Args:
       bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
@@ -44,6 +47,7 @@ class TunerProcess:
 
     def __init__(self, bars: bool | None = None):
         self._saved_states: list[dict] | None = None
+        self._float32_precision: str | None = None
         self._bars = bars
         self._hub_reads = HubReads()
 
@@ -54,6 +58,9 @@ class TunerProcess:
             stack.enter_context(keeping_process_state())
             stack.callback(_restore_environment, dict(os.environ))
             stack.callback(restore_random_state, random_state())
+            stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+            leave_out_cudnn_attention()
+            stack.callback(_multiply_in, torch.backends.fp32_precision)
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -62,6 +69,7 @@ class TunerProcess:
                 yield
             finally:
                 self._saved_states = shared_states()
+                self._float32_precision = torch.backends.fp32_precision
 
     def _filter_noise(self, stack: contextlib.ExitStack) -> None:
         """Hides lines of libraries that say nothing to the user."""
@@ -86,6 +94,12 @@ class TunerProcess:
         """Puts this tuner's shared states in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
+            _multiply_in(self._float32_precision)
+
+
+def _multiply_in(precision: str) -> None:
+    """Sets in which format float32 matrices are multiplied: `tf32`, `ieee`, or `none` for torch's choice."""
+    torch.backends.fp32_precision = precision
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

@@ -167,12 +167,20 @@ class MachineTest(DoctorTest):
         self.assertStartsWith(findings["disk"].what, "256.0 MiB free at ")
 
     def test_every_gpu_is_held_against_what_t5_needs(self):
-        """One is too old for bfloat16, one is almost full, one is fine; memory is in bytes."""
-        gpus = [("T4", (7, 5), 15, 16), ("A100", (8, 0), 7, 80), ("H200", (9, 0), 100, 141)]
+        """One is too old for bfloat16, one is almost full, one is fine, two have no kernels in torch; memory is in bytes."""
+        gpus = [
+            ("T4", (7, 5), 15, 16),
+            ("A100", (8, 0), 7, 80),
+            ("H200", (9, 0), 100, 141),
+            ("L4", (8, 9), 20, 24),
+            ("V100", (7, 0), 30, 32),
+            ("B200", (10, 0), 150, 180),
+        ]
         for name, value in {
             "torch.accelerator.is_available": lambda: True,
             "torch.accelerator.current_accelerator": lambda: SimpleNamespace(type="cuda"),
             "torch.accelerator.device_count": lambda: len(gpus),
+            "torch.cuda.get_arch_list": lambda: ["sm_75", "sm_80", "sm_90a", "sm_90"],
             "torch.cuda.get_device_name": lambda index: gpus[index][0],
             "torch.cuda.get_device_capability": lambda index: gpus[index][1],
             "torch.cuda.mem_get_info": lambda index: tuple(size * 2**30 for size in gpus[index][2:]),
@@ -180,13 +188,17 @@ class MachineTest(DoctorTest):
             self.enter_context(mock.patch(name, value))
         path = programs(**{"nvidia-smi": "echo 555.42"})
         findings = [finding for finding in self.findings(PATH=path) if finding.name == "gpu"]
-        self.assertEqual([finding.level for finding in findings], [WARN, WARN, OK])
+        self.assertEqual([finding.level for finding in findings], [WARN, WARN, OK, OK, FAIL, FAIL])
         for place, (finding, (name, *_)) in enumerate(zip(findings, gpus, strict=True)):
             self.assertStartsWith(finding.what, f"cuda:{place} {name}, ")
             self.assertIn("driver 555.42", finding.what)
         self.assertIn("bfloat16", findings[0].fix)
         self.assertIn("7.0 GiB of 80.0 GiB free", findings[1].what)
         self.assertIn("nvidia-smi", findings[1].fix)
+        self.assertIn("has no kernels for sm_70: install a build", findings[4].fix)
+        with mock.patch("torch.cuda.get_arch_list", lambda: ["sm_75", "compute_80"]):  # code that the driver compiles
+            findings = [finding for finding in self.findings(PATH=path) if finding.name == "gpu"]
+        self.assertEqual([finding.level for finding in findings], [WARN, WARN, OK, OK, FAIL, OK])
 
     def test_an_accelerator_that_is_not_cudas_is_for_training(self):
         xpu = SimpleNamespace(type="xpu")

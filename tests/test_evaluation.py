@@ -93,6 +93,24 @@ class ReadOnceTest(parameterized.TestCase):
         self.assertEqual([call.args[1] for call in read.call_args_list], rows)
 
 
+class MemoryTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (8, "8 rows", "--per_device_eval_batch_size 4"),
+        (3, "3 rows", "--per_device_eval_batch_size 1"),
+        (1, "one row", "shorter texts, a smaller model, or more memory"),
+    )
+    def test_a_batch_that_does_not_fit_names_the_flag_that_makes_it_smaller(self, count, size, advice):
+        def run_out(*_):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        trainer = tiny_trainer()
+        for module in trainer.model.modules():
+            module.register_forward_pre_hook(run_out)
+        message = rf"^entailment: out of memory in an evaluation batch of {size} \(CUDA out of memory\); use {advice}$"
+        with exits_with(78, message):
+            evaluated(trainer, tiny_rows("entailment", count=count), "mini", "entailment", "score")
+
+
 class ScoringTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("labels", "mini", "entailment", None),

@@ -682,6 +682,23 @@ class ProcessTest(EqualFiles):
         for name, value in state().items():
             self.assertEqual(value, before[name], name)
 
+    def test_tf32_is_the_tuner_s_own(self):
+        """Neither another tuner's nor that of code around them."""
+
+        def formats(made):
+            seen = []
+            for module in made.model.modules():
+                module.register_forward_pre_hook(lambda *_: seen.append(torch.backends.fp32_precision))
+            made.predict("A joy.")
+            return set(seen)
+
+        before = torch.backends.fp32_precision
+        with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
+            in_tf32 = tuner(tf32=True)
+        plain = tuner()
+        self.assertEqual((formats(in_tf32), formats(plain)), ({"tf32"}, {before}))
+        self.assertEqual(torch.backends.fp32_precision, before)
+
     @pytest.mark.slow
     @pytest.mark.resume
     def test_ctrl_c_keeps_a_checkpoint_and_training_goes_on_as_if_nothing_had_been(self):

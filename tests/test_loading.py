@@ -15,6 +15,7 @@ import torch
 from absl.testing import absltest, parameterized
 from safetensors.torch import save_file
 from support import folder, later_wins
+from transformers import AutoModelForSeq2SeqLM
 
 import fine_tune_t5
 from t5suite.testing import exits_with, save_model, tiny_model, tiny_tokenizer, tiny_tuner
@@ -227,6 +228,21 @@ class QuantizationTest(parameterized.TestCase):
         ):
             loaded(base(), load_in_4bit=True, adapter="lora")
         self.assertTrue(config.call_args.kwargs["load_in_4bit"])
+
+
+class MemoryTest(parameterized.TestCase):
+    @parameterized.parameters(
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    )
+    def test_a_model_that_does_not_fit_is_not_called_damaged(self, error):
+        with (
+            mock.patch.object(AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error),
+            exits_with(
+                78, r"--model_name_or_path .*: the model does not fit into memory \(.* allocate .*\); use a smaller"
+            ),
+        ):
+            loaded(base())
 
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,vocab_size=640"

@@ -18,7 +18,7 @@ from accelerate.utils import find_tied_parameters
 import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.models import placement
-from t5suite.testing import exits_with, save_model, tiny_model
+from t5suite.testing import exits_with, save_model, tiny_model, tiny_tuner
 
 CPU = torch.device("cpu")
 SOURCES_BS = torch.arange(12).reshape(2, 6) + 3
@@ -207,6 +207,15 @@ class ScriptsTest(parameterized.TestCase):
         self.assertEqual(set(manifest["model"]["placement"]), {"cpu", "disk"})
         predictions = [next((folder / run / "predictions").iterdir()).read_text() for run in ("whole", "offloaded")]
         self.assertEqual(*predictions)
+
+    def test_from_python_a_model_on_the_disk_answers_texts_of_any_length(self):
+        folder = save_model(tempfile.mkdtemp(), make_model(True))
+        texts = ["sentiment sentence: good", "sentiment sentence: a long and most unpleasant evening"]
+        memory = {"device_map": "sequential", "max_memory": "cpu=0KiB"}
+        whole, offloaded = (tiny_tuner(str(folder), eval_only=True, **flags) for flags in ({}, memory))
+        self.assertEqual(offloaded.model.device, torch.device("meta"))
+        expected = whole.predict(texts, max_new_tokens=4)
+        self.assertEqual(offloaded.predict(texts, max_new_tokens=4), expected)
 
     def test_from_python_the_flags_count_as_well(self):
         tuner = FineTuner(embedding_on_cpu=True, use_cpu=True, config_overrides="tie_word_embeddings=False")

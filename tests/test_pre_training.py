@@ -198,6 +198,12 @@ class EvaluationTest(parameterized.TestCase):
         np.testing.assert_allclose(results["tasks"]["pre_train"]["nll"], total / count, rtol=2e-6)
         self.assertEqual(losses(directory, "eval/nll")[-1], results["tasks"]["pre_train"]["nll"])
 
+    def test_a_batch_that_does_not_fit_names_the_flag_that_makes_it_smaller(self):
+        no_memory = torch.OutOfMemoryError("CUDA out of memory")
+        advice = "^pre_train: out of memory in an evaluation batch of 8 rows .*; use --per_device_eval_batch_size 4$"
+        with mock.patch("torch.nn.functional.cross_entropy", side_effect=no_memory), exits_with(78, advice):
+            run(*self.flags, "--per_device_eval_batch_size", "8", "--eval_on_start", "True")
+
     @pytest.mark.slow
     def test_an_evaluation_in_the_midst_of_training_changes_no_step(self):
         """Dropout is off while it lasts, and on again afterwards."""

@@ -288,6 +288,18 @@ class CommandTest(parameterized.TestCase):
         with exits_with(exit_code, message):
             run_cli(*predict_words(flags, rows=rows, family=family))
 
+    def test_a_model_that_does_not_fit_its_device_is_not_blamed_on_the_batches(self):
+        to = torch.nn.Module.to
+
+        def to_a_full_device(module, place, *others):
+            if isinstance(place, torch.device):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return to(module, place, *others)
+
+        message = r"^--model_name_or_path .*: the model does not fit cpu \(CUDA out of memory\); use --dtype bfloat16, "
+        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(78, message):
+            answers(rows=rows_file(count=1))
+
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):
         shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]
         row = {"task": "t1", "definition": "Say it.", "positive_examples": shown, "negative_examples": []}

@@ -163,6 +163,21 @@ class StepMonitorTest(parameterized.TestCase):
         self.state.global_step = 2
         self.assertEqual(monitor.rates(self.state)["data_wait"], 0, "each log tells of its own steps")
 
+    def test_peak_memory_of_a_gpu_is_that_of_this_training(self):
+        peaks = {"cuda": 7e9}  # of an earlier one
+
+        def reset(device):
+            peaks[device.type] = 2e9
+
+        self.enter_context(mock.patch("torch.cuda.reset_peak_memory_stats", reset))
+        self.enter_context(mock.patch("torch.cuda.max_memory_allocated", lambda device: peaks[device.type]))
+        monitor = self.monitored(device=torch.device("cuda"))
+        self.state.global_step = 1
+        self.assertEqual(monitor.rates(self.state)["peak_memory_gb"], 2)
+        peaks["cuda"] = 3e9
+        self.state.global_step = 2
+        self.assertEqual(monitor.rates(self.state)["peak_memory_gb"], 3)
+
     @pytest.mark.slow
     def test_peak_memory_is_the_process_s(self):
         monitor = self.monitored()
@@ -281,6 +296,8 @@ class PeakTest(absltest.TestCase):
         peaks |= {"AMD Instinct MI250X": 191.5e12, "AMD Instinct MI250": 181e12}  # one of two dies
         for name in ("RTX A4000", "RTX A1000", "T400 4GB", "GeForce RTX 3090 Ti", "GeForce RTX 4090 Laptop GPU"):
             peaks[f"NVIDIA {name}"] = None
+        parts = ("H100 80GB HBM3 MIG 1g.10gb", "A100-SXM4-40GB MIG 3g.20gb", "A100-4C", "A100-1-5C", "GRID T4-4Q")
+        peaks |= dict.fromkeys(parts)
         for name, peak in peaks.items():
             with mock.patch("torch.cuda.get_device_name", return_value=name):
                 self.assertEqual(counting.peak_flops(torch.device("cuda")), peak)

@@ -1,5 +1,6 @@
 """The sequence of a run: which libraries' paths its ranks use, which kernels of torch, and which flags do nothing."""
 
+import os
 import re
 import signal
 import tempfile
@@ -7,9 +8,11 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
+from tiny_predictor import output_path, predict_words, rows_file
 
-from t5suite.testing import exits_with, tiny_trainer
+from t5suite.models.quantization import quantization_options
+from t5suite.testing import exits_with, run_cli, tiny_model, tiny_trainer, tiny_tuner
 from t5suite.training import model_setup, process_setup, run_directory
 from t5suite.training.fine_tuning import warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import (
@@ -59,6 +62,88 @@ class GpusTest(parameterized.TestCase):
         self.assertLen(lines, num_lines)
         for line in lines:
             self.assertEqual(line[1], count)
+
+    @parameterized.parameters(
+        ({}, 1, 0),
+        ({"LOCAL_RANK": "3"}, 4, 3),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}, 4, 3),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "3"}, 1, 0),  # srun --gpus-per-task 1
+        ({"LOCAL_RANK": "0", "SLURM_LOCALID": "0"}, 1, 0),
+        ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1, None),  # torchrun in a task of srun
+        ({"LOCAL_RANK": "4"}, 4, None),
+    )
+    def test_a_process_takes_the_gpu_of_its_local_rank_among_those_that_it_sees(self, variables, count, expected):
+        arguments = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "SLURM_LOCALID")}
+        self.enter_context(mock.patch.dict(os.environ, environment | variables, clear=True))
+        self.enter_context(mock.patch("torch.cuda.device_count", lambda: count))
+        if expected is not None:
+            self.assertEqual(process_setup.gpu_of_rank(), expected)
+            return
+        self.enter_context(mock.patch.object(SuiteTrainingArguments, "device", torch.device("cuda")))
+        self.enter_context(mock.patch.object(process_setup, "start_logging"))
+        with exits_with(78, f"local rank {variables['LOCAL_RANK']}, but there are {count} GPUs; start fewer processes"):
+            process_setup.prepare_process(arguments)
+
+
+def emulates_bfloat16(including_emulation: bool = True) -> bool:
+    """`torch.cuda.is_bf16_supported` of a GPU before Ampere."""
+    return including_emulation
+
+
+def has_bfloat16(including_emulation: bool = True) -> bool:
+    """The same of a newer one."""
+    return True
+
+
+class BfloatTest(parameterized.TestCase):
+    """A GPU before Ampere has no bfloat16: torch emulates it, and calls it supported."""
+
+    @parameterized.parameters(
+        (
+            emulates_bfloat16,
+            True,
+            ["WARNING:t5suite.training.run:--bf16 is emulated on Tesla T4, and slower than float32"],
+        ),
+        (emulates_bfloat16, False, []),
+        (has_bfloat16, True, []),
+    )
+    def test_a_run_says_so(self, is_bf16_supported, bf16, expected):
+        args = SimpleNamespace(bf16=bf16, fp16=False, device=torch.device("cuda"))
+        model_args = SimpleNamespace(device_map=None, embedding_on_cpu=False)
+        with (
+            mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
+            mock.patch("torch.cuda.get_device_name", lambda device: "Tesla T4"),
+            self.assertLogs("t5suite", "INFO") as logs,
+        ):
+            model_setup.place_by_flags(tiny_model(), model_args, args, trains=True)
+        warnings = [line for line in logs.output if line.startswith("WARNING")]
+        for line, beginning in zip(warnings, expected, strict=True):
+            self.assertStartsWith(line, beginning)
+
+    @parameterized.parameters((emulates_bfloat16, torch.float32), (has_bfloat16, torch.bfloat16))
+    def test_matrices_of_4_bits_are_multiplied_in_what_the_gpu_has(self, is_bf16_supported, dtype):
+        with (
+            mock.patch("accelerate.PartialState", lambda: SimpleNamespace(device=torch.device("cuda"))),
+            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
+            mock.patch("transformers.BitsAndBytesConfig") as config,
+        ):
+            quantization_options("4bit", "t5-base", scratch=False)
+        self.assertEqual(config.call_args.kwargs["bnb_4bit_compute_dtype"], dtype)
+
+
+class QuantizedTest(absltest.TestCase):
+    def test_weights_in_few_bits_are_where_the_arguments_put_the_run(self):
+        """On a machine with a GPU, too."""
+        SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        with (
+            mock.patch("torch.cuda.is_available", lambda: True),
+            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("transformers.BitsAndBytesConfig"),
+        ):
+            options = quantization_options("8bit", "t5-base", scratch=False)
+        self.assertEqual(options["device_map"], {"": "cpu"})
 
 
 class IdleFlagsTest(parameterized.TestCase):
@@ -207,13 +292,28 @@ class IdleFlagsTest(parameterized.TestCase):
         self.assertFalse(getattr(trainer.args, name))
 
 
-class CudnnTest(parameterized.TestCase):
-    @parameterized.parameters(("cuda", False), ("cpu", True))
-    def test_cudnn_s_attention_is_left_out_on_gpus(self, device, enabled):
-        before = torch.backends.cuda.cudnn_sdp_enabled()
-        try:
-            torch.backends.cuda.enable_cudnn_sdp(True)
-            process_setup.leave_out_cudnn_attention(torch.device(device))
-            self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
-        finally:
-            torch.backends.cuda.enable_cudnn_sdp(before)
+class CudnnTest(absltest.TestCase):
+    """cuDNN's attention is off wherever a model computes."""
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(True)
+
+    def test_a_script_turns_it_off(self):
+        with mock.patch.object(process_setup, "start_logging"):
+            process_setup.prepare_process(SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True))
+        self.assertFalse(torch.backends.cuda.cudnn_sdp_enabled())
+
+    def test_predicting_turns_it_off(self):
+        run_cli(*predict_words(rows=rows_file(count=1), output=output_path()))
+        self.assertFalse(torch.backends.cuda.cudnn_sdp_enabled())
+
+    def test_a_tuner_turns_it_off_while_it_works(self):
+        tuner = tiny_tuner()
+        in_passes = []
+        for module in tuner.model.modules():
+            module.register_forward_pre_hook(lambda *_: in_passes.append(torch.backends.cuda.cudnn_sdp_enabled()))
+        tuner.predict("A joy.")
+        self.assertEqual(set(in_passes), {False})
+        self.assertTrue(torch.backends.cuda.cudnn_sdp_enabled())

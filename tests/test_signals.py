@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, NumericsError, Preempted
@@ -325,6 +326,17 @@ class ExitCodesTest(parameterized.TestCase):
         )
         missing.filename = "rows.jsonl"
         self.assertEqual(self.ended(missing), (74, "error: rows.jsonl: No such file or directory\n"))
+
+    @parameterized.parameters(
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError(),
+    )
+    def test_a_lack_of_memory_is_one_line_with_ways_out(self, error):
+        code, message = self.ended(error)
+        self.assertEqual((code, message.count("\n")), (78, 1))
+        cause = str(error).splitlines()[0] if str(error) else "MemoryError"
+        self.assertStartsWith(message, f"error: out of memory ({cause}); use smaller batches, ")
 
     def test_a_bug_keeps_its_traceback_without_secrets(self):
         code, message = self.ended(AssertionError("not of this world: https://user:hunter2secret@host/x"))

@@ -842,6 +842,7 @@ REFUSALS = (
     (set_entry(answering={"max_length": 10**10}), "manifest.json: 'answering': max_length is 10000000000"),
     (change_task_card(tasks={SPLIT: {"prefix": True}}), "the model cannot be loaded: .*task.json is not a task card"),
     (set_entry(answering={"dtype": ["float32"]}), "'answering.dtype' is .*, not a text"),
+    (set_entry(answering={"tf32": "yes"}), "'answering.tf32' is 'yes', not true or false"),
     (set_entry(tokenizer={"pieces": 3}), "'tokenizer' has no 'vocabulary'"),
     (set_flag(plug_ins=["os:path"]), "'settings.plug_ins' is .*, not a table"),
     (set_flag(plug_ins={"callbacks": [{"sha256": "x"}]}), "'settings.plug_ins.callbacks.0' has no 'name'"),
@@ -1194,6 +1195,24 @@ class ModelTest(parameterized.TestCase):
         self.assertLen(difference_of_answers(output), 8)
         for line in difference_of_answers(output):
             self.assertEndsWith(line, " nats apart: a near tie, which rounding may turn")
+
+    @parameterized.parameters((True, "a near tie"), (False, "no near tie"))
+    @pytest.mark.quick_cases(1)
+    def test_tf32_has_near_ties_of_its_own(self, tf32, verdict):
+        """The run's model answers in TF32 again where the machine can; distances are those of float32."""
+        self.addCleanup(setattr, torch.backends, "fp32_precision", torch.backends.fp32_precision)
+        folder = copy_of_small_run()
+        give_both_labels_the_weights_of_one(folder, share=1.003)
+        nats = nats_of_bad_over_good(reference_model(folder))
+        for distance in map(abs, nats):
+            self.assertBetween(distance, 1e-3, 0.05)
+        record_answers(folder, ["good" if distance > 0 else "bad" for distance in nats])
+        change_json(folder / "manifest.json", lambda manifest: manifest["answering"].update(tf32=tf32))
+        _, output = verified(folder)
+        self.assertLen(difference_of_answers(output), 8)
+        for line in difference_of_answers(output):
+            self.assertIn(f"nats apart: {verdict}", line)
+        self.assertNotIn("tf32", output)
 
     def test_a_text_lies_as_far_away_as_its_first_other_token(self):
         """The farthest rows come first."""

@@ -116,7 +116,8 @@ MISTAKES = {
         Mistake("--fp16 and --bf16 together", "fine_tune_t5.py --fp16 --bf16",
                 "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range",
                 "On GPUs before Ampere, which have no bfloat16, leave both out for T5: its activations overflow "
-                "float16."),
+                "float16. torch emulates bfloat16 there, slower than float32 is, and a warning says so. A recipe may set "
+                "`--bf16`: `--bf16 False` turns it off."),
         Mistake("A GPU's flag on a machine without one", "fine_tune_t5.py --tf32 True",
                 "--tf32 requires Ampere or a newer GPU arch, cuda>=11 and torch>=1.7; leave --tf32 out here (t5suite "
                 "doctor shows what torch sees)",

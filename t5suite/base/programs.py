@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 
 from t5suite.base.errors import (
+    EXIT_BAD_CONFIGURATION,
     EXIT_BUG,
     EXIT_FINISHED,
     EXIT_IO,
@@ -26,6 +27,7 @@ from t5suite.base.errors import (
     UserError,
     os_error_text,
 )
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.base.redaction import printable, redacted
 
 # Names the file to which workers add their exit codes.
@@ -65,10 +67,21 @@ def run_command(main, argv=None) -> int:
     except OSError as error:
         print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
         return EXIT_IO
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            print(printable(redacted(f"error: {_out_of_memory_text(error)}")), file=sys.stderr)
+            return EXIT_BAD_CONFIGURATION
         print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED
+
+
+def _out_of_memory_text(error: Exception) -> str:
+    """What memory lacked, and the ways out of any command; where more is known of the place, it has its own error."""
+    return (
+        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, numbers and optimizers that "
+        "take less (--bf16, --dtype bfloat16, --optimizer adafactor), a smaller model, or more memory"
+    )
 
 
 def discard_output() -> None:

@@ -12,7 +12,6 @@
 import dataclasses
 import hashlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
 from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
@@ -29,6 +29,7 @@ from t5suite.models.heads import check_classes_have_names, output_words
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
+from t5suite.training.process_setup import gpu_of_rank, leave_out_cudnn_attention
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def load_predictor(
       offload_folder: where `--device_map` may offload weights to.
 
     Raises:
-      ConfigError: no such model, or flags that it does not support.
+      ConfigError: no such model, flags that it does not support, or a device that it does not fit.
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
@@ -67,19 +68,34 @@ def load_predictor(
     encoding = encoding_for(model, tokenizer, settings.lengths, settings.separator, settings.languages)
     encoding = dataclasses.replace(encoding, template=settings.template)
     device = process_device(source.use_cpu)
+    leave_out_cudnn_attention()
+    if source.device_map is not None:
+        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
+    try:
+        _move_to_devices(model, source, device, offload_folder)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
+            f"({memory_message(error)}); use --dtype bfloat16, --device_map balanced, --use_cpu, or a smaller model"
+        ) from None
+    return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
+
+
+def _move_to_devices(model, source, device: torch.device, offload_folder) -> None:
+    """Moves the model to the device, or its layers to several ones."""
     if source.device_map is None:
         model.to(device)
-    else:
-        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
-        place_model(
-            model,
-            device=device,
-            trains=False,
-            device_map=source.device_map,
-            max_memory=source.max_memory,
-            folder=offload_folder,
-        )
-    return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
+        return
+    place_model(
+        model,
+        device=device,
+        trains=False,
+        device_map=source.device_map,
+        max_memory=source.max_memory,
+        folder=offload_folder,
+    )
 
 
 def load_parts(source, tasks=()) -> tuple:
@@ -145,19 +161,15 @@ def check_head_answers(model, name: str, tasks=()) -> None:
 
 
 def process_device(use_cpu: bool = False) -> torch.device:
-    """This process's device: the CUDA GPU of its local rank, else the CPU."""
+    """This process's device: the CUDA GPU of its local rank (`gpu_of_rank`), else the CPU."""
     if use_cpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         _warn_of_idle_accelerator()
         return torch.device("cpu")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"local rank {local_rank}, but there are {torch.cuda.device_count()} GPUs; start fewer processes"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    index = gpu_of_rank()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _warn_of_idle_accelerator() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.base.errors import DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub_files import local_options
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.models.declared_sizes import check_sizes
 from t5suite.models.generation_settings import reset_unsupported_decoding
@@ -40,7 +41,8 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
       The model; its `drawn_tensors` names those whose weights are random.
 
     Raises:
-      ConfigError: no such model. DataError: it is truncated or incomplete (`loaded_checks`).
+      ConfigError: no such model, or too little memory for it. DataError: it is truncated or incomplete
+        (`loaded_checks`).
     """
     if Path(name).is_dir():
         stored_shapes = check_weight_files(Path(name), FLAG)
@@ -80,6 +82,11 @@ def _read(auto_class, name, config, options: dict) -> tuple:
             "tensors, which could run code when loaded; use a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise ConfigError(
+                f"{FLAG} {name}: the model does not fit into memory ({memory_message(error)}); use a smaller model, or "
+                "more memory"
+            ) from None
         is_damaged = isinstance(error, RuntimeError | SafetensorError)
         raise loading_error("a model", name, FLAG, error, are_files_wrong=is_damaged) from None
     return model, report, options["revision"]

@@ -49,15 +49,18 @@ def quantization_options(kind: str | None, name: str | None, scratch: bool) -> d
             f"--load_in_{kind} is for trained weights below an adapter; these would be random: leave "
             f"it out, or give --model_name_or_path alone"
         )
+    from accelerate import PartialState
     from transformers import BitsAndBytesConfig
 
+    # The device of the training arguments, which accelerate keeps for the process: --use_cpu counts.
+    uses_gpu = PartialState().device.type == "cuda"
     if kind == "8bit":
         config = BitsAndBytesConfig(load_in_8bit=True)
     else:
-        has_bfloat16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        has_bfloat16 = uses_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
         compute_dtype = torch.bfloat16 if has_bfloat16 else torch.float32
         config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype)
-    device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    device = torch.cuda.current_device() if uses_gpu else "cpu"
     return {"quantization_config": config, "device_map": {"": device}}
 
 

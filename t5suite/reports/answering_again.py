@@ -60,7 +60,7 @@ class Answering:
 
     Attributes:
       batch_rows, batch_tokens: the size of a batch; tokens (padding included) where they are given.
-      dtype: of the weights; autocast: of the products (no, bf16, fp16).
+      dtype: of the weights; autocast: of the products (no, bf16, fp16); tf32: whether a GPU multiplies in TF32.
       off: fast paths that plain code replaces.
       use_cpu: use no GPU.
     """
@@ -71,6 +71,7 @@ class Answering:
     max_length: int | None = None
     dtype: str = "float32"
     autocast: str = "no"
+    tf32: bool = False
     off: frozenset[str] = frozenset()
     use_cpu: bool = False
 
@@ -91,6 +92,7 @@ class Answering:
             max_length=recorded.get("max_length") or settings.get("generation_max_length"),
             dtype=recorded.get("dtype") or "float32",
             autocast=recorded.get("autocast") or autocast_by_flags(settings),
+            tf32=recorded.get("tf32", bool(settings.get("tf32"))),
             off=off | frozenset((record.manifest.get("libraries") or {}).get("off") or ()),
             use_cpu=recorded.get("device") == "cpu",
         )
@@ -262,7 +264,7 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
     tokenizer, model = loaded(record, tokenizer_and_model, model_args, tasks=list(tasks.values()))
     set_use_cache(model, bool(record.settings.get("use_cache")))
     place = OneDevice.chosen(answering)
-    prepare_device(place.device, record.settings)
+    prepare_device(answering.tf32)
     if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
         model.to(place.device, DTYPES[answering.dtype])
         if "training" in record.manifest:
@@ -282,11 +284,10 @@ def copy_weights(model) -> None:
         parameter.data = parameter.data.clone()
 
 
-def prepare_device(device: torch.device, settings: Mapping) -> None:
+def prepare_device(tf32: bool) -> None:
     """Sets what a run sets of a GPU, for the whole process: kernels of attention, and TF32."""
-    leave_out_cudnn_attention(device)
-    if device.type == "cuda" and settings.get("tf32") is not None:
-        torch.backends.cuda.matmul.allow_tf32 = bool(settings["tf32"])
+    leave_out_cudnn_attention()
+    torch.backends.fp32_precision = "tf32" if tf32 else "none"
 
 
 def tokenizer_name(record: RunRecord) -> str | None:
@@ -303,6 +304,7 @@ def repeating_evaluator(model, tokenizer, place: OneDevice, answering: Answering
         max_length=answering.max_length,
         reference=answering.off,
         batch_tokens=answering.batch_tokens,
+        batch_flag="--batch_size",
     )
     collator = make_collator(model, answering.autocast != "no")
     return Evaluator(collator, tokenizer, settings, answering.batch_rows, place)
@@ -381,11 +383,14 @@ def in_float32(model) -> Iterator[None]:
     """Within the block the model computes in float32, with the weights that it has; a quantized one stays as it is."""
     dtype = next(model.parameters()).dtype
     is_plain = dtype in DTYPES.values()
+    precision = torch.backends.fp32_precision
+    torch.backends.fp32_precision = "ieee"
     if is_plain:
         model.to(torch.float32)
     try:
         yield
     finally:
+        torch.backends.fp32_precision = precision
         if is_plain:
             model.to(dtype)
 

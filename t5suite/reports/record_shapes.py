@@ -174,6 +174,7 @@ def settings_shape() -> TableShape:
 
 
 TEXT = Kind("a text", is_text)
+TRUTH = Kind("true or false", is_truth)
 COUNT = Kind("a whole number of at least 0", is_count)
 SCORE = Kind("a finite number or null", is_score)
 WHOLE = Kind("a whole number", is_whole)
@@ -181,7 +182,7 @@ KINDS_OF_FLAGS = {
     "str": TEXT,
     "int": WHOLE,
     "float": Kind("a finite number", is_finite),
-    "bool": Kind("true or false", is_truth),
+    "bool": TRUTH,
 }
 HASHES = TableShape(other_keys=TEXT)
 REPOSITORIES = TableShape(other_keys=TableShape({"commit": TEXT}, needed=("commit",)))
@@ -211,7 +212,7 @@ MANIFEST_SHAPE = TableShape(
         "tasks": OrNull(TableShape(other_keys=TableShape())),
         "best_per_task": OrNull(TableShape()),
         "encoding": OrNull(TableShape({"source_lang_column": OrNull(TEXT), "target_lang_column": OrNull(TEXT)})),
-        "answering": OrNull(TableShape({"dtype": TEXT, "autocast": TEXT, "device": TEXT})),
+        "answering": OrNull(TableShape({"dtype": TEXT, "autocast": TEXT, "tf32": TRUTH, "device": TEXT})),
         "tokenizer": OrNull(TOKENIZER),
         "scored": OrNull(TableShape(other_keys=SPLIT)),
         "files": OrNull(HASHES),

@@ -32,7 +32,8 @@ from t5suite.runs.public_record import record_sha256
 
 # Nats between two answers below which rounding alone may turn one into the other. bfloat16 has 8 bits: logits near 16
 # are 0.06 apart, and errors of a few layers add up; of float32 with 24 bits sums in another order differ by 1e-5.
-NEAR_TIES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
+# TF32 has as many bits as float16.
+NEAR_TIES = {"float32": 1e-3, "tf32": 0.05, "float16": 0.05, "bfloat16": 0.25}
 FORMATS = {"fp16": "float16", "bf16": "bfloat16"}
 # Losses that are summed in another order: the share by which they may differ.
 LOSS_TOLERANCE = 1e-5
@@ -282,6 +283,8 @@ def near_tie(record: RunRecord, now: Mapping) -> float:
     formats = []
     for answering in (record.answering, now):
         formats += [answering.get("dtype"), FORMATS.get(answering.get("autocast"))]
+        if answering.get("tf32"):
+            formats.append("tf32")
     return max(NEAR_TIES.get(name, NEAR_TIES["float32"]) for name in formats)
 
 

@@ -14,10 +14,11 @@ A T5's decoder reads the candidates of a row as one tree, and writes greedy answ
 the loss of targets that were scored or written comes from the same pass (`t5suite.models.answering`).
 """
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -26,6 +27,8 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
 from t5suite.models.families import recognize_family
@@ -37,6 +40,8 @@ from t5suite.training.evaluation_report import Report, Result, make_report
 
 logger = logging.getLogger(__name__)
 
+# The flag of a run with the number of rows in a batch.
+BATCH_FLAG = "--per_device_eval_batch_size"
 # How many times as many tokens a batch may have on a device, and the most tokens of an answer times this number.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
@@ -62,6 +67,7 @@ class EvaluatorSettings:
       reference: the fast paths that plain code replaces (`reference_code`).
       loss: compute the targets' loss even if it takes a separate pass (selection by loss always computes it).
       batch_tokens: tokens per batch on the fast paths, including padding and answers; None: a number of rows.
+      batch_flag: the flag with the number of rows, for a batch that does not fit into memory.
     """
 
     num_beams: int = 1
@@ -70,6 +76,7 @@ class EvaluatorSettings:
     reference: frozenset[str] = frozenset()
     loss: bool = True
     batch_tokens: int | None = None
+    batch_flag: str = BATCH_FLAG
 
 
 class AnswerWithLoss(NamedTuple):
@@ -83,6 +90,31 @@ class AnswerWithLoss(NamedTuple):
 
 def never_stop() -> None:
     """The default `check_stop`: nobody asks an evaluation to stop."""
+
+
+@contextlib.contextmanager
+def advising_on_memory(name: str, num_rows: int, batch_flag: str = BATCH_FLAG) -> Iterator[None]:
+    """Within the block a batch is computed; if memory runs out, the error says how to make it smaller.
+
+    Args:
+      name: of the evaluated set.
+
+    Raises:
+      ConfigError: it ran out.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = "one row"
+        advice = "shorter texts, a smaller model, or more memory"
+        if num_rows > 1:
+            size = f"{num_rows} rows"
+            advice = f"{batch_flag} {num_rows // 2}"
+        raise ConfigError(
+            f"{name}: out of memory in an evaluation batch of {size} ({memory_message(error)}); use {advice}"
+        ) from None
 
 
 class Evaluator:
@@ -122,6 +154,7 @@ class Evaluator:
             "max_length": self.settings.max_length,
             "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             "autocast": self.accelerator.mixed_precision,
+            "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
             "device": self.accelerator.device.type,
             "ranks": self.accelerator.num_processes,
         }
@@ -216,7 +249,8 @@ class Evaluator:
             number = turn * world_size + rank
             is_dummy = number >= len(batches)
             batch = batches[0] if is_dummy else batches[number]
-            batch_answers = answer_batch(batch)
+            with advising_on_memory(name, len(batch), self.settings.batch_flag):
+                batch_answers = answer_batch(batch)
             if not is_dummy:
                 answers.update(zip(batch, batch_answers, strict=True))
         if world_size == 1:

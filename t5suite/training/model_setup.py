@@ -9,6 +9,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.adapter_files import is_adapter
@@ -197,18 +199,29 @@ def trained_as(model_args, folder):
     )
 
 
+def warn_of_number_format(model_type: str, args) -> None:
+    """Says that a T5 overflows in float16, and that a GPU has no bfloat16 of its own."""
+    if args.fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
+        # Checkpoints trained in bfloat16 reach 65504 within a few layers.
+        logger.warning(
+            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
+            "range). The run stops at the first steps in a row whose loss is not finite"
+        )
+    is_emulated = args.device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if args.bf16 and is_emulated:
+        logger.warning(
+            "--bf16 is emulated on %s, and slower than float32: leave it out, or give --bf16 False",
+            torch.cuda.get_device_name(args.device),
+        )
+
+
 def place_by_flags(model, model_args, args, trains: bool) -> None:
     """Places the model as `--device_map` and `--embedding_on_cpu` say; without them the trainer places it.
 
     Raises:
       ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.
     """
-    if args.fp16 and model.config.model_type in ("t5", "mt5", "umt5", "longt5"):
-        # Checkpoints trained in bfloat16 reach 65504 within a few layers.
-        logger.warning(
-            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
-            "range). The run stops at the first steps in a row whose loss is not finite"
-        )
+    warn_of_number_format(model.config.model_type, args)
     logger.info("%(class)s, %(parameters)d parameters", describe_model(model))
     if model_args.device_map is None and not model_args.embedding_on_cpu:
         return

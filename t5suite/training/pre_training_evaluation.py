@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from accelerate.utils import gather_object
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.training.evaluation import never_stop
+from t5suite.training.evaluation import advising_on_memory, never_stop
 from t5suite.training.evaluation_report import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
 from t5suite.training.samples import evenly_spread_indices
@@ -129,7 +129,8 @@ class PreTrainingEvaluator:
             check_stop()
             start = (turn * world_size + rank) * self.batch_size
             numbers = range(start, min(start + self.batch_size, num_examples))
-            sums_of_batch, samples_of_batch = self._evaluate_batch(model, eval_set, numbers, sampled, control_ids)
+            with advising_on_memory(eval_set.name, len(numbers)):
+                sums_of_batch, samples_of_batch = self._evaluate_batch(model, eval_set, numbers, sampled, control_ids)
             sums += sums_of_batch
             samples |= samples_of_batch
         if world_size > 1:

@@ -28,16 +28,18 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     """Logging, random numbers and the device of this process; returns whether it is the main one.
 
     Raises:
-      ConfigError: a launcher started several processes, but they did not form one group.
+      ConfigError: a launcher started several processes, but they did not form one group, or there are too few GPUs.
     """
     is_main = args.process_index == 0
     args.disable_tqdm = not shows_bars(args)  # libraries and our own evaluation draw bars where progress does
     start_logging(is_main, bool(args.disable_tqdm), shows_libraries(args.log_level), args.process_index)
     check_group(args.world_size)
+    if args.device.type == "cuda":
+        gpu_of_rank()  # NCCL's own message about a GPU that two ranks share names no cure
     if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
-    leave_out_cudnn_attention(args.device)
+    leave_out_cudnn_attention()
     if device_map is None and args.gpus_in_reach > 1:
         logger.warning(
             "one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.gpus_in_reach
@@ -62,6 +64,28 @@ def check_group(world_size: int) -> None:
             f"{launched} processes were launched (WORLD_SIZE), but this one finds {world_size}: they would be "
             "separate runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
         )
+
+
+def gpu_of_rank() -> int:
+    """The number of this process's GPU among those that it sees.
+
+    It is its local rank; where tasks of `srun` may each see GPUs of their own (`--gpus-per-task 1`), it is among these,
+    as accelerate chooses it.
+
+    Raises:
+      ConfigError: more processes than GPUs were started on this machine.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count()
+    is_task_of_srun = os.environ.get("SLURM_LOCALID") == os.environ.get("LOCAL_RANK")
+    if is_task_of_srun:
+        return local_rank % count
+    if local_rank >= count:
+        raise ConfigError(
+            f"local rank {local_rank}, but there are {count} GPUs; start fewer processes, or set LOCAL_RANK=0 where "
+            "each sees a GPU of its own"
+        )
+    return local_rank
 
 
 def libraries_of(args) -> Libraries:
@@ -112,11 +136,10 @@ def verbosity_of_libraries(is_main: bool, verbose: bool) -> int:
     return logging.INFO if verbose else logging.WARNING
 
 
-def leave_out_cudnn_attention(device) -> None:
-    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on a GPU, for the whole process.
+def leave_out_cudnn_attention() -> None:
+    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on GPUs, for the whole process.
 
     torch prefers it on Hopper for masks without a gradient: its gradients are NaN for some lengths (pytorch issue
     196678, torch 2.11), and planning takes it a second for every new shape.
     """
-    if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,6 +1,7 @@
 """Checks of the machine: cores and threads, memory, GPUs."""
 
 import os
+import re
 from pathlib import Path
 
 from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
@@ -87,7 +88,7 @@ def _check_hidden_devices(checkup: Checkup, driver: str) -> CheckResult:
 
 
 def _check_device(kind: str, index: int, driver: str) -> CheckResult:
-    """A device's memory, and whether T5 can be trained on it in bfloat16."""
+    """A device's memory, and whether torch runs on it and T5 can be trained on it in bfloat16."""
     import torch
 
     if kind != "cuda":
@@ -97,8 +98,40 @@ def _check_device(kind: str, index: int, driver: str) -> CheckResult:
         f"{kind}:{index} {torch.cuda.get_device_name(index)}, {size_text(free)} of {size_text(total)} free, "
         f"driver {driver}, CUDA {torch.version.cuda}"
     )
-    if torch.cuda.get_device_capability(index) < (8, 0):
+    capability = torch.cuda.get_device_capability(index)
+    is_of_nvidia = torch.version.hip is None
+    if is_of_nvidia and not has_kernels(capability, torch.cuda.get_arch_list()):
+        fix = (
+            f"torch {torch.__version__} has no kernels for sm_{capability[0]}{capability[1]}: install a build that has "
+            "them, such as one for an older CUDA (https://pytorch.org/get-started/previous-versions), or give --use_cpu"
+        )
+        return CheckResult(FAIL, "gpu", what, fix)
+    if capability < (8, 0):
         return CheckResult(WARN, "gpu", what, "no bfloat16: train in float32; T5 overflows float16")
     if free < total / 10:
         return CheckResult(WARN, "gpu", what, "another process fills it: nvidia-smi shows which")
     return CheckResult(OK, "gpu", what)
+
+
+def has_kernels(capability: tuple[int, int], architectures: list[str]) -> bool:
+    """Whether a build of torch runs on a GPU: with code for its generation (sm_), or for an older one, which the driver
+    compiles (compute_).
+
+    >>> has_kernels((8, 6), ["sm_80", "sm_90", "compute_90"]), has_kernels((7, 0), ["sm_80", "sm_90", "compute_90"])
+    (True, False)
+
+    Args:
+      capability: the GPU's, major and minor.
+      architectures: those that torch was built for; none are taken for unknown.
+    """
+    if not architectures:
+        return True
+    for architecture in architectures:
+        parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
+        if parts is None:
+            continue
+        built_for = (int(parts[2]), int(parts[3]))
+        is_of_generation = built_for[0] == capability[0]
+        if built_for <= capability and (is_of_generation or parts[1] == "compute"):
+            return True
+    return False

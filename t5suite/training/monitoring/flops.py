@@ -36,8 +36,8 @@ PEAK_FLOPS = {
     # Of one of the two dies: torch shows each of them as a device.
     "MI250X": 191.5e12, "MI250": 181e12,
 }  # fmt: skip
-# Words behind a card's name that make it another card.
-OTHER_CARDS = r"(?! (?:Ti|D|Laptop)\b)"
+# Words behind a card's name that make it another card, or a part of one: a MIG slice, a virtual GPU (T4-4Q).
+OTHER_CARDS = r"(?! (?:Ti|D|Laptop)\b)(?!.*(?:\bMIG|-\d+[ABCQ])\b)"
 # Lengths of inputs and targets: six that determine a quadratic polynomial, and one that checks it.
 PROBES = ((8, 8), (24, 8), (8, 24), (16, 16), (40, 8), (8, 40), (56, 32))
 

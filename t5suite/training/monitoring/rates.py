@@ -66,8 +66,12 @@ class StepMonitor(Callback):
             self._excluded_since = self.started  # what was excluded before belongs to the last log
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Excludes the time until the first step: of `--eval_on_start`, or of what comes after a checkpoint."""
+        """Forgets earlier peaks of memory, and excludes the time until the first step: of `--eval_on_start`, or of what
+        comes after a checkpoint.
+        """
         self.logged_step = state.global_step
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)  # an earlier run of this process may have taken more
         self._restart()
         self._excluded_since = self.started
 

@@ -20,18 +20,10 @@ from dataclasses import dataclass
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.memory_errors import SAVES_MEMORY, is_out_of_memory, memory_message
 from t5suite.training.losses import counting_losses
 
 logger = logging.getLogger(__name__)
-
-# Messages of out-of-memory errors other than `torch.OutOfMemoryError`.
-SIGNS = (
-    "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc",
-    "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
-)  # fmt: skip
-
-# What a user can do about a row that does not fit.
-SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
 
 
 @dataclass(frozen=True)
@@ -139,8 +131,7 @@ class MicroBatches:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                message = (str(error) or type(error).__name__).splitlines()[0]
-                return None, FailedPass(message, piece, is_last)
+                return None, FailedPass(memory_message(error), piece, is_last)
             total = loss if total is None else total + loss
         return total, None
 
@@ -205,11 +196,6 @@ class MicroBatches:
         if self._gpu_random_state is not None:
             torch.cuda.empty_cache()
             torch.cuda.set_rng_state(self._gpu_random_state)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on a device or on the host."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in str(error) for sign in SIGNS)
 
 
 def num_rows(batch: Mapping) -> int:
