@@ -1,8 +1,7 @@
 """Laws of every family: what a batch weighs, how heads are made, what is saved and loaded again."""
 
-import contextlib
 import functools
-import io
+import logging
 import json
 import tempfile
 
@@ -111,26 +110,25 @@ MISSING_PATHS = {
 }  # fmt: skip
 
 
-def warns_of_reference_code(name: str, paths: str) -> bool:
-    """Whether a run with this model says that `--reference_code` has no effect."""
-    folder = family_worker.place_of(name, "sentiment") / "model"
-    printed = io.StringIO()
-    with contextlib.redirect_stderr(printed):
-        tiny_tuner(str(folder), "mini/sentiment", quiet=False, reference_code=paths)
-    return "--reference_code has no effect: this model has no such fast path" in printed.getvalue()
-
-
 class FastPathTest(parameterized.TestCase):
+    def warns_of_reference_code(self, name: str, paths: str) -> bool:
+        """Whether a run with this model says that `--reference_code` has no effect."""
+        folder = family_worker.place_of(name, "sentiment") / "model"
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            logging.getLogger("t5suite").warning("assertLogs wants a line")
+            tiny_tuner(str(folder), "mini/sentiment", quiet=False, reference_code=paths)
+        return "--reference_code has no effect: this model has no such fast path" in "\n".join(logs.output)
+
     @parameterized.parameters(*MISSING_PATHS.items())
     @pytest.mark.quick_cases(4)
     def test_a_fast_path_that_the_model_does_not_have_is_named(self, name, missing):
-        warned = {path for path in OF_T5 if warns_of_reference_code(name, path)}
+        warned = {path for path in OF_T5 if self.warns_of_reference_code(name, path)}
         self.assertEqual(warned, missing)
 
     def test_beside_one_that_it_has_none_is_named(self):
-        self.assertTrue(warns_of_reference_code("gpt2", "loss_chunks,quick_attention"))
-        self.assertFalse(warns_of_reference_code("gpt2", "loss_chunks,quick_dropout"))
-        self.assertFalse(warns_of_reference_code("gpt2", "all"))
+        self.assertTrue(self.warns_of_reference_code("gpt2", "loss_chunks,quick_attention"))
+        self.assertFalse(self.warns_of_reference_code("gpt2", "loss_chunks,quick_dropout"))
+        self.assertFalse(self.warns_of_reference_code("gpt2", "all"))
 
 
 HEADLESS = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
