@@ -1,8 +1,8 @@
 """Laws of every family: what a batch weighs, how heads are made, what is saved and loaded again."""
 
 import functools
-import logging
 import json
+import logging
 import tempfile
 
 import family_worker
