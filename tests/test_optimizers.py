@@ -553,9 +553,10 @@ class LibrariesTest(parameterized.TestCase):
         (
             "stable_adamw",
             "kahan_sum=False",
-            "kahan_sum=False: transformers takes any text for True; leave kahan_sum out",
+            "kahan_sum=False: transformers takes any text for True; give kahan_sum=True, or leave kahan_sum out",
         ),
-        ("stable_adamw", "decouple_lr=0", "decouple_lr=0: transformers takes any text for True; leave decouple_lr out"),
+        ("stable_adamw", "kahan_sum=1", "kahan_sum=1: .*; give kahan_sum=True, or leave kahan_sum out"),
+        ("stable_adamw", "decouple_lr=0", "decouple_lr=0: .*; give decouple_lr=True, or leave decouple_lr out"),
     )
     def test_settings_that_transformers_would_hand_on_as_texts_are_refused(self, name, settings, message):
         installed = mock.patch("importlib.util.find_spec", return_value=object())

@@ -248,7 +248,10 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
     typed = typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", settings, flag)
     for key in SWITCHED_ON:
         if typed.get(key, True) is not True:
-            raise ConfigError(f"{flag} {key}={settings[key]}: transformers takes any text for True; leave {key} out")
+            raise ConfigError(
+                f"{flag} {key}={settings[key]}: transformers takes any text for True; give {key}=True, or leave "
+                f"{key} out"
+            )
 
 
 def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:
