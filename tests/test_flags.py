@@ -274,6 +274,7 @@ class ErrorsTest(parameterized.TestCase):
         (["--lr_drop_threshold_mode", "abs"], "--lr_drop_threshold_mode; here it is not needed: it is absolute$"),
         (["--seed=1", "--max_length=9"], "here it is --max_source_length and --max_target_length$"),
         (["--optim", "adamm"], r"optim.*'adamm'.*did you mean"),
+        (["--optim", "adafctor"], r"--optim: unknown choice 'adafctor'; did you mean adafactor, adamw_torch, adagrad\?$"),
         (["--max_source_length=None"], r"--max_source_length cannot be None"), (["rte"], r"--config: no file 'rte'"),
         (["--seed", "1", "rte"], r"unexpected 'rte'"), (["--config"], r"--config"),
         (["--lr_scheduler_kwargs={'min_lr': 1e-5"], r"lr_scheduler_kwargs.*is no table"),

@@ -5,6 +5,7 @@ import functools
 import inspect
 import io
 import logging
+import re
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -546,6 +547,13 @@ class LibrariesTest(parameterized.TestCase):
         installed = mock.patch("importlib.util.find_spec", return_value=object())
         with installed, exits_with(78, f"--optim {name} {message}"):
             flags_of("--optim", name)
+
+    @parameterized.parameters("lommo", "galore_adamm", "schedule_free_sgdd")
+    def test_a_mistyped_name_is_never_answered_with_one_that_a_run_cannot_use(self, name):
+        for flag in ("--optim", "--optimizer"):
+            with exits_with(78, f"{flag}: unknown .* '{name}'; ") as failure:
+                flags_of(flag, name)
+            self.assertNoCommonElements(re.findall(r"\w+", failure.message), UNFIT)
 
     @parameterized.parameters(
         ("rmsprop_bnb_8bit", "alpha=0.9", "has no setting 'alpha'; it has none"),

@@ -130,7 +130,7 @@ MISTAKES = {
                 "--deepspeed: <error>; pip install 't5suite[deepspeed]'",
                 "Optional libraries are imported when a flag needs them.", without=("deepspeed",)),
         Mistake("An optimizer that there is not", "fine_tune_t5.py --optimizer adafctor",
-                "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
+                "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, adamw_torch, adagrad?",
                 "[Fine-tuning](fine_tune.md#optimizers) lists optimizers and schedules.", shown=False),
         Mistake("A tracker that there is not", "fine_tune_t5.py --report_to wandbb",
                 "--report_to: unknown tracker 'wandbb'; did you mean wandb, swanlab?",

@@ -8,7 +8,7 @@ import json
 import math
 import re
 
-from t5suite.base.script_flags import ENDS, flags_of
+from t5suite.base.script_flags import ENDS, flags_of, offered_choices
 
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "dict": "object"}
 
@@ -28,7 +28,7 @@ def entry_of(flag: dict) -> dict:
     >>> entry_of({"type": "int", "bounds": "[2, inf) tokens", "help": "Longest target in tokens."})
     {'description': 'Longest target in tokens.', 'type': 'integer', 'minimum': 2.0}
     """
-    one = {"enum": flag["choices"]} if flag.get("choices") else {"type": TYPES[flag["type"]]}
+    one = {"enum": offered_choices(flag)} if flag.get("choices") else {"type": TYPES[flag["type"]]}
     if one.get("type") in ("string", "object"):  # numbers and words are texts, too; a table may be text
         one = {"type": ["string", "number", "boolean", "object"]}
     if flag.get("bounds"):

@@ -60,17 +60,21 @@ def listed(names: Sequence, max_names: int = 5) -> str:
     return f"{first_names} and {len(names) - max_names} more"
 
 
-def in_plain_words(message: str) -> str:
+def in_plain_words(message: str, refused: Iterable[str] = ()) -> str:
     """`argparse`'s message about a value, with the flag's name alone, what would be valid, and the closest choices.
 
     >>> in_plain_words("argument --seed/--s: invalid int value: 'x'")
     "--seed: invalid int value: 'x'; give a whole number, such as 100"
+
+    Args:
+      refused: choices that are not suggested.
     """
     message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
     choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
     if choice:
         names = [name.strip("'") for name in choice[2].split(", ")]
-        return f"{message[: choice.start()]}unknown choice {choice[1]!r}; {suggestion(choice[1], names)}"
+        offered_names = [name for name in names if name not in set(refused)]
+        return f"{message[: choice.start()]}unknown choice {choice[1]!r}; {suggestion(choice[1], offered_names)}"
     kind = re.search(r": invalid (\w+) value: ", message)
     if kind is None or kind[1] not in NUMBERS:
         return message

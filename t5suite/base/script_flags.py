@@ -23,7 +23,7 @@ TABLE_FILE = Path(__file__).with_name("script_flags.json")
 # The sub-commands of `t5suite` that are an entry script (`for_each_gpu` in slurm/ names them, too).
 SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 # The values of the keys that an entry omits in the file.
-ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
+ABSENT = {"choices": None, "refused": (), "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` accepts.
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 # Counts are below this limit: larger ones do not fit into the libraries' integers.
@@ -43,9 +43,9 @@ def flag_table() -> dict[str, dict]:
 def flags_of(script: str) -> dict[str, dict]:
     """`{flag: {"type", "choices", "list", "none", "default_true", ...}}` of a script, given by its name or path.
 
-    `choices` is None or the values that are taken; `list`: several values may follow;
-    `none`: the flag takes None; `default_true`: a boolean that is on unless it is given as False; and the facts that
-    `t5suite.training.flags.fields` describes.
+    `choices` is None or the values that are understood; `refused`: those of them that end with a reason; `list`:
+    several values may follow; `none`: the flag takes None; `default_true`: a boolean that is on unless it is given as
+    False; and the facts that `t5suite.training.flags.fields` describes.
 
     Raises:
       ConfigError: not one of the two scripts.
@@ -101,6 +101,15 @@ def _entries() -> list[tuple[str, dict]]:
     return entries
 
 
+def offered_choices(flag: dict) -> list:
+    """A flag's choices that a run can use, for suggestions and lists.
+
+    Args:
+      flag: an entry of `flags_of` that has choices.
+    """
+    return [choice for choice in flag["choices"] if choice not in flag["refused"]]
+
+
 def value_problem(flag: dict, value) -> str | None:
     """Why a script would reject the value, as in a YAML file or as command-line text; None if it accepts it.
 
@@ -117,7 +126,7 @@ def value_problem(flag: dict, value) -> str | None:
     if isinstance(value, list):
         return _list_problem(flag, value)
     if flag["choices"] is not None and value not in flag["choices"]:
-        return f"{value!r:.80} is not one of {', '.join(map(str, flag['choices']))}"
+        return f"{value!r:.80} is not one of {', '.join(map(str, offered_choices(flag)))}"
     if not FITS[flag["type"]](value):
         return f"{value!r:.80} is not {ARTICLES[flag['type']]}"
     number_type = NUMBER_TYPES.get(flag["type"])

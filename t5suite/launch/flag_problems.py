@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.base.script_flags import FITS, NUMBER_TYPES, bounds_problem, flag_table
+from t5suite.base.script_flags import FITS, NUMBER_TYPES, bounds_problem, flag_table, offered_choices
 
 MOST_UNKNOWN_FLAGS = 20
 # Flags that name files, folders, models or tokenizers.
@@ -76,7 +76,7 @@ def _word_problem(name: str, entry: dict, flag: str, word: str) -> str | None:
     if entry["choices"]:
         if word in map(str, entry["choices"]):
             return None
-        return f"--{name}: unknown choice {word!r}; {suggestion(word, entry['choices'])}"
+        return f"--{name}: unknown choice {word!r}; {suggestion(word, offered_choices(entry))}"
     kind = entry["type"]
     if kind not in NUMBER_TYPES:
         return None

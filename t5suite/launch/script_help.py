@@ -17,7 +17,7 @@ import textwrap
 
 from t5suite.base.programs import discard_output
 from t5suite.base.provenance import PACKAGES, code_title
-from t5suite.base.script_flags import THEMES, flags_of
+from t5suite.base.script_flags import THEMES, flags_of, offered_choices
 
 QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")
 # Columns: the limits of the width of lines, whatever the terminal has.
@@ -159,9 +159,9 @@ def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
 
 
 def _choices_in_words(entry: dict, values: str, shows_all: bool) -> str:
-    choices = entry["choices"] or []
-    if not choices or values.startswith("{"):
+    if not entry["choices"] or values.startswith("{"):
         return ""
+    choices = offered_choices(entry)
     if len(choices) > MANY_CHOICES and not shows_all:
         return ""
     return f"One of {', '.join(map(str, choices))}."

@@ -204,6 +204,11 @@ def check_fits(name: str, flag: str = "--optim") -> None:
         raise ConfigError(f"{flag} {name} {reason}")
 
 
+def refused_optimizers() -> list[str]:
+    """The names of `--optim` that `check_fits` refuses: they are understood, but not suggested."""
+    return " ".join(UNFIT).split()
+
+
 def check_library(name: str, flag: str = "--optim") -> None:
     """Refuses an optimizer whose library is not installed.
 

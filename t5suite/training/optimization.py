@@ -31,6 +31,7 @@ from t5suite.optim.settings import (
     check_optim_args,
     parse_settings,
     read_value,
+    refused_optimizers,
     setting_types,
     settings_for,
     typed_settings,
@@ -286,6 +287,7 @@ def _ours_or_theirs(name, hugging_face_name, table, names, flag: str):
         return None, hugging_face_name
     hugging_face_names = [member.value for member in names]
     if name in table or name not in hugging_face_names:
-        find(name, {**dict.fromkeys(hugging_face_names), **table}, flag, where=f"--{flag}")
+        fit_names = [fit_name for fit_name in hugging_face_names if fit_name not in refused_optimizers()]
+        find(name, {**dict.fromkeys(fit_names), **table}, flag, where=f"--{flag}")
         return name, hugging_face_name
     return None, name

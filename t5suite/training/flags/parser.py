@@ -34,6 +34,7 @@ from t5suite.launch.config_files import read_config
 from t5suite.launch.flag_problems import unknown_flags
 from t5suite.launch.row_formats import with_format
 from t5suite.launch.script_help import answer
+from t5suite.optim.settings import refused_optimizers
 from t5suite.training.flags.fields import check_bounds, facts_of
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
@@ -81,7 +82,7 @@ class SuiteArgumentParser(HfArgumentParser):
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
     def error(self, message):
-        raise ConfigError(f"{in_plain_words(message):.1000}")
+        raise ConfigError(f"{in_plain_words(message, refused_optimizers()):.1000}")
 
     def action_by_option(self) -> dict[str, argparse.Action]:
         """The actions by every spelling of their flags: `--max_steps`, `--max-steps`."""

@@ -3,7 +3,8 @@
     python -m t5suite.training.flags.table          # after changing the argument dataclasses or transformers
 
 A flag's entry contains what `argparse` knows: its type, choices, whether it accepts several values or None, default
-and help; and the other facts of `t5suite.training.flags.fields`, with `ours` if we define or redefine it.
+and help; and the other facts of `t5suite.training.flags.fields`, with `ours` if we define or redefine it, and
+`refused`, the choices that end with a reason.
 """
 
 import enum
@@ -18,6 +19,7 @@ from t5suite.base.script_flags import TABLE_FILE, THEMES
 from t5suite.base.yaml_files import read_yaml
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
+from t5suite.optim.settings import refused_optimizers
 from t5suite.training.flags.fields import facts_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, read_table, table_text
@@ -80,6 +82,8 @@ def script_entries(dataclass_types) -> dict[str, dict]:
                 entries[name] = _entry(spec.default, hints[name], actions[f"--{name}"], facts[name])
     _add_choices(entries, "optimizer", OPTIMIZERS, "optim")
     _add_choices(entries, "schedule", SCHEDULES, "lr_scheduler_type")
+    for name in entries.keys() & {"optimizer", "optim"}:
+        entries[name]["refused"] = refused_optimizers()
     return dict(sorted(entries.items(), key=lambda name_and_entry: _place_in_help(name_and_entry[1])))
 
 
