@@ -286,7 +286,7 @@ class FlagsTest(parameterized.TestCase):
 class LabelsTest(parameterized.TestCase):
     @parameterized.product(dtype=(torch.bfloat16, torch.float16), pieces=(1, 2))
     @pytest.mark.quick_cases(2)
-    def test_labels_that_are_numbers_keep_their_digits(self, dtype, pieces):
+    def test_labels_that_are_numbers_keep_their_digits_and_no_other_batch_gets_them(self, dtype, pieces):
         """transformers rounds every float of a batch to the type of DeepSpeed's weights: 2003 to 2000 in bfloat16."""
         numbers = torch.tensor([[2003.0], [123456.0], [2.6]])
         trainer = tiny_trainer(per_device_train_batch_size=3, max_steps=1, reference_code="loss_chunks")
@@ -306,8 +306,11 @@ class LabelsTest(parameterized.TestCase):
             mock.patch.object(type(trainer.accelerator.state), "deepspeed_plugin", plugin),
         ):
             trainer.training_step(trainer.model, {**batch, "labels": numbers}, torch.tensor(3))
-        self.assertLen(labels_of_pieces, pieces)
-        self.assertEqual(torch.cat(labels_of_pieces).tolist(), numbers.tolist())
+            trainer.compute_loss(trainer.model, {**batch, "labels": torch.tensor([[7.0], [8.0], [9.0]])})
+        *of_training, of_later_batch = labels_of_pieces
+        self.assertLen(of_training, pieces)
+        self.assertEqual(torch.cat(of_training).tolist(), numbers.tolist())
+        self.assertEqual(of_later_batch.flatten().tolist(), [7.0, 8.0, 9.0])
 
 
 class RefusalsTest(parameterized.TestCase):

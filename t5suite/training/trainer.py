@@ -147,7 +147,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write checkpoints, hold the run's progress, upload to the hub.
       start, progress_at_start: where training begins, and the progress in its checkpoint; `train` sets them.
-      number_labels: the piece's labels, where these are numbers, as the collator made them.
+      number_labels: of the next piece, where its labels are numbers: the labels as the collator made them.
       random_state_is_due: the checkpoint's random state is restored once the first batch is made.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
@@ -349,8 +349,10 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece; a T5 that computes the loss itself gets the labels."""
-        if self.number_labels is not None:
-            inputs["labels"] = self.number_labels.to(self.args.device)
+        number_labels = self.number_labels
+        self.number_labels = None  # a batch that somebody else hands in has its own
+        if number_labels is not None:
+            inputs["labels"] = number_labels.to(self.args.device)
         loss = self.compute_loss_func
         loss_reads_batch = give_batch(loss, inputs)  # before the trainer removes the labels
         needs_logits = loss_reads_batch or return_outputs
