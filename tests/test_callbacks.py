@@ -257,14 +257,14 @@ def result_of(name, metrics, loss=None, method="generate", truncated=0, labelled
     return Result(name, metrics, ["a"] * count, count, 1.0, loss, truncated, method, [], labelled)
 
 
-def set_of(name, task=None, selects=True, labelled=True, metrics=("accuracy",), selected_by=None):
+def set_of(name, task=None, is_validation=True, labelled=True, metrics=("accuracy",), selected_by=None):
     """What stands for a set in a choice: a task whose one number is its accuracy."""
     entry = {"metric_names": list(metrics), "metric_to_optimize": metrics[0] if len(metrics) == 1 else "average"}
     task = SimpleNamespace(name=task or name, entry=entry)
     optimised = lambda metrics: metrics["accuracy"]
     return SimpleNamespace(
-        name=name, task=task, selects=selects, labelled=labelled, chooses=selects and labelled, selected_by=selected_by,
-        optimised=optimised,
+        name=name, task=task, is_validation=is_validation, labelled=labelled,
+        counts_in_average=is_validation and labelled, selected_by=selected_by, optimised=optimised,
     )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ class ReportTest(parameterized.TestCase):
     def test_a_task_of_two_splits_counts_once_and_what_chooses_nothing_counts_for_nothing(self):
         sets = [set_of(split, "mnli") for split in self.MNLI] + [
             set_of("rte"),
-            set_of("rte.test", "rte", selects=False),
+            set_of("rte.test", "rte", is_validation=False),
         ]
         results = {name: result_of(name, metrics, loss=1.0) for name, metrics in self.MNLI.items()}
         results |= {
@@ -313,10 +313,10 @@ class ReportTest(parameterized.TestCase):
         unscored = {"ax": result_of("ax", {}, labelled=False), "book": result_of("book", {}, labelled=False)}
         self.assertNotIn("eval/accuracy", report_metrics(make_report([set_of("ax"), set_of("book")], unscored)))
         of_a_test = {"mnli.test": result_of("mnli.test", {"accuracy": 20.0}), **results}
-        with_test = make_report([set_of("mnli.test", "mnli", selects=False), *sets], of_a_test)
+        with_test = make_report([set_of("mnli.test", "mnli", is_validation=False), *sets], of_a_test)
         self.assertEqual(report_metrics(with_test, "final")["final/accuracy"], 70.0)
         of_others = {"rte": result_of("rte", {"accuracy": 50.0}), "axb": result_of("axb", {"mcc": 1.0})}
-        of_two_tasks = make_report([set_of("rte"), set_of("axb", selects=False)], of_others)
+        of_two_tasks = make_report([set_of("rte"), set_of("axb", is_validation=False)], of_others)
         expected = {"eval/rte/accuracy": 50.0, "eval/axb/mcc": 1.0, "eval/average": 50.0}
         self.assertContainsSubset(expected, report_metrics(of_two_tasks))
         self.assertNotIn("eval/accuracy", report_metrics(of_two_tasks))
@@ -422,7 +422,7 @@ class MadeTrainerTest(parameterized.TestCase):
     ):
         args = SimpleNamespace(load_best_model_at_end=True, eval_strategy=IntervalStrategy.STEPS)
         made = trainer_arguments(
-            args, [set_of("rte", selects=chooses, labelled=labelled) for chooses, labelled in sets]
+            args, [set_of("rte", is_validation=is_validation, labelled=labelled) for is_validation, labelled in sets]
         )
         self.assertEqual((made.eval_strategy.value, made.load_best_model_at_end), (strategy, selects))
         self.assertEqual((args.eval_strategy.value, args.load_best_model_at_end), ("steps", True))
@@ -1036,7 +1036,7 @@ class TakenUpBestTest(parameterized.TestCase):
             part = set_of("rte", metrics=(metric,))
             part.method = method
             part.examples = [(text, "yes") for text in rows]
-            return describe_selection([part, set_of("test", selects=False)], loss)
+            return describe_selection([part, set_of("test", is_validation=False)], loss)
 
         self.state_at(self.here)
         selected_by = described() if is_noted else None

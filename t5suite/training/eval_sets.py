@@ -104,14 +104,14 @@ class EvalSet:
         return self.encoding.shown(self.examples[place], self.example_set.row(place), self.task)
 
     @property
-    def selects(self) -> bool:
-        """Whether its scores may choose a checkpoint."""
+    def is_validation(self) -> bool:
+        """Whether it is a validation split: by no other rows is a checkpoint selected."""
         return self.role == "validation"
 
     @property
-    def chooses(self) -> bool:
-        """Whether its scores are in the mean that chooses one checkpoint for all tasks."""
-        return self.selects and self.averaged and self.labelled
+    def counts_in_average(self) -> bool:
+        """Whether its scores are in the mean that selects one checkpoint for all tasks."""
+        return self.is_validation and self.averaged and self.labelled
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ def describe_selection(eval_sets: list[EvalSet], selection_metric: str | None) -
     """
     described = {}
     for eval_set in eval_sets:
-        if eval_set.chooses:
+        if eval_set.counts_in_average:
             metrics = eval_set.selected_by or " ".join(optimised_metrics(eval_set.task.entry))
             digest = hashlib.sha256(json.dumps(eval_set.examples, default=str).encode()).hexdigest()
             described[eval_set.name] = [eval_set.method, selection_metric or metrics, digest[:16]]

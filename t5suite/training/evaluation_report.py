@@ -55,10 +55,10 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
     """
     values: dict[str, list[float]] = {}
     scored_splits = []
-    choosing_tasks = set()
+    tasks_of_average = set()
     for eval_set in eval_sets:
         result = results[eval_set.name]
-        if not (eval_set.selects and result.labelled):
+        if not (eval_set.is_validation and result.labelled):
             continue
         if selection_metric == "loss" or is_loss_alone(result.metrics):
             value = math.nan if result.loss is None else -result.loss
@@ -68,12 +68,12 @@ def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_
             continue
         values.setdefault(eval_set.task.name, []).append(value)
         scored_splits.append(eval_set.name)
-        if eval_set.chooses:
-            choosing_tasks.add(eval_set.task.name)
+        if eval_set.counts_in_average:
+            tasks_of_average.add(eval_set.task.name)
     by_task = {name: sum(splits) / len(splits) for name, splits in values.items()}
-    choosing = {name: value for name, value in by_task.items() if name in choosing_tasks}
+    averaged = {name: value for name, value in by_task.items() if name in tasks_of_average}
     has_one_task = len({eval_set.task.name for eval_set in eval_sets}) == 1
-    return Report(results, mean_of_tasks(choosing), by_task, scored_splits if has_one_task else [])
+    return Report(results, mean_of_tasks(averaged), by_task, scored_splits if has_one_task else [])
 
 
 def mean_of_tasks(by_task: dict[str, float]) -> float:

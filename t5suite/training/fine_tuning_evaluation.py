@@ -44,10 +44,10 @@ def evaluate_finally(
 def mark_selection(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None) -> None:
     """Marks the sets on whose rows the weights were chosen: their scores are not those of unseen rows."""
     for eval_set in data.scored:
-        may_choose = eval_set.chooses or has_own_best(best, eval_set.task.name)
-        if eval_set.selects and may_choose and eval_set in data.selecting:
-            is_chosen = is_selected(trainer, eval_set.task.name, best)
-            eval_set.marks.append("chosen on these rows" if is_chosen else "nothing selected")
+        may_select = eval_set.counts_in_average or has_own_best(best, eval_set.task.name)
+        if eval_set.is_validation and may_select and eval_set in data.selecting:
+            has_selected = is_selected(trainer, eval_set.task.name, best)
+            eval_set.marks.append("chosen on these rows" if has_selected else "nothing selected")
 
 
 def is_selected(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback | None) -> bool:
@@ -138,7 +138,7 @@ def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
 
 def compared(trainer: SuiteTrainer, data: Data) -> str:
     """What chose one checkpoint for all tasks: 'accuracy', 'average of 3 tasks', 'loss'."""
-    names = list(dict.fromkeys(part.task.name for part in data.selecting if part.chooses))
+    names = list(dict.fromkeys(part.task.name for part in data.selecting if part.counts_in_average))
     if len(names) == 1:
         return compared_of_task(trainer, data, names[0])
     if trainer.selection_metric == "loss":

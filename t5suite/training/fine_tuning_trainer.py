@@ -161,7 +161,7 @@ def example_order(
 def trainer_arguments(args, eval_sets: list[EvalSet]):
     """The trainer's own copy of the training arguments: without sets to evaluate, it evaluates and selects nothing."""
     args = copy.copy(args)
-    if not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
+    if not any(eval_set.is_validation and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False
     if not eval_sets:
         args.eval_strategy = type(args.eval_strategy)("no")
