@@ -13,6 +13,7 @@ from transformers.utils import ModelOutput
 from t5suite.testing import tiny_model
 from t5suite.training.distillation import DistilledLoss
 from t5suite.training.evaluation import AnswerWithLoss, mean_loss
+from t5suite.training.loss_counts import GuessCounts
 from t5suite.training.losses import (
     SquaredLoss,
     TokenLoss,
@@ -23,7 +24,9 @@ from t5suite.training.losses import (
     move_loss_into_model,
     reason_for_logits,
 )
-from t5suite.training.pre_training_trainer import GuessCounts
+from t5suite.training.processes.ranks import Ranks
+
+ALONE = Ranks()
 
 
 class ChunkedLossTest(parameterized.TestCase):
@@ -101,25 +104,26 @@ class WatchedLossTest(parameterized.TestCase):
         loss = WatchedLoss(TokenLoss())
         outputs = ModelOutput(logits=self.logits)
         loss(outputs, self.labels)
-        self.assertIsNone(loss.accuracy())
+        self.assertIsNone(loss.accuracy(ALONE))
         loss.watching = True
         loss(outputs, self.labels)
         right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
-        self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
-        self.assertIsNone(loss.accuracy())
+        self.assertAlmostEqual(loss.accuracy(ALONE), 100 * right / 12)
+        self.assertIsNone(loss.accuracy(ALONE))
 
     @parameterized.parameters(True, False)
     def test_a_checkpoint_keeps_the_guesses_since_the_last_log_of_all_ranks(self, is_main):
         """Of two ranks with equal batches; the first one goes on from the guesses of both."""
         outputs = ModelOutput(logits=self.logits)
         right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
-        saved, restored = (WatchedLoss(TokenLoss(), reduce=lambda counts: 2 * counts) for _ in range(2))
-        self.assertEqual(GuessCounts(saved, "cpu", is_main).state_dict(), {"counts": None})
+        ranks = SimpleNamespace(sum=lambda counts: [2.0 * count for count in counts], is_main=is_main)
+        saved, restored = WatchedLoss(TokenLoss()), WatchedLoss(TokenLoss())
+        self.assertEqual(GuessCounts(saved, "cpu", ranks).state_dict(), {"counts": None})
         saved.watching = True
         saved(outputs, self.labels)
-        state = json.loads(json.dumps(GuessCounts(saved, "cpu", is_main).state_dict()))
+        state = json.loads(json.dumps(GuessCounts(saved, "cpu", ranks).state_dict()))
         self.assertEqual(state, {"counts": [2 * right, 24]})
-        GuessCounts(restored, "cpu", is_main).load_state_dict(state)
+        GuessCounts(restored, "cpu", ranks).load_state_dict(state)
         self.assertEqual(restored.counts.tolist(), state["counts"] if is_main else [0, 0])
 
     @parameterized.product(num_batches=(1, 2, 4), name=("next_sentence_label", "sentence_order_label"))
@@ -197,7 +201,6 @@ class DistilledLossTest(parameterized.TestCase):
         p, q = (logits[is_target][:, :7].softmax(-1) for logits in (theirs, ours))
         distance = (p * (p / q).log()).sum() / 3
         loss = DistilledLoss(TokenLoss(), lambda **_: ModelOutput(logits=theirs), alpha=1.0, temperature=1.0, pieces=7)
-        ranks = SimpleNamespace(sum=lambda numbers: numbers)
         for step, logged in ((1, False), (2, True), (3, True)):
             loss.watch(step, logged)
             for _ in range(2):
@@ -205,8 +208,8 @@ class DistilledLossTest(parameterized.TestCase):
                 torch.testing.assert_close(loss(ModelOutput(logits=ours), labels), distance)
             self.assertEqual(loss.counts is not None, logged)
         self.assertEqual(loss.counts[1], 6)
-        self.assertAlmostEqual(loss.means(ranks)["kl"], float(distance), places=6)
-        self.assertEqual(loss.means(ranks), {})
+        self.assertAlmostEqual(loss.means(ALONE)["kl"], float(distance), places=6)
+        self.assertEqual(loss.means(ALONE), {})
         self.assertEqual(float(loss(ModelOutput(logits=ours), torch.full((2, 3), -100))), 0.0)
 
 

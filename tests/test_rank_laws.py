@@ -74,7 +74,8 @@ from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.limits import MaxMinutesCallback
-from t5suite.training.losses import UpdateCounts
+from t5suite.training.loss_counts import UpdateCounts
+from t5suite.training.losses import WatchedLoss
 from t5suite.training.pre_training_collators import collator_of_objective
 from t5suite.training.pre_training_data import SCORE_ALL, held_out_of_stream
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
@@ -804,10 +805,13 @@ class SumTest(parameterized.TestCase):
         def means():
             ranks = Ranks.of_process()
             measured, distilled = MeasuredLoss(None, None), DistilledLoss(None, None, 0.5, 1.0, 1)
+            watched = WatchedLoss(None)
             measured.counts, distilled.counts = {"size": of_rank(*pairs)}, of_rank(*pairs)
-            return {**measured.means(ranks), **distilled.means(ranks)}
+            watched.counts = of_rank(*pairs).long()
+            return {**measured.means(ranks), **distilled.means(ranks), "accuracy": watched.accuracy(ranks)}
 
-        self.assertEqual(on_ranks(world_size, means), [{"size": mean, "kl": mean}] * world_size)
+        expected = {"size": mean, "kl": mean, "accuracy": 100 * mean}
+        self.assertEqual(on_ranks(world_size, means), [expected] * world_size)
 
     @parameterized.parameters(1, *SEVERAL)
     def test_logged_means_of_an_update_that_was_made_before_a_restart(self, world_size):

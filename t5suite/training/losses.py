@@ -15,7 +15,7 @@ An encoder with a head has one label a row, [B], and V classes: the same sum ove
 tokens, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,6 @@ import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
-from t5suite.training.callback import Callback
 
 # The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -134,66 +133,14 @@ def counting_losses(loss) -> list:
     return [part for part in wrapped_losses(loss) if hasattr(part, "counts")]
 
 
-class UpdateCounts(Callback):
-    """Has checkpoints keep what losses have counted of an update that is logged after a restart, as by epochs.
-
-    Args:
-      current_loss: returns the trainer's loss; of those that it wraps, the ones with `means` are kept.
-    """
-
-    def __init__(self, current_loss: Callable, ranks):
-        self.current_loss = current_loss
-        self.ranks = ranks
-
-    def state_dict(self) -> dict:
-        """The counts over all ranks, by the name of the loss's class."""
-        return {type(loss).__name__: texts_of_counts(loss.summed_counts(self.ranks)) for loss in self._losses()}
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """The main rank goes on from the counts of all, the others from none."""
-        for loss in self._losses():
-            loss.counts = counts_of_texts(state_dict.get(type(loss).__name__), self.ranks.is_main)
-
-    def _losses(self) -> list:
-        return [loss for loss in counting_losses(self.current_loss()) if hasattr(loss, "means")]
-
-
-def texts_of_counts(counts):
-    """Counts as JSON values: texts, as JSON has no number for infinity.
-
-    >>> texts_of_counts({"length": [8.0, 2.0]})
-    {'length': ['8.0', '2.0']}
-    """
-    if isinstance(counts, dict):
-        return {name: texts_of_counts(pair) for name, pair in counts.items()}
-    return None if counts is None else [str(number) for number in counts]
-
-
-def counts_of_texts(texts, is_main: bool):
-    """Counts over all ranks, by `texts_of_counts` -> a rank's own, whose sum over the ranks is the same.
-
-    >>> counts_of_texts({"length": ["8.0", "2.0"]}, is_main=True)
-    {'length': tensor([8., 2.], dtype=torch.float64)}
-    """
-    if texts is None:
-        return None
-    if isinstance(texts, dict):
-        return {name: counts_of_texts(pair, is_main) for name, pair in texts.items()}
-    counts = torch.tensor([float(text) for text in texts], dtype=torch.float64)
-    return counts if is_main else torch.zeros_like(counts)
-
-
 class WatchedLoss:
     """A token loss that adds the loss of sentence pairs, and counts correct guesses in the steps that are logged.
 
     >>> loss.watching = True
     >>> loss(outputs, labels, num_items_in_batch)
     tensor(3.41)
-    >>> loss.accuracy()          # points over the micro-batches watched, or None
+    >>> loss.accuracy(ranks)     # points over the micro-batches watched, or None
     38.9
-
-    Args:
-      reduce: the sum of a tensor over the ranks; `accuracy` is then a collective call.
 
     Attributes:
       watching: whether guesses are counted, which takes a pass over the logits.
@@ -204,9 +151,8 @@ class WatchedLoss:
       counts: (right guesses, labels) since the last `accuracy`.
     """
 
-    def __init__(self, loss, reduce=lambda tensor: tensor):
+    def __init__(self, loss):
         self.loss = loss
-        self.reduce = reduce
         self.watching = False
         self.pair_labels = None
         self.num_pairs: torch.Tensor | None = None
@@ -247,13 +193,15 @@ class WatchedLoss:
         loss = F.cross_entropy(logits, labels_B, ignore_index=IGNORED, reduction="sum")
         return loss / num_pairs.clamp(min=1)
 
-    def summed_counts(self) -> list[int] | None:
+    def summed_counts(self, ranks) -> list[int] | None:
         """`counts` over all ranks; None, on all ranks, if none was watching."""
-        return None if self.counts is None else self.reduce(self.counts).tolist()
+        if self.counts is None:
+            return None
+        return [int(count) for count in ranks.sum(self.counts.tolist())]
 
-    def accuracy(self) -> float | None:
-        """Accuracy in points since the last call; None, on all ranks, if none was watching."""
-        counts = self.summed_counts()
+    def accuracy(self, ranks) -> float | None:
+        """Accuracy in points since the last call, over all ranks; None, on all ranks, if none was watching."""
+        counts = self.summed_counts(ranks)
         if counts is None:
             return None
         right, total = counts

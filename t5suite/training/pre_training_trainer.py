@@ -6,11 +6,9 @@
 
 from collections.abc import Callable
 
-import torch
-
 from t5suite.base.libraries import Libraries
-from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
+from t5suite.training.loss_counts import GuessCounts
 from t5suite.training.losses import WatchedLoss, count_pairs
 from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
@@ -30,9 +28,9 @@ class PreTrainer(SuiteTrainer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        loss = WatchedLoss(self.compute_loss_func, self.summed)
+        loss = WatchedLoss(self.compute_loss_func)
         self.compute_loss_func = loss
-        self.add_callback(GuessCounts(loss, self.args.device, self.is_world_process_zero()))
+        self.add_callback(GuessCounts(loss, self.args.device, self.ranks))
 
     def num_examples(self, dataloader) -> int:
         """Blocks per epoch, which the trainer multiplies by the epochs."""
@@ -51,28 +49,9 @@ class PreTrainer(SuiteTrainer):
         """Adds the accuracy since the last log, and the norm of the weights."""
         if "loss" in logs:
             norm = weight_norm(self.accelerator.unwrap_model(self.model))
-            measured = {"accuracy": self.compute_loss_func.accuracy(), "weight_norm": norm}
+            measured = {"accuracy": self.compute_loss_func.accuracy(self.ranks), "weight_norm": norm}
             logs |= {name: value for name, value in measured.items() if value is not None}
         super().log(logs, start_time)
-
-
-class GuessCounts(Callback):
-    """Has checkpoints keep the guesses that a loss has counted since the last log, as by `--logging_strategy epoch`."""
-
-    def __init__(self, loss: WatchedLoss, device, is_main: bool):
-        self.loss = loss
-        self.device = device
-        self.is_main = is_main
-
-    def state_dict(self) -> dict:
-        """The counts over all ranks."""
-        return {"counts": self.loss.summed_counts()}
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """The main rank goes on from the counts of all, the others from none."""
-        counts = state_dict["counts"]
-        if counts is not None:
-            self.loss.counts = torch.tensor(counts, device=self.device) * self.is_main
 
 
 def make_pre_trainer(

@@ -59,7 +59,8 @@ from t5suite.training.checkpoints.selection import (
 from t5suite.training.checkpoints.starts import Position, Start
 from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
-from t5suite.training.losses import TokenLoss, UpdateCounts, ask_for_loss, give_batch, move_loss_into_model
+from t5suite.training.loss_counts import UpdateCounts
+from t5suite.training.losses import TokenLoss, ask_for_loss, give_batch, move_loss_into_model
 from t5suite.training.monitoring.flops import peak_flops
 from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
