@@ -91,7 +91,7 @@ class TunerProcess:
         datasets.disable_progress_bars()
 
     def _load_states(self) -> None:
-        """Puts this tuner's shared states in place of the process's."""
+        """Puts this tuner's shared states, and its precision of float32, in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
             _multiply_in(self._float32_precision)

@@ -1055,10 +1055,10 @@ class TrainingTest(OwnStopRequests):
         self.assertEqual(state["num_input_tokens_seen"], sum(lengths[row] for row in shuffled_order(13, 0)(0)[:6]))
 
 
-# Tokens and target labels of four sentence pairs, which have one label to nine, and of an input that has none.
+# Four sentence pairs of so many tokens, with one to nine target labels.
 PAIR_LENGTH = 12
 NUM_LABELS = (1, 9, 2, 5)
-PAIR_LABELS = (0, 1, 1, 0)
+CLASSES_OF_PAIRS = (0, 1, 1, 0)
 
 
 def sentence_pair(number: int, num_labels: int, pair_label: int) -> dict[str, torch.Tensor]:
@@ -1072,10 +1072,11 @@ def sentence_pair(number: int, num_labels: int, pair_label: int) -> dict[str, to
     }
 
 
-SENTENCE_PAIRS = [sentence_pair(*row) for row in zip(range(4), NUM_LABELS, PAIR_LABELS, strict=True)]
+SENTENCE_PAIRS = [sentence_pair(*row) for row in zip(range(4), NUM_LABELS, CLASSES_OF_PAIRS, strict=True)]
 
 
 def batch_of_pairs(rows) -> dict[str, torch.Tensor]:
+    """The rows' batch; without any, that of an input that has no labels."""
     return torch.utils.data.default_collate(list(rows) or [sentence_pair(0, 0, -100)])
 
 
@@ -1136,7 +1137,7 @@ class SentencePairsTest(OwnStopRequests):
 
     @parameterized.parameters((3, 1, 2), (2, 2, 1), (2, 1, 2))
     @pytest.mark.quick_cases(1)
-    def test_nor_on_the_ranks(self, world_size, batch_size, accumulation):
+    def test_an_update_s_gradient_does_not_depend_on_the_ranks(self, world_size, batch_size, accumulation):
         """Of three ranks, two have no row in the second micro-batch."""
         expected = gradients_by_hand(SENTENCE_PAIRS)
         for gradients in on_ranks(world_size, gradients_of_update, batch_size, accumulation):

@@ -58,7 +58,7 @@ WORDS = (
     "nesterov centered bf16_stochastic_round decouple_lr kahan_sum use_kahan_summation "
     "momentum_dtype variance_dtype compensation_buffer_dtype"
 ).split()
-# {names of --optim: settings in --optim_args that transformers 5.23 reads as what they are}. Optimizers not listed here
+# {names of --optim: settings in --optim_args that transformers 5.23 converts from text}. Optimizers not listed here
 # have none: RMSprop of bitsandbytes, and torchao's for its block_size, would get texts in place of numbers.
 SETTINGS = {
     "sgd": "momentum dampening nesterov",
@@ -238,7 +238,8 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
         mean momentum?
 
     Raises:
-      ConfigError: with the closest names; or a value of another type.
+      ConfigError: an unknown setting (with the closest names), a value of another type, a weight decay, which has a
+        flag of its own, or a switch that is not True.
     """
     settings = parse_settings(optim_args, flag)
     if "weight_decay" in settings:

@@ -297,9 +297,9 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
 
 
 def begin_moments(optimizer) -> None:
-    """Begins at zero, as for a new parameter, what this run's settings keep and the loaded state lacks.
+    """Adds the averages that this run's settings need and the loaded state lacks, as zeros.
 
-    torch's RMSprop begins them with its other moments only, and would look for them in vain.
+    torch's RMSprop creates them only together with its other state, and would end in a KeyError.
     """
     for group in optimizer.param_groups:
         names = [name for setting, name in MOMENTS_OF_SETTINGS.items() if group.get(setting)]
