@@ -57,8 +57,8 @@ def exits_with(exit_code: int, pattern: str = ""):
     ...     t5suite.load_task("glue", "rtee")
 
     Args:
-      exit_code: 65 (bad data), 70 (non-finite numbers), 74 (files), 75 (may pass when started again), 78 (bad
-        configuration).
+      exit_code: 65 (bad data), 70 (non-finite numbers), 71 (out of memory), 74 (files), 75 (may pass when started
+        again), 78 (bad configuration).
       pattern: a regular expression that is searched in the message.
 
     Raises:

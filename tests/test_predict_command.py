@@ -297,7 +297,7 @@ class CommandTest(parameterized.TestCase):
             return to(module, place, *others)
 
         message = r"^--model_name_or_path .*: the model does not fit cpu \(CUDA out of memory\); use --dtype bfloat16, "
-        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(78, message):
+        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(71, message):
             answers(rows=rows_file(count=1))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):

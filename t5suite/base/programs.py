@@ -4,8 +4,8 @@
 
 torchrun and accelerate exit with 1 whatever their workers exit with; deepspeed passes on the code of the first failure.
 So a batch script names a file in T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped,
-or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 78)? A sweep
-does so for each of its trials.
+or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 71, 78)? A
+sweep does so for each of its trials.
 """
 
 import atexit
@@ -18,10 +18,10 @@ import traceback
 from pathlib import Path
 
 from t5suite.base.errors import (
-    EXIT_BAD_CONFIGURATION,
     EXIT_BUG,
     EXIT_FINISHED,
     EXIT_IO,
+    EXIT_OUT_OF_MEMORY,
     EXIT_PREEMPTED,
     Preempted,
     UserError,
@@ -70,7 +70,7 @@ def run_command(main, argv=None) -> int:
     except Exception as error:
         if is_out_of_memory(error):
             print(printable(redacted(f"error: {_out_of_memory_text(error)}")), file=sys.stderr)
-            return EXIT_BAD_CONFIGURATION
+            return EXIT_OUT_OF_MEMORY
         print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, LackOfMemoryError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
@@ -59,7 +59,7 @@ def load_predictor(
       offload_folder: where `--device_map` may offload weights to.
 
     Raises:
-      ConfigError: no such model, flags that it does not support, or a device that it does not fit.
+      ConfigError: no such model, or flags that it does not support. LackOfMemoryError: a device that it does not fit.
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
@@ -76,7 +76,7 @@ def load_predictor(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
+        raise LackOfMemoryError(
             f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
             f"({memory_message(error)}); use --dtype bfloat16, --device_map balanced, --use_cpu, or a smaller model"
         ) from None
