@@ -153,8 +153,8 @@ class StartTest(parameterized.TestCase):
 
 class BareTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("fine_tune", "the bundled task mini/sentiment, in about a minute", "--model_name_or_path"),
-        ("pre_train", "the bundled text, in about a minute", "--config_name"),
+        ("fine_tune", "the bundled task mini/sentiment, in a minute or two", "--model_name_or_path"),
+        ("pre_train", "the bundled text, in a minute or two", "--config_name"),
     )
     @pytest.mark.slow
     def test_a_script_without_flags_says_first_that_it_trains_a_toy_how_long_and_how_to_give_a_model(
@@ -172,8 +172,8 @@ class BareTest(parameterized.TestCase):
         self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
 
     @parameterized.parameters(
-        (["--use_cpu"], ", in about a minute; "),
-        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in about a minute; "),
+        (["--use_cpu"], ", in a minute or two; "),
+        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in a minute or two; "),
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
