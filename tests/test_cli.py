@@ -92,7 +92,7 @@ class OwnRowsScoreTest(parameterized.TestCase):
         (["--benchmark", "own", "--dataset_name", "films", "--task_file", "MODEL/task.json"], "--model_name_or_path MODEL"),
         ([*task_flags("glue", "rte"), "--delimiter", ";"], "--delimiter ';' has no effect"),
     )  # fmt: skip
-    def test_a_task_that_is_not_named_or_twice_is_refused_with_the_way(self, words, message):
+    def test_a_task_that_is_not_named_or_named_twice_is_refused(self, words, message):
         rows = rows_file(RTE_ROWS)
         with contextlib.chdir(tempfile.mkdtemp()):
             Path("MODEL").mkdir()
@@ -369,7 +369,7 @@ class PreviewTest(parameterized.TestCase):
 
 
 class ScoreTest(parameterized.TestCase):
-    def test_a_benchmark_s_rows_are_json_or_parquet_and_what_has_no_types_is_refused_with_the_way(self):
+    def test_a_benchmark_s_rows_are_json_or_parquet_and_files_without_types_are_refused(self):
         folder = Path(tempfile.mkdtemp())
         rte = task_flags("glue", "rte")
         predictions = rows_file(["entailment", "entailment"])
@@ -380,7 +380,7 @@ class ScoreTest(parameterized.TestCase):
             (scores,) = json_lines("score", *rte, "--rows", folder / name, "--predictions", predictions)
             self.assertEqual(scores, expected, name)
         (folder / "rows.csv").write_text("sentence1;sentence2;label\na;b;0\n")
-        message = "--rows .*rows.csv: rows of glue/rte are JSON lines, an array of JSON objects or Parquet"
+        message = "--rows .*rows.csv: rows of glue/rte are JSON lines, a JSON array of objects or Parquet"
         for flags in ([], ["--delimiter", ";"]):
             with exits_with(78, message):
                 call("score", *rte, "--rows", folder / "rows.csv", "--predictions", predictions, *flags)

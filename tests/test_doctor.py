@@ -215,7 +215,7 @@ class MachineTest(DoctorTest):
         path = ROOT / "accelerate_configs/multi_gpu.yaml"
         findings = {each.name: each for each in self.findings("--accelerate_config", path)}
         self.assertEqual(findings["gpu"].level, OK)
-        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*: the processor is")
+        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*; the CPU is")
         self.assertEndsWith(findings["accelerate config"].what, "on this machine, which has 0 GPUs")
 
     def test_gpus_that_torch_cannot_see_fail(self):

@@ -241,7 +241,9 @@ class CommandTest(parameterized.TestCase):
         for command, is_told in ((words, False), ([word for word in words if word != "--use_cpu"], True)):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
                 run_cli(*command)
-            self.assertEqual(bool(re.search("the processor answers: .* this one is xpu", shown.getvalue())), is_told)
+            self.assertEqual(
+                bool(re.search("computed on the CPU: .* CUDA GPUs only, not xpu", shown.getvalue())), is_told
+            )
 
     def test_lines_of_text_get_the_tasks_prefix_and_raw_ones_none(self):
         typed = "A good film.\nA bad film.\n"

@@ -77,10 +77,10 @@ def run_command(main, argv=None) -> int:
 
 
 def _out_of_memory_text(error: Exception) -> str:
-    """What memory lacked, and the ways out of any command; where more is known of the place, it has its own error."""
+    """The message of an out-of-memory error that no caller handles."""
     return (
-        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, numbers and optimizers that "
-        "take less (--bf16, --dtype bfloat16, --optimizer adafactor), a smaller model, or more memory"
+        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, a smaller number format "
+        "(--bf16, --dtype bfloat16), --optimizer adafactor, a smaller model, or more memory"
     )
 
 

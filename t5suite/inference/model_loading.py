@@ -173,10 +173,10 @@ def process_device(use_cpu: bool = False) -> torch.device:
 
 
 def _warn_of_idle_accelerator() -> None:
-    """Says that an accelerator which is not CUDA's answers nothing, though training may use it."""
+    """Says that an accelerator other than CUDA is not used here, though training may use it."""
     if torch.accelerator.is_available():
         kind = torch.accelerator.current_accelerator().type
-        logger.warning("the processor answers: of accelerators CUDA's are used, and this one is %s", kind)
+        logger.warning("answers are computed on the CPU: predict and serve use CUDA GPUs only, not %s", kind)
 
 
 def model_fingerprint(source) -> str:

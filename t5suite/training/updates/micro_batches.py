@@ -20,10 +20,13 @@ from dataclasses import dataclass
 import torch
 
 from t5suite.base.errors import LackOfMemoryError
-from t5suite.base.memory_errors import SAVES_MEMORY, is_out_of_memory, memory_message
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.training.losses import counting_losses
 
 logger = logging.getLogger(__name__)
+
+# What a user can do about a row that does not fit.
+SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
 
 
 @dataclass(frozen=True)
