@@ -60,7 +60,7 @@ class TunerProcess:
             stack.callback(restore_random_state, random_state())
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
-            stack.callback(_multiply_in, torch.backends.fp32_precision)
+            stack.callback(_set_float32_precision, torch.backends.fp32_precision)
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -94,10 +94,10 @@ class TunerProcess:
         """Puts this tuner's shared states, and its precision of float32, in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
-            _multiply_in(self._float32_precision)
+            _set_float32_precision(self._float32_precision)
 
 
-def _multiply_in(precision: str) -> None:
+def _set_float32_precision(precision: str) -> None:
     """Sets in which format float32 matrices are multiplied: `tf32`, `ieee`, or `none` for torch's choice."""
     torch.backends.fp32_precision = precision
 

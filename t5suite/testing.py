@@ -57,8 +57,8 @@ def exits_with(exit_code: int, pattern: str = ""):
     ...     t5suite.load_task("glue", "rtee")
 
     Args:
-      exit_code: 65 (bad data), 70 (non-finite numbers), 74 (files), 75 (may pass when started again), 78 (bad
-        configuration).
+      exit_code: 65 (bad data), 70 (non-finite numbers), 71 (out of memory), 74 (files), 75 (may pass when started
+        again), 78 (bad configuration).
       pattern: a regular expression that is searched in the message.
 
     Raises:
@@ -182,8 +182,8 @@ def make_task(name: str = "reviews", benchmark: str = "own", **entry) -> Task:
 def check_task(task: Task, rows: Sequence[dict], split: str = "validation") -> None:
     """Asserts that no text of these rows is empty, and that the targets themselves, as predictions, score best.
 
-    The best is 100 points, or an error of 0; it is not known of a metric of `evaluate`. The target of a false row of
-    WSC is a wrong referent: there another text than the target scores best.
+    The best is 100 points, or an error of 0; it is not known of a metric of `evaluate`. For WSC rows
+    with label 0 the target is the wrong referent, so another word is scored in its place.
 
     >>> testing.check_task(t5suite.load_task("glue", "rte"), rows)
 
@@ -203,7 +203,7 @@ def check_task(task: Task, rows: Sequence[dict], split: str = "validation") -> N
     for name in optimised_metrics(task.entry):
         if name in metrics:
             best = 0 if metrics[name] in ERRORS else 100
-            assert scores[name] > best - 0.01, f"the targets themselves as predictions: {scores}"
+            assert scores[name] > best - 0.01, f"right answers do not score best: {scores}"
 
 
 def _right_answer(task: Task, row: dict, targets: str) -> str:

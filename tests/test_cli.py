@@ -92,7 +92,7 @@ class OwnRowsScoreTest(parameterized.TestCase):
         (["--benchmark", "own", "--dataset_name", "films", "--task_file", "MODEL/task.json"], "--model_name_or_path MODEL"),
         ([*task_flags("glue", "rte"), "--delimiter", ";"], "--delimiter ';' has no effect"),
     )  # fmt: skip
-    def test_a_task_that_is_not_named_or_twice_is_refused_with_the_way(self, words, message):
+    def test_a_task_that_is_not_named_or_named_twice_is_refused(self, words, message):
         rows = rows_file(RTE_ROWS)
         with contextlib.chdir(tempfile.mkdtemp()):
             Path("MODEL").mkdir()
@@ -153,8 +153,8 @@ class StartTest(parameterized.TestCase):
 
 class BareTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("fine_tune", "the bundled task mini/sentiment, in about a minute", "--model_name_or_path"),
-        ("pre_train", "the bundled text, in about a minute", "--config_name"),
+        ("fine_tune", "the bundled task mini/sentiment, in a minute or two", "--model_name_or_path"),
+        ("pre_train", "the bundled text, in a minute or two", "--config_name"),
     )
     @pytest.mark.slow
     def test_a_script_without_flags_says_first_that_it_trains_a_toy_how_long_and_how_to_give_a_model(
@@ -172,8 +172,8 @@ class BareTest(parameterized.TestCase):
         self.assertRegex(first_line("fine_tune", *words), "^fine_tune_t5: .*dataset_name ")
 
     @parameterized.parameters(
-        (["--use_cpu"], ", in about a minute; "),
-        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in about a minute; "),
+        (["--use_cpu"], ", in a minute or two; "),
+        (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in a minute or two; "),
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
@@ -369,7 +369,7 @@ class PreviewTest(parameterized.TestCase):
 
 
 class ScoreTest(parameterized.TestCase):
-    def test_a_benchmark_s_rows_are_json_or_parquet_and_what_has_no_types_is_refused_with_the_way(self):
+    def test_a_benchmark_s_rows_are_json_or_parquet_and_files_without_types_are_refused(self):
         folder = Path(tempfile.mkdtemp())
         rte = task_flags("glue", "rte")
         predictions = rows_file(["entailment", "entailment"])
@@ -380,7 +380,7 @@ class ScoreTest(parameterized.TestCase):
             (scores,) = json_lines("score", *rte, "--rows", folder / name, "--predictions", predictions)
             self.assertEqual(scores, expected, name)
         (folder / "rows.csv").write_text("sentence1;sentence2;label\na;b;0\n")
-        message = "--rows .*rows.csv: rows of glue/rte are JSON lines, an array of JSON objects or Parquet"
+        message = "--rows .*rows.csv: rows of glue/rte are JSON lines, a JSON array of objects or Parquet"
         for flags in ([], ["--delimiter", ";"]):
             with exits_with(78, message):
                 call("score", *rte, "--rows", folder / "rows.csv", "--predictions", predictions, *flags)

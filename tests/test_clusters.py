@@ -19,8 +19,8 @@ from t5suite.testing import parse_flags
 ROOT = Path(__file__).parent.parent
 CLUSTERS = ROOT / "clusters"
 BSUB = (CLUSTERS / "fine_tune.bsub").read_text()
-# Bad data, non-finite numbers, bad configuration; what was stopped exits with 75.
-FINAL_CODES = [65, 70, 78]
+# Bad data, non-finite numbers, out of memory, bad configuration; what was stopped exits with 75.
+FINAL_CODES = [65, 70, 71, 78]
 STOPPED = 75
 # As torchrun: two workers that leave their codes, and an exit code of its own.
 FAKE_TORCHRUN = """#!{python}

@@ -283,14 +283,14 @@ class TablesTest(parameterized.TestCase):
         ),
         (
             {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},
-            "'output', which --data_format alpaca reads; --data_format jsonl .* of instruction, context, response$",
+            "'output', which --data_format alpaca reads; --data_format jsonl .*; these rows have: instruction, context, response$",
         ),
         (
             {"en": "x", "de": "y"}, {"data_format": "translation", "source_id": "en", "target_id": "de"},
-            "'translation.en', which --data_format translation reads; --data_format jsonl .* of en, de$",
+            "'translation.en', which --data_format translation reads; --data_format jsonl .*; these rows have: en, de$",
         ),
     )  # fmt: skip
-    def test_a_missing_column_is_told_with_what_names_it(self, row, flags, message):
+    def test_the_message_of_a_missing_column_names_the_flag_or_format_that_asks_for_it(self, row, flags, message):
         path = jsonl(folder() / "a.jsonl", [row])
         with exits_with(65, rf"a\.jsonl:1: no column {message}"):
             load(path, **flags)

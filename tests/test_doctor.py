@@ -215,7 +215,7 @@ class MachineTest(DoctorTest):
         path = ROOT / "accelerate_configs/multi_gpu.yaml"
         findings = {each.name: each for each in self.findings("--accelerate_config", path)}
         self.assertEqual(findings["gpu"].level, OK)
-        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*: the processor is")
+        self.assertRegex(findings["gpu"].what, r"Apple's GPU \(MPS\) is not used, .*; the CPU is")
         self.assertEndsWith(findings["accelerate config"].what, "on this machine, which has 0 GPUs")
 
     def test_gpus_that_torch_cannot_see_fail(self):
@@ -419,6 +419,17 @@ class PlacesTest(DoctorTest):
                 netrc.write_text(f"machine {host} login user password {'k' * 40}\n")
                 finding = self.finding("wandb", WANDB_BASE_URL=address, **variables)
                 self.assertEqual((finding.level, "wandb login" in finding.fix), (level, level == WARN), finding)
+
+    @parameterized.parameters(([".netrc"], OK), (["_netrc"], OK), ([".netrc", "_netrc"], WARN), ([], WARN))
+    def test_the_login_is_read_where_wandb_reads_it(self, names, level):
+        """The last file that is written has the server's login, the others another one's."""
+        home = Path(tempfile.mkdtemp())
+        with web_server() as address:
+            for name in names:
+                host = "127.0.0.1" if name == names[-1] else "api.wandb.ai"
+                (home / name).write_text(f"machine {host} login user password {'k' * 40}\n")
+            variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "", "NETRC": "", "HOME": str(home)}
+            self.assertEqual(self.finding("wandb", WANDB_BASE_URL=address, **variables).level, level)
 
     def test_a_server_that_is_no_web_server_is_told_from_one_that_is_silent(self):
         with socket.create_server(("127.0.0.1", 0)) as server:

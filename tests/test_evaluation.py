@@ -107,7 +107,7 @@ class MemoryTest(parameterized.TestCase):
         for module in trainer.model.modules():
             module.register_forward_pre_hook(run_out)
         message = rf"^entailment: out of memory in an evaluation batch of {size} \(CUDA out of memory\); use {advice}$"
-        with exits_with(78, message):
+        with exits_with(71, message):
             evaluated(trainer, tiny_rows("entailment", count=count), "mini", "entailment", "score")
 
 

@@ -239,7 +239,7 @@ class MemoryTest(parameterized.TestCase):
         with (
             mock.patch.object(AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error),
             exits_with(
-                78, r"--model_name_or_path .*: the model does not fit into memory \(.* allocate .*\); use a smaller"
+                71, r"--model_name_or_path .*: the model does not fit into memory \(.* allocate .*\); use a smaller"
             ),
         ):
             loaded(base())

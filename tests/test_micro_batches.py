@@ -237,7 +237,7 @@ class FailedPassTest(parameterized.TestCase):
     def test_one_row_that_does_not_fit_is_an_error_with_its_shapes(self):
         trainer = make(2)
         limit_rows(trainer, 0)
-        with exits_with(78, r"one row.*'input_ids': \(1, \d+\).*CUDA out of memory.*gradient_checkpointing"):
+        with exits_with(71, r"one row.*'input_ids': \(1, \d+\).*CUDA out of memory.*gradient_checkpointing"):
             trainer.train()
 
     @parameterized.parameters(
@@ -350,7 +350,7 @@ class RanksTest(parameterized.TestCase):
         self, scenario, step, flags
     ):
         first, second = reports_of(guard_ranks.__file__)[scenario]
-        self.assertEqual(second["error"], "ConfigError")
+        self.assertEqual(second["error"], "LackOfMemoryError")
         self.assertIn(f"out of memory on rank 1 in step {step} (CUDA out of memory", second["message"])
         self.assertIn(f"{flags}: it goes on from its last checkpoint, with the same updates", second["message"])
         self.assertIn("error", first)

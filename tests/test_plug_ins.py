@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import io
 import json
 import math
 import os
@@ -187,29 +188,65 @@ class ModelClassTest(parameterized.TestCase):
             run(new_folder(), *flags)
 
 
+WRITER = """
+import sys
+
+from transformers import T5ForConditionalGeneration, TrainerCallback
+
+class Writer(T5ForConditionalGeneration):
+    def generate(self, *args, **kwargs):
+        import words_here
+        return super().generate(*args, **kwargs)
+
+class Announce(TrainerCallback):
+    def on_train_begin(self, *args, **kwargs):
+        import words_here
+        print(words_here.PREFIX, file=sys.stderr)
+"""
+TASKS = """
+import words_here
+
+DATASET_VALS = {"mine": {"topics": {
+    "prefix": words_here.PREFIX, "text_column_name": "input", "label_column_name": "label", "labels": ["no", "yes"],
+    "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+}}}
+"""
+
+
 class CurrentFolderTest(parameterized.TestCase):
     """A console script's path has its own folder, not the current one."""
 
     def setUp(self):
         super().setUp()
         self.folder = save_model(tempfile.mkdtemp())
-        (self.folder / "plug_in_here.py").write_text("class Writer:\n    pass\n")
-        write_rows(self.folder / "rows.jsonl", [{"input": "a"}])
+        (self.folder / "plug_in_here.py").write_text(WRITER)
+        (self.folder / "words_here.py").write_text("PREFIX = 'here: '\n")
+        (self.folder / "tasks.py").write_text(TASKS)
+        write_rows(self.folder / "rows.jsonl", [{"input": "a", "label": 1}])
         self.enter_context(contextlib.chdir(self.folder))
         self.enter_context(mock.patch.object(sys, "path", list(sys.path)))
-        self.addCleanup(sys.modules.pop, "plug_in_here", None)
+        for name in ("plug_in_here", "words_here"):
+            self.addCleanup(sys.modules.pop, name, None)
 
     @parameterized.parameters(
-        ["predict --model_name_or_path . --input rows.jsonl --output answers.jsonl"],
+        ["predict --model_name_or_path . --input rows.jsonl --output answers.jsonl --use_cpu"],
         ["export --model_name_or_path . --output_dir exported"],
     )
-    def test_every_command_finds_a_plug_in_of_the_current_folder(self, command):
+    def test_every_command_finds_a_plug_in_of_the_current_folder_and_what_it_imports_later(self, command):
         with exits_with(78, "plug_in_here has no 'Wirter'; did you mean Writer"):
             run_cli(*command.split(), "--model_class", "plug_in_here:Wirter")
+        run_cli(*command.split(), "--model_class", "plug_in_here:Writer")
 
-    def test_so_does_a_script_that_is_installed_elsewhere(self):
-        with exits_with(78, "plug_in_here has no 'Wirter'; did you mean Writer"):
-            run(new_folder(), "--callbacks", "plug_in_here:Wirter")
+    def test_a_script_finds_a_plug_in_of_the_current_folder_and_what_it_imports_later(self):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            run(new_folder(), "--callbacks", "plug_in_here:Announce", "--max_steps", "1", "--max_eval_samples", "2")
+        self.assertIn("here: \n", stderr.getvalue())
+
+    def test_a_task_file_finds_modules_of_the_current_folder(self):
+        task = "--task_file tasks.py --benchmark mine --dataset_name topics"
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            run_cli("preview", *task.split(), "--rows", "rows.jsonl")
+        self.assertIn("here: a", stdout.getvalue())
 
     def test_what_import_finds_comes_first(self):
         folder_of_import = Path(tempfile.mkdtemp())

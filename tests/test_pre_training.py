@@ -201,7 +201,7 @@ class EvaluationTest(parameterized.TestCase):
     def test_a_batch_that_does_not_fit_names_the_flag_that_makes_it_smaller(self):
         no_memory = torch.OutOfMemoryError("CUDA out of memory")
         advice = "^pre_train: out of memory in an evaluation batch of 8 rows .*; use --per_device_eval_batch_size 4$"
-        with mock.patch("torch.nn.functional.cross_entropy", side_effect=no_memory), exits_with(78, advice):
+        with mock.patch("torch.nn.functional.cross_entropy", side_effect=no_memory), exits_with(71, advice):
             run(*self.flags, "--per_device_eval_batch_size", "8", "--eval_on_start", "True")
 
     @pytest.mark.slow

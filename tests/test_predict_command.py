@@ -241,7 +241,9 @@ class CommandTest(parameterized.TestCase):
         for command, is_told in ((words, False), ([word for word in words if word != "--use_cpu"], True)):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
                 run_cli(*command)
-            self.assertEqual(bool(re.search("the processor answers: .* this one is xpu", shown.getvalue())), is_told)
+            self.assertEqual(
+                bool(re.search("computed on the CPU: .* CUDA GPUs only, not xpu", shown.getvalue())), is_told
+            )
 
     def test_lines_of_text_get_the_tasks_prefix_and_raw_ones_none(self):
         typed = "A good film.\nA bad film.\n"
@@ -297,7 +299,7 @@ class CommandTest(parameterized.TestCase):
             return to(module, place, *others)
 
         message = r"^--model_name_or_path .*: the model does not fit cpu \(CUDA out of memory\); use --dtype bfloat16, "
-        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(78, message):
+        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(71, message):
             answers(rows=rows_file(count=1))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):

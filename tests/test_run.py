@@ -71,10 +71,16 @@ class GpusTest(parameterized.TestCase):
         ({"LOCAL_RANK": "0", "SLURM_LOCALID": "0"}, 1, 0),
         ({"LOCAL_RANK": "1", "SLURM_LOCALID": "0"}, 1, None),  # torchrun in a task of srun
         ({"LOCAL_RANK": "4"}, 4, None),
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5"}, 4, None),  # eight tasks that all see four GPUs
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_TRES_PER_TASK": "cpu=4"}, 4, None),
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"}, 2, 1),
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_GPUS_PER_TASK": "2"}, 2, 1),
     )
     def test_a_process_takes_the_gpu_of_its_local_rank_among_those_that_it_sees(self, variables, count, expected):
         arguments = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
-        environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "SLURM_LOCALID")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("LOCAL_RANK", "SLURM_"))
+        }
         self.enter_context(mock.patch.dict(os.environ, environment | variables, clear=True))
         self.enter_context(mock.patch("torch.cuda.device_count", lambda: count))
         if expected is not None:

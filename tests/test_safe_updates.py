@@ -272,7 +272,7 @@ class OutOfMemoryTest(parameterized.TestCase):
         trainer = make(rows, accumulation)
         trainer.micro_batches.kind = "FSDP"
         limit_rows(trainer, 0)
-        with exits_with(78, "out of memory on rank 0 in step 1.*" + advice):
+        with exits_with(71, "out of memory on rank 0 in step 1.*" + advice):
             trainer.train()
 
     @parameterized.parameters((4, 2), (1, 1), (16, 8))

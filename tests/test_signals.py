@@ -334,7 +334,7 @@ class ExitCodesTest(parameterized.TestCase):
     )
     def test_a_lack_of_memory_is_one_line_with_ways_out(self, error):
         code, message = self.ended(error)
-        self.assertEqual((code, message.count("\n")), (78, 1))
+        self.assertEqual((code, message.count("\n")), (71, 1))
         cause = str(error).splitlines()[0] if str(error) else "MemoryError"
         self.assertStartsWith(message, f"error: out of memory ({cause}); use smaller batches, ")
 

@@ -417,6 +417,13 @@ class FailuresTest(SweepTest):
         run_quietly("sweep", path, "--sweep_dir", self.directory, "--resume", "--count", 3)
         self.assertEqual([record["state"] for record in self.summary()["trials"]], ["complete", "failed", "complete"])
 
+    def test_a_first_trial_that_runs_out_of_memory_does_not_end_the_sweep(self):
+        path = self.write_curves({"large": ([], "exit 71"), "small": ([2], "exit 0")}, "maximize")
+        run_quietly("sweep", path, "--sweep_dir", self.directory)
+        large, small = self.summary()["trials"]
+        self.assertEqual((large["state"], small["state"]), ("failed", "complete"))
+        self.assertEqual(large["why"], "exit code 71: out of memory")
+
     def test_a_trial_without_the_sweep_s_metric_has_failed_and_what_it_logged_is_named(self):
         log = 'mkdir -p "$T5SUITE_RUN_DIR"; '
         line = """echo '{"step": 1, "eval/b": 1, "eval/a": 2, "train/loss": 3}' > "$T5SUITE_RUN_DIR/metrics.jsonl"; """

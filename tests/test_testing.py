@@ -91,7 +91,7 @@ class RowsAndTasksTest(parameterized.TestCase):
         testing.check_task(testing.make_task(**numbers), rows)
         testing.check_task(testing.make_task(labels=None, metric_names=[error], metric_to_optimize=error), rows)
         rounded = testing.make_task(**numbers, target_decimals=0)
-        self.assertIn("as predictions: {'pearson': ", failure_of(testing.check_task, rounded, rows))
+        self.assertIn("right answers do not score best: {'pearson': ", failure_of(testing.check_task, rounded, rows))
         empty = [{"text": "Fine.", "label": 0}, {"text": " ", "label": 1}]
         self.assertIn("row 1: the input is empty", failure_of(testing.check_task, testing.make_task(prefix=""), empty))
 

@@ -14,6 +14,7 @@ EXIT_FINISHED = 0
 EXIT_BUG = 1
 EXIT_BAD_DATA = 65
 EXIT_NUMERICS = 70
+EXIT_OUT_OF_MEMORY = 71
 EXIT_IO = 74
 EXIT_PREEMPTED = 75
 EXIT_BAD_CONFIGURATION = 78
@@ -57,6 +58,12 @@ class ChangedDataError(DataError):
 
 class AnotherCorpusError(ConfigError):
     """A folder holds a corpus that was built with other settings."""
+
+
+class LackOfMemoryError(ConfigError):
+    """Memory ran out, on a device or on the host, where nothing smaller can be tried (exit 71)."""
+
+    exit_code = EXIT_OUT_OF_MEMORY
 
 
 class NumericsError(UserError):

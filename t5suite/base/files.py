@@ -240,7 +240,7 @@ def new_folder(path) -> Iterator[Path]:
     """
     check_new_folder(path)
     path = Path(path).resolve()
-    # Not the process's number, which a killed one had in the same container, or one on another machine.
+    # Not the process id: in a container it is always 1, and a killed process leaves its folder.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir(parents=True)
     try:

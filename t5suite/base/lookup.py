@@ -134,14 +134,19 @@ def load_object(spec: str, where: str) -> Any:
 
 
 def _imported(module_name: str) -> ModuleType:
-    """The module; where Python finds none, that of the current folder, in which a console script does not look."""
+    """The module; where Python finds none, that of the current folder."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError:
-        if os.getcwd() in sys.path:
-            raise
-    sys.path.append(os.getcwd())
+        search_current_folder()
     return importlib.import_module(module_name)
+
+
+def search_current_folder() -> None:
+    """From now on `import` looks in the current folder, too, where a console script does not; there it looks last."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 # Files are called `<task>.<split>.jsonl.gz`, and file systems take 255 bytes.

@@ -9,8 +9,6 @@ SIGNS = (
     "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc",
     "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
 )  # fmt: skip
-# What a user can do about a row that does not fit.
-SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -4,8 +4,8 @@
 
 torchrun and accelerate exit with 1 whatever their workers exit with; deepspeed passes on the code of the first failure.
 So a batch script names a file in T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped,
-or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 78)? A sweep
-does so for each of its trials.
+or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 71, 78)? A
+sweep does so for each of its trials.
 """
 
 import atexit
@@ -18,10 +18,10 @@ import traceback
 from pathlib import Path
 
 from t5suite.base.errors import (
-    EXIT_BAD_CONFIGURATION,
     EXIT_BUG,
     EXIT_FINISHED,
     EXIT_IO,
+    EXIT_OUT_OF_MEMORY,
     EXIT_PREEMPTED,
     Preempted,
     UserError,
@@ -70,17 +70,17 @@ def run_command(main, argv=None) -> int:
     except Exception as error:
         if is_out_of_memory(error):
             print(printable(redacted(f"error: {_out_of_memory_text(error)}")), file=sys.stderr)
-            return EXIT_BAD_CONFIGURATION
+            return EXIT_OUT_OF_MEMORY
         print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED
 
 
 def _out_of_memory_text(error: Exception) -> str:
-    """What memory lacked, and the ways out of any command; where more is known of the place, it has its own error."""
+    """The message of an out-of-memory error that no caller handles."""
     return (
-        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, numbers and optimizers that "
-        "take less (--bf16, --dtype bfloat16, --optimizer adafactor), a smaller model, or more memory"
+        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, a smaller number format "
+        "(--bf16, --dtype bfloat16), --optimizer adafactor, a smaller model, or more memory"
     )
 
 

@@ -40,7 +40,7 @@ def read_task_rows(
     """The rows of a file with their examples.
 
     Args:
-      path: JSON lines, an array of JSON objects or Parquet, by data format also CSV and TSV; by the file's name.
+      path: JSON lines, a JSON array of objects or Parquet, by data format also CSV and TSV; by the file's name.
       by_data_format: the task is one that flags made of the user's own rows: they are read as its training read them.
       delimiter: of CSV and TSV, if it is not the file's own.
 
@@ -72,7 +72,7 @@ def _rows_of_benchmark(task, path: str) -> Iterator[tuple[str, dict]]:
     kind = format_by_name(path)
     if kind in TYPELESS:
         raise ConfigError(
-            f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, an array of JSON objects or "
+            f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, a JSON array of objects or "
             f"Parquet, where a number is no text; with pandas: read_csv({path!r}).to_json('rows.jsonl', "
             "orient='records', lines=True)"
         )

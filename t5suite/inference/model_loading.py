@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, LackOfMemoryError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
@@ -59,7 +59,7 @@ def load_predictor(
       offload_folder: where `--device_map` may offload weights to.
 
     Raises:
-      ConfigError: no such model, flags that it does not support, or a device that it does not fit.
+      ConfigError: no such model, or flags that it does not support. LackOfMemoryError: a device that it does not fit.
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
@@ -76,7 +76,7 @@ def load_predictor(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
+        raise LackOfMemoryError(
             f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
             f"({memory_message(error)}); use --dtype bfloat16, --device_map balanced, --use_cpu, or a smaller model"
         ) from None
@@ -173,10 +173,10 @@ def process_device(use_cpu: bool = False) -> torch.device:
 
 
 def _warn_of_idle_accelerator() -> None:
-    """Says that an accelerator which is not CUDA's answers nothing, though training may use it."""
+    """Says that an accelerator other than CUDA is not used here, though training may use it."""
     if torch.accelerator.is_available():
         kind = torch.accelerator.current_accelerator().type
-        logger.warning("the processor answers: of accelerators CUDA's are used, and this one is %s", kind)
+        logger.warning("answers are computed on the CPU: predict and serve use CUDA GPUs only, not %s", kind)
 
 
 def model_fingerprint(source) -> str:

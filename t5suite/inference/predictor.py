@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ANY_NUMBER = (-math.inf, math.inf)
 # The virtual tokens before the input of each stack.
-NO_ADAPTER = {"encoder": 0, "decoder": 0}
+NO_VIRTUAL_TOKENS = {"encoder": 0, "decoder": 0}
 
 
 class Answer(NamedTuple):
@@ -208,8 +208,9 @@ class Predictor:
           limits: the smallest and the largest number that an answer can be.
         """
         lengths = [len(feature["input_ids"]) for feature in features]
-        num_virtual = self._virtual_tokens["encoder"]
-        check_length(self.model.config, max(lengths, default=0), "--max_source_length", num_virtual=num_virtual)
+        longest = max(lengths, default=0)
+        num_before = self._virtual_tokens["encoder"]
+        check_length(self.model.config, longest, "--max_source_length", num_virtual_tokens=num_before)
 
         def score_batch(places):
             return self.answerer.class_scores([features[place] for place in places])
@@ -274,7 +275,11 @@ class Predictor:
 
 
 def check_lengths_of_writing(
-    config, encoding, prompts: Sequence[list[int]], max_new_tokens: int, virtual_tokens: Mapping[str, int] = NO_ADAPTER
+    config,
+    encoding,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    virtual_tokens: Mapping[str, int] = NO_VIRTUAL_TOKENS,
 ) -> None:
     """Refuses prompts, and written answers, that are longer than the model's positions.
 
@@ -288,12 +293,12 @@ def check_lengths_of_writing(
     if not prompts:
         return
     longest = max(map(len, prompts))
-    num_virtual = virtual_tokens["encoder"]
+    num_before = virtual_tokens["encoder"]
     if isinstance(encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
         flags = "--max_source_length or --max_new_tokens"
-        check_length(config, longest + max_new_tokens, flags, num_virtual=num_virtual)
+        check_length(config, longest + max_new_tokens, flags, num_virtual_tokens=num_before)
         return
-    check_length(config, longest, "--max_source_length", num_virtual=num_virtual)
+    check_length(config, longest, "--max_source_length", num_virtual_tokens=num_before)
     # The decoder reads its start token, the fixed ones, and all of the answer but its last token.
     answer_tokens = encoding.num_fixed_tokens + max_new_tokens
     check_length(config, answer_tokens, "--max_new_tokens", "decoder", virtual_tokens["decoder"])
@@ -304,7 +309,7 @@ def check_lengths_of_choice(
     encoding,
     prompts: Sequence[list[int]],
     candidate_ids: dict[str, list[int]],
-    virtual_tokens: Mapping[str, int] = NO_ADAPTER,
+    virtual_tokens: Mapping[str, int] = NO_VIRTUAL_TOKENS,
 ) -> None:
     """Refuses prompts that are longer than the model's positions, of a decoder-only model with their candidates.
 
@@ -319,7 +324,7 @@ def check_lengths_of_choice(
     longest = max(map(len, prompts), default=0)
     if isinstance(encoding, PromptEncoding):  # prompt and candidate are one row
         longest += max(map(len, candidate_ids.values()), default=0)
-    check_length(config, longest, "--max_source_length", num_virtual=virtual_tokens["encoder"])
+    check_length(config, longest, "--max_source_length", num_virtual_tokens=virtual_tokens["encoder"])
 
 
 def in_chunks(items: list, size: int) -> list[list]:

@@ -90,7 +90,7 @@ class InputRows:
 
         Raises:
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
-            no such column; an array of JSON in standard input; named by file and line.
+            no such column; a JSON array in standard input; named by file and line.
         """
         index = 0
         for path in self.files:
@@ -202,7 +202,7 @@ def _kind_of_first_line(line: bytes, place: str) -> str:
     """How lines are read of which this is the first: jsonl or text.
 
     Raises:
-      DataError: it begins an array of JSON.
+      DataError: it begins a JSON array.
     """
     if START_OF_ARRAY.match(line):
         raise DataError(

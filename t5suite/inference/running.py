@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import ConfigError, DataError, Preempted, UserError
+from t5suite.base.errors import ConfigError, DataError, LackOfMemoryError, Preempted, UserError
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, TextEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
 from t5suite.inference.jobs import WINDOW, Job, RowRequest
@@ -240,7 +240,7 @@ def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Call
             )
     except torch.OutOfMemoryError as error:
         advice = f"; with a smaller one {same_command} resumes" if arguments.output else ""
-        raise ConfigError(f"--batch_size {arguments.batch_size}: {short_message(error)}{advice}") from None
+        raise LackOfMemoryError(f"--batch_size {arguments.batch_size}: {short_message(error)}{advice}") from None
     _log_counts(arguments.input, read_count, answered_count)
 
 

@@ -59,5 +59,5 @@ def bundled_note(script: str, words: list[str], values: Mapping[str, object]) ->
     if names_something and not is_as_bundled:
         return None
     named = "no model, no data" if words else "no flags"
-    duration = ", in about a minute" if is_as_bundled else ""
+    duration = ", in a minute or two" if is_as_bundled else ""
     return f"{named}: {LEARNS[script]}{duration}; {OF_YOUR_CHOICE[script]}"

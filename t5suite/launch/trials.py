@@ -53,6 +53,7 @@ EXIT_CODES = {
     errors.EXIT_BAD_DATA: "bad data",
     errors.EXIT_PREEMPTED: "preempted",
     errors.EXIT_NUMERICS: "it diverged (NaN or infinite)",
+    errors.EXIT_OUT_OF_MEMORY: "out of memory",
     errors.EXIT_IO: "a file could not be written or read",
     errors.EXIT_BAD_CONFIGURATION: "bad configuration",
     126: "the command cannot be executed",

@@ -33,13 +33,13 @@ from t5suite.models.adapters import (
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
+from t5suite.runs.directory import BASE_FOLDER
 
 logger = logging.getLogger(__name__)
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_FILE = "adapter_base.json"
-BASE_FOLDER = "base"
 
 
 def is_adapter(folder) -> bool:

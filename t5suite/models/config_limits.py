@@ -11,7 +11,7 @@ COUNT_LIKE_ROBERTA = {
 PADDING_ID_OF_MPNET = 1
 
 
-def check_length(config, length: int, flag: str, stack: str = "encoder", num_virtual: int = 0) -> None:
+def check_length(config, length: int, flag: str, stack: str = "encoder", num_virtual_tokens: int = 0) -> None:
     """Refuses sequences longer than the model has positions for; T5 and DeBERTa-v3 have no such limit.
 
     >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
@@ -21,7 +21,7 @@ def check_length(config, length: int, flag: str, stack: str = "encoder", num_vir
     Args:
       length: tokens, special ones included.
       stack: the part of an encoder-decoder that reads them; LED's two have a limit each.
-      num_virtual: virtual tokens before them (`adapters.num_virtual_tokens`), which have positions, too.
+      num_virtual_tokens: virtual tokens before them (`adapters.num_virtual_tokens`), which have positions, too.
     """
     setting = "max_position_embeddings"
     if getattr(config, setting, None) is None:
@@ -31,12 +31,12 @@ def check_length(config, length: int, flag: str, stack: str = "encoder", num_vir
     if positions is None or config.model_type in T5_TYPES or has_relative_positions_alone:
         return
     offset = _first_position(config)
-    if length + num_virtual > positions - offset:
-        virtual = f" after {num_virtual} virtual tokens (--adapter)" if num_virtual else ""
+    if length + num_virtual_tokens > positions - offset:
+        virtual = f" after {num_virtual_tokens} virtual tokens (--adapter)" if num_virtual_tokens else ""
         raise ConfigError(
             f"{flag} {length}{virtual}: a model of type {config.model_type!r} has positions for {positions - offset} "
             f"tokens ({setting}={positions}); lower {flag}, or for a model from scratch give "
-            f"--config_overrides {setting}={length + num_virtual + offset}"
+            f"--config_overrides {setting}={length + num_virtual_tokens + offset}"
         )
 
 

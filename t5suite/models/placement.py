@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 OFFLOADED = ("cpu", "disk")
 OFFLOAD_FOLDER = ".offloaded-weights"
 SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
-APPLE_GPU_IS_IDLE = "Apple's GPU (MPS) is not used, for the suite was never tested on it: the processor is"
+APPLE_GPU_IS_IDLE = "Apple's GPU (MPS) is not used, because the suite was never tested on it; the CPU is"
 
 
 def has_accelerator() -> bool:

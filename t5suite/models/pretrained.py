@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import DataError, LackOfMemoryError, UserError
 from t5suite.base.hub_files import local_options
 from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.base.model_files import check_generation_settings, check_special_ids
@@ -41,7 +41,7 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
       The model; its `drawn_tensors` names those whose weights are random.
 
     Raises:
-      ConfigError: no such model, or too little memory for it. DataError: it is truncated or incomplete
+      ConfigError: no such model. LackOfMemoryError: too little memory for it. DataError: it is truncated or incomplete
         (`loaded_checks`).
     """
     if Path(name).is_dir():
@@ -83,7 +83,7 @@ def _read(auto_class, name, config, options: dict) -> tuple:
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         if is_out_of_memory(error):
-            raise ConfigError(
+            raise LackOfMemoryError(
                 f"{FLAG} {name}: the model does not fit into memory ({memory_message(error)}); use a smaller model, or "
                 "more memory"
             ) from None

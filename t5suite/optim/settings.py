@@ -43,15 +43,15 @@ IN_THE_BACKWARD_PASS = (
     "changes weights within the backward pass: such an update is not checked, its state is in no checkpoint, and it "
     "follows no schedule"
 )
-OF_LITTLE_MEMORY = "choose --optimizer adafactor, which takes little memory, too"
+CHOOSE_ADAFACTOR = "choose --optimizer adafactor, which takes little memory, too"
 # {names of --optim that are refused: why, and what to choose}
 UNFIT = {
     "schedule_free_radam schedule_free_adamw schedule_free_sgd": "holds other weights while it trains than those that "
     "should be scored and saved, and a run does not switch between the two; choose --optimizer adamw",
     "galore_adamw galore_adamw_8bit galore_adafactor apollo_adamw": "keeps objects of its library in its state, which "
-    f"no checkpoint can hold, and has no weight decay; {OF_LITTLE_MEMORY}",
+    f"no checkpoint can hold, and has no weight decay; {CHOOSE_ADAFACTOR}",
     "lomo adalomo galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
-    "apollo_adamw_layerwise": f"{IN_THE_BACKWARD_PASS}; {OF_LITTLE_MEMORY}",
+    "apollo_adamw_layerwise": f"{IN_THE_BACKWARD_PASS}; {CHOOSE_ADAFACTOR}",
 }
 
 WORDS = (
@@ -71,7 +71,7 @@ SETTINGS = {
     "adamw_anyprecision": "use_kahan_summation momentum_dtype variance_dtype compensation_buffer_dtype",
 }
 # Those that transformers switches on whatever text they have, also by `False`.
-SWITCHED_ON = ("decouple_lr", "kahan_sum")
+TRUE_FOR_ANY_TEXT = ("decouple_lr", "kahan_sum")
 
 
 def parse_settings(text: str | Mapping | None, where: str) -> dict:
@@ -252,7 +252,7 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
         _refuse_for_adamw(name, settings, flag)
     types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
     typed = typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", settings, flag)
-    for key in SWITCHED_ON:
+    for key in TRUE_FOR_ANY_TEXT:
         if typed.get(key, True) is not True:
             raise ConfigError(
                 f"{flag} {key}={settings[key]}: transformers takes any text for True; give {key}=True, or leave "

@@ -47,7 +47,7 @@ from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
 from t5suite.reports.run_records import code_of_flags
-from t5suite.reports.shared_files import BASE
+from t5suite.runs.directory import BASE_FOLDER
 from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_words
 from t5suite.tracking.tables import markdown_table
 
@@ -93,7 +93,7 @@ def adapter_of(directory, manifest: dict) -> str | None:
     """What an adapter of the run is over, as `loading_lines` takes it; None without an adapter."""
     if "adapter" not in manifest.get("model", {}):
         return None
-    return OVER_OWN_BASE if Path(directory, BASE).is_dir() else OVER_NAMED_BASE
+    return OVER_OWN_BASE if Path(directory, BASE_FOLDER).is_dir() else OVER_NAMED_BASE
 
 
 def may_show_rows(name: str, manifest: dict) -> bool:

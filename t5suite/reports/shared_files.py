@@ -15,14 +15,12 @@ from t5suite.base.files import file_sha256
 from t5suite.base.hub_statements import CARD
 from t5suite.constants import DATASET_VALS
 from t5suite.data.corpora.sources import STREAMED_BY_DEFAULT, hub_arguments, is_hub_name
-from t5suite.runs.directory import MANIFEST, RESULTS
+from t5suite.runs.directory import BASE_FOLDER, MANIFEST, RESULTS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TASK_CARD
 
 PREDICTIONS = "predictions"
 ROWS = "rows"
-# The model below an adapter, where the run keeps it.
-BASE = "base"
 # What answers: weights, configuration, tokenizer.
 FILES_OF_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "config.json", "generation_config.json",
@@ -32,8 +30,8 @@ FILES_OF_MODEL = (
 # What a run's answers come from, its tasks, and what is said of them.
 HASHED = (
     *FILES_OF_MODEL, TASK_CARD, RESULTS, f"{PREDICTIONS}/*.jsonl", f"{ROWS}/*.jsonl", "best/*/*.safetensors",
-    f"{BASE}/*.safetensors", f"{BASE}/*.safetensors.index.json",
-    f"{BASE}/config.json", f"{BASE}/generation_config.json",
+    f"{BASE_FOLDER}/*.safetensors", f"{BASE_FOLDER}/*.safetensors.index.json",
+    f"{BASE_FOLDER}/config.json", f"{BASE_FOLDER}/generation_config.json",
 )  # fmt: skip
 # Where an upload may leave files of the record out.
 FOLDERS_WITHHELD = (f"{PREDICTIONS}/", f"{ROWS}/", "best/")

@@ -9,7 +9,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.base.files import read_json
 from t5suite.reports.run_records import RecordedSplit, RunRecord
-from t5suite.reports.shared_files import BASE
+from t5suite.runs.directory import BASE_FOLDER
 from t5suite.runs.public_record import RECORD_HASH
 
 
@@ -68,8 +68,8 @@ def base_of_adapter(record: RunRecord) -> list[str]:
 
 def has_hashes_of_base(record: RunRecord, base: str) -> bool:
     """Whether an adapter's base is the one that the run keeps beside it, with the hashes of its files."""
-    is_beside = Path(base).absolute() == (record.folder / BASE).absolute()
-    return is_beside and any(name.startswith(f"{BASE}/") for name in record.manifest.get("files") or ())
+    is_beside = Path(base).absolute() == (record.folder / BASE_FOLDER).absolute()
+    return is_beside and any(name.startswith(f"{BASE_FOLDER}/") for name in record.manifest.get("files") or ())
 
 
 def base_in_config(config_file: Path):

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
 METRICS = "metrics.jsonl"
+# The model below an adapter, where the run keeps it.
+BASE_FOLDER = "base"
 # The manifest's required keys, and the types of the keys that are read.
 REQUIRED_KEYS = ("run_id", "settings")
 MANIFEST_TYPES = {

@@ -12,7 +12,7 @@ import runpy
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import check_name
+from t5suite.base.lookup import check_name, search_current_folder
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
 from t5suite.tasks.cells import as_list
@@ -85,7 +85,8 @@ def _read_task_file(task_file) -> YamlFile:
 
 
 def _registry_of_python_file(path: Path):
-    """`DATASET_VALS` of a Python file, which is run."""
+    """`DATASET_VALS` of a Python file, which is run; it may import modules of the current folder."""
+    search_current_folder()
     try:
         return runpy.run_path(str(path)).get("DATASET_VALS")
     except SystemExit as error:

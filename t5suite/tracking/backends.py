@@ -208,10 +208,8 @@ def key_of_netrc(url: str, environ: Mapping[str, str]) -> str | None:
     >>> key_of_netrc("http://localhost:8080", {"NETRC": "/home/me/.netrc"})   # machine localhost:8080 ...
     '0123456789abcdef...'
     """
-    default_path = Path(environ.get("HOME", "~"), ".netrc")
-    path = Path(environ.get("NETRC") or default_path).expanduser()
     try:
-        logins = netrc.netrc(path).hosts
+        logins = netrc.netrc(_netrc_file(environ)).hosts
     except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
         return None
     address = urlsplit(url)
@@ -220,6 +218,17 @@ def key_of_netrc(url: str, environ: Mapping[str, str]) -> str | None:
             _, _, key = logins[host]
             return key
     return None
+
+
+def _netrc_file(environ: Mapping[str, str]) -> Path:
+    """Where W&B keeps keys: the file that NETRC names, else ~/.netrc, or ~/_netrc if there is no other."""
+    if environ.get("NETRC"):
+        return Path(environ["NETRC"]).expanduser()
+    home = Path(environ.get("HOME", "~")).expanduser()
+    windows_file = home / "_netrc"
+    if windows_file.exists() and not (home / ".netrc").exists():
+        return windows_file
+    return home / ".netrc"
 
 
 def why_refused(url: str, key: str) -> str | None:

@@ -27,7 +27,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import LackOfMemoryError
 from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
@@ -100,7 +100,7 @@ def advising_on_memory(name: str, num_rows: int, batch_flag: str = BATCH_FLAG) -
       name: of the evaluated set.
 
     Raises:
-      ConfigError: it ran out.
+      LackOfMemoryError: it ran out.
     """
     try:
         yield
@@ -112,7 +112,7 @@ def advising_on_memory(name: str, num_rows: int, batch_flag: str = BATCH_FLAG) -
         if num_rows > 1:
             size = f"{num_rows} rows"
             advice = f"{batch_flag} {num_rows // 2}"
-        raise ConfigError(
+        raise LackOfMemoryError(
             f"{name}: out of memory in an evaluation batch of {size} ({memory_message(error)}); use {advice}"
         ) from None
 

@@ -55,7 +55,7 @@ THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "stable_adamw", "grokadamw")
 # Prefixes of Hugging Face's names for optimizers that read no --adam_* flag (transformers 5.23, trainer_optimizer.py).
 THEIRS_WITHOUT_ADAM = ("adafactor", "adagrad", "grokadamw", "rmsprop", "sgd")
 # Hugging Face's names of torch's optimizers that have settings.
-TORCH_S_WITH_SETTINGS = (OptimizerNames.SGD, OptimizerNames.ADAGRAD, OptimizerNames.RMSPROP)
+TORCH_OPTIMIZERS_WITH_SETTINGS = (OptimizerNames.SGD, OptimizerNames.ADAGRAD, OptimizerNames.RMSPROP)
 # Updates of the schedule that is made only to see whether its settings are complete.
 STEPS_OF_TRIAL = 1000
 
@@ -91,7 +91,7 @@ def try_hugging_face_optimizer(args) -> None:
     Raises:
       ConfigError: with what torch says.
     """
-    if args.optimizer is not None or args.optim not in TORCH_S_WITH_SETTINGS or not args.optim_args:
+    if args.optimizer is not None or args.optim not in TORCH_OPTIMIZERS_WITH_SETTINGS or not args.optim_args:
         return
     optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(args)
     try:

@@ -77,15 +77,21 @@ def gpu_of_rank() -> int:
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.cuda.device_count()
+    if local_rank < count:
+        return local_rank
     is_task_of_srun = os.environ.get("SLURM_LOCALID") == os.environ.get("LOCAL_RANK")
-    if is_task_of_srun:
+    if is_task_of_srun and (count == 1 or _tasks_divide_gpus()):
         return local_rank % count
-    if local_rank >= count:
-        raise ConfigError(
-            f"local rank {local_rank}, but there are {count} GPUs; start fewer processes, or set LOCAL_RANK=0 where "
-            "each sees a GPU of its own"
-        )
-    return local_rank
+    raise ConfigError(
+        f"local rank {local_rank}, but there are {count} GPUs; start fewer processes, or set LOCAL_RANK=0 where "
+        "each sees a GPU of its own"
+    )
+
+
+def _tasks_divide_gpus() -> bool:
+    """Whether Slurm was asked for GPUs of a task's own (`--gpus-per-task`, `--gpu-bind`, `--tres-per-task`)."""
+    variables = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
+    return any(map(os.environ.get, variables)) or "gpu" in os.environ.get("SLURM_TRES_PER_TASK", "")
 
 
 def libraries_of(args) -> Libraries:

@@ -25,8 +25,8 @@ from t5suite.base.errors import EXIT_IO, ConfigError, UserError
 from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
-from t5suite.models.adapter_files import BASE_FOLDER, folder_of_base, is_adapter
-from t5suite.runs.directory import MANIFEST, read_manifest
+from t5suite.models.adapter_files import folder_of_base, is_adapter
+from t5suite.runs.directory import BASE_FOLDER, MANIFEST, read_manifest
 from t5suite.runs.public_record import public_manifest
 
 logger = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ def check_devices(checkup: Checkup) -> list[CheckResult]:
     if not torch.accelerator.is_available():
         has_gpus = bool(drivers) or Path("/dev/nvidiactl").exists()
         if not has_gpus:
-            return [CheckResult(OK, "gpu", "none: runs use the processor")]
+            return [CheckResult(OK, "gpu", "none: runs use the CPU")]
         return [_check_hidden_devices(checkup, driver)]
     kind = torch.accelerator.current_accelerator().type
     return [_check_device(kind, index, driver) for index in range(torch.accelerator.device_count())]
@@ -92,7 +92,7 @@ def _check_device(kind: str, index: int, driver: str) -> CheckResult:
     import torch
 
     if kind != "cuda":
-        return CheckResult(OK, "gpu", f"{kind}:{index}, for training; t5suite predict and serve use the processor")
+        return CheckResult(OK, "gpu", f"{kind}:{index}, for training; t5suite predict and serve use the CPU")
     free, total = torch.cuda.mem_get_info(index)
     what = (
         f"{kind}:{index} {torch.cuda.get_device_name(index)}, {size_text(free)} of {size_text(total)} free, "

@@ -136,7 +136,7 @@ class Columns:
         if self.data_format is not None:
             return (
                 f", which --data_format {self.data_format} reads; --data_format jsonl reads the columns that "
-                f"--text_column and --target_column name, here of {', '.join(names)}"
+                f"--text_column and --target_column name; these rows have: {', '.join(names)}"
             )
         if column == self.target:
             return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"

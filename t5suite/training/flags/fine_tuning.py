@@ -341,7 +341,7 @@ class SuiteTrainingArguments(
         self.output_dir = self.output_dir or "runs"
 
     def _settle_device(self) -> None:
-        """Takes the processor where no accelerator is used, whatever `--use_cpu` says; tells who has an idle one."""
+        """Takes the CPU where no accelerator is used, whatever `--use_cpu` says; warns of an idle one."""
         if has_accelerator():
             return
         if not self.use_cpu and torch.backends.mps.is_available():

@@ -19,11 +19,14 @@ from dataclasses import dataclass
 
 import torch
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.memory_errors import SAVES_MEMORY, is_out_of_memory, memory_message
+from t5suite.base.errors import LackOfMemoryError
+from t5suite.base.memory_errors import is_out_of_memory, memory_message
 from t5suite.training.losses import counting_losses
 
 logger = logging.getLogger(__name__)
+
+# What a user can do about a row that does not fit.
+SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class MicroBatches:
           loss_function: what it counts for the logs is reset to the start of the update when the update runs again.
 
         Raises:
-          ConfigError: a single row does not fit into memory, or this rank cannot repeat its pass alone.
+          LackOfMemoryError: a single row does not fit into memory, or this rank cannot repeat its pass alone.
         """
         self.num_items = num_items
         if self.loss_sum_before is None:
@@ -136,13 +139,16 @@ class MicroBatches:
         return total, None
 
     def _drop_gradients(self, model, step: int, synchronising: bool) -> None:
-        """Goes back to the update's start, before it runs again; raises ConfigError if this rank cannot do so alone.
+        """Goes back to the update's start, before it runs again.
 
         Args:
           synchronising: whether ranks exchange gradients in the pass that ran out of memory.
+
+        Raises:
+          LackOfMemoryError: this rank cannot do so alone.
         """
         if self._exchanges(model, synchronising):
-            raise ConfigError(
+            raise LackOfMemoryError(
                 f"out of memory on rank {self.ranks.rank} in step {step} ({self.failure}). In this pass ranks exchange "
                 "gradients, weights or buffers, so that one rank cannot repeat it alone. "
                 + self._smaller_micro_batches()
@@ -181,7 +187,7 @@ class MicroBatches:
         """Doubles the number of pieces, and goes back to the random state at the update's start."""
         if num_rows(piece) <= 1:
             shapes = {name: tuple(value.shape) for name, value in piece.items() if torch.is_tensor(value)}
-            raise ConfigError(
+            raise LackOfMemoryError(
                 f"out of memory in a micro-batch of one row ({shapes}): {self.failure}. Use {SAVES_MEMORY}"
             )
         self.pieces *= 2
