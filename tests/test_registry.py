@@ -865,6 +865,19 @@ class OwnRowsTest(parameterized.TestCase):
             of_test = load_rows(make_task(**numbers), "test", test_file=file)
             self.assertEqual([row["gold"] for row in of_test], [{"by": "Ann", "stars": number} for number in expected])
 
+    def test_the_key_of_a_question_and_hidden_numbers_may_stand_inside_of_the_only_column(self):
+        place = Path(tempfile.mkdtemp())
+        question = {"prefix": "q: ", "text_column_name": "qa.q", "label_column_name": "qa.a", "labels": None,
+                    "references_by": "qa.q", "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}  # fmt: skip
+        file = str(write_rows(place / "questions.jsonl", [{"qa": {"q": "Who?", "a": name}} for name in ("Ann", "she")]))
+        merged = load_rows(make_task(**question), "validation", validation_file=file)
+        self.assertEqual(merged, [{"qa": {"q": "Who?", "a": ["Ann", "she"]}}])
+        numbers = {"prefix": "n: ", "text_column_name": "pair.text", "label_column_name": "pair.score", "labels": None,
+                   "metric_names": ["pearson"], "metric_to_optimize": "pearson"}  # fmt: skip
+        file = str(write_rows(place / "numbers.jsonl", [{"pair": {"text": "a", "score": -1}}] * 2))
+        of_test = load_rows(make_task(**numbers), "test", test_file=file)
+        self.assertEqual(of_test, [{"pair": {"text": "a", "score": None}}] * 2)
+
     def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
         entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))
         path = write_rows(Path(tempfile.mkdtemp()) / "a.jsonl", [{"input": "x", "label": n} for n in (3, 1, "2")])

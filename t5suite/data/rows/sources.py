@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 BUNDLED_DIR = Path(__file__).parents[1] / "mini"
 BUNDLED_BENCHMARK = "mini"
+# The name of a new column until it has replaced the old one.
+NEW_COLUMN = "t5suite new column"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,10 @@ def _with_values(rows, column: str, values: list):
         if value is not None or value_at(row, column) is not None:
             row = with_value_at({outer_column: {} if cell is None else cell}, column, value)
         cells.append(row[outer_column])
-    return rows.remove_columns(outer_column).add_column(outer_column, cells).select_columns(rows.column_names)
+    # The old column goes last: a data set without columns has no rows, to which nothing can be added.
+    both = rows.add_column(NEW_COLUMN, cells)
+    replaced = both.remove_columns(outer_column).rename_column(NEW_COLUMN, outer_column)
+    return replaced.select_columns(rows.column_names)
 
 
 def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
