@@ -199,8 +199,7 @@ def _check_labels(task, task_rows: list[TaskRow]) -> None:
     if not labelled_places:
         return
     if unlabelled_places:
-        line = labelled_places[0].rpartition(":")[2]
-        raise DataError(f"{unlabelled_places[0]}: no label, but line {line} has one; score only labelled rows")
+        raise DataError(f"{unlabelled_places[0]}: no label, but {labelled_places[0]} has one; score only labelled rows")
     for task_row in task_rows:
         _check_metric_columns(task, task_row.row, task_row.place)
 
