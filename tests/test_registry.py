@@ -777,12 +777,29 @@ class TaskCardTest(parameterized.TestCase):
         flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file]
         with mock.patch.dict(FORMATTERS):
             save_model(place / "model", tasks=[load_task("mine", "films", str(file))])
-        message = "task.json: mine/films has the formatter 'shout', .* --dataset_name films --task_file FILE"
+        message = "task.json: mine/films has the formatter 'shout', .*; give --benchmark mine --dataset_name films --task_file FILE$"
         with exits_with(78, message):
             self.predict(place / "model", rows=rows)
         with mock.patch.dict(FORMATTERS):
             (answer,) = self.predict(place / "model", *flags, "--include_inputs", rows=rows)
         self.assertEqual(answer["inputs"], "FINE")
+
+    @parameterized.parameters(
+        ("predict --input ROWS", "; give --benchmark mini --dataset_name sentiment --task_file FILE"),
+        ("score --rows ROWS --predictions ROWS",
+         "; give --benchmark mini --dataset_name sentiment --task_file FILE in place of --model_name_or_path"),
+        ("trim --text ROWS --text_column_name sentence --output_dir NEW", ""),
+    )  # fmt: skip
+    def test_a_function_that_only_a_task_file_has_is_told_with_what_the_command_takes(self, words, way):
+        """Also a metric that only chooses the checkpoint."""
+        folder = self.saved("sentiment")
+        card = json.loads((folder / "task.json").read_text())
+        card["tasks"]["sentiment"]["metric_to_optimize"] = "loudness"
+        (folder / "task.json").write_text(json.dumps(card))
+        words = words.replace("ROWS", str(self.rows)).replace("NEW", str(folder / "new")).split()
+        message = f"/task.json: mini/sentiment has the metric 'loudness', .* a model has no task{way}$"
+        with exits_with(78, message):
+            run_cli(*words, "--model_name_or_path", folder)
 
     def test_where_no_folder_is_named_there_is_no_card(self):
         """A `task.json` of another program may stand in the working directory."""

@@ -57,7 +57,6 @@ def _task_by_flags(arguments):
       ConfigError: no such task, none or two ways to name one.
     """
     from t5suite.tasks.registry import load_task
-    from t5suite.tasks.task_card import TASK_CARD, read_task_card
 
     model = arguments.model_name_or_path
     if model is not None:
@@ -66,11 +65,7 @@ def _task_by_flags(arguments):
                 raise ConfigError(
                     f"--{name} {getattr(arguments, name)}: --model_name_or_path names the task; leave it out"
                 )
-        card = read_task_card(model)
-        if card is None or not card.tasks:
-            raise ConfigError(
-                f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved"
-            )
+        card = _card_of_model(model)
         return card.task(arguments.dataset_name)
     is_own = arguments.benchmark == OWN_BENCHMARK and arguments.task_file is None
     if is_own or arguments.benchmark is None or arguments.dataset_name is None:
@@ -79,6 +74,23 @@ def _task_by_flags(arguments):
             "--model_name_or_path RUN, whose task they have, or --benchmark, --dataset_name and a --task_file"
         )
     return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+
+
+def _card_of_model(model: str):
+    """The card of a run or a saved model.
+
+    Raises:
+      ConfigError: there is none, or it names functions of a task file.
+    """
+    from t5suite.tasks.task_card import TASK_CARD, UndefinedFunctionError, read_task_card
+
+    try:
+        card = read_task_card(model)
+    except UndefinedFunctionError as error:
+        raise ConfigError(f"{error}; give {error.task_flags} in place of --model_name_or_path") from None
+    if card is None or not card.tasks:
+        raise ConfigError(f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved")
+    return card
 
 
 def _delimiter(arguments) -> str | None:

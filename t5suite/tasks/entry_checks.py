@@ -237,6 +237,10 @@ def undefined_functions(entry) -> list[str]:
         if isinstance(entry.get(key), str) and entry[key] not in table:
             undefined.append(f"{key} {entry[key]!r}")
     metrics = [metric for metric in as_list(entry.get("metric_names") or []) if isinstance(metric, str)]
+    optimised = entry.get("metric_to_optimize")
+    may_be_of_evaluate = any(map(is_evaluate_name, metrics))
+    if isinstance(optimised, str) and optimised not in ("average", *metrics) and not may_be_of_evaluate:
+        metrics.append(optimised)
     for metric in metrics:
         if not is_evaluate_name(metric) and function_name(metric, entry) not in metric_choices():
             undefined.append(f"metric {metric!r}")

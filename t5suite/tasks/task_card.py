@@ -36,7 +36,15 @@ CARD_KEYS = tuple(
 
 
 class UndefinedFunctionError(ConfigError):
-    """A card names a function that no table has: the user's own, or another version's."""
+    """A card names a function that no table has: the user's own, or another version's.
+
+    Attributes:
+      task_flags: the flags that name the task in a task file.
+    """
+
+    def __init__(self, message: str, task_flags: str):
+        super().__init__(message)
+        self.task_flags = task_flags
 
 
 @dataclass(frozen=True)
@@ -143,20 +151,31 @@ def read_task_card(folder) -> TaskCard | None:
     return _read_card(path) if path.is_file() else None
 
 
-def task_card_of_model(name: str | None, revision: str | None = None, task_file: str | None = None) -> TaskCard | None:
+def task_card_of_model(name: str | None, revision: str | None = None) -> TaskCard | None:
     """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
 
     Args:
       revision: of a model of the hub, as `hub_commits.commit_to_read` takes it.
-      task_file: is read first: one in Python may add the functions that the card names.
 
     Raises:
       ConfigError: as `read_task_card`.
       UserError: as `hub_failures.read_from_hub`.
     """
-    load_registry(task_file)
     path = file_of_model(name, TASK_CARD, revision) if name else None
     return _read_card(path) if path else None
+
+
+def task_card_after_file(name: str | None, revision: str | None, task_file: str | None) -> TaskCard | None:
+    """As `task_card_of_model`, for commands with `--task_file`: a file in Python may add what the card names.
+
+    Raises:
+      ConfigError: also for the file; where it is missing, with the flags that name it.
+    """
+    load_registry(task_file)
+    try:
+        return task_card_of_model(name, revision)
+    except UndefinedFunctionError as error:
+        raise ConfigError(f"{error}; give {error.task_flags}") from None
 
 
 def _read_card(path: Path) -> TaskCard:
@@ -179,10 +198,10 @@ def _card_of(content: dict, path: Path) -> TaskCard:
     for name, entry in content["tasks"].items():
         undefined = undefined_functions(entry)
         if undefined:
-            task_flags = f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE"
             raise UndefinedFunctionError(
                 f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
-                f"have: give {task_flags}, the Python file that adds them"
+                f"have: a Python file of --task_file adds such functions, and without {TASK_CARD} a model has no task",
+                f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE",
             )
         check_entry(f"{path}: {content['benchmark']}/{name}", entry)
         tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
