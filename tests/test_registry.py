@@ -438,6 +438,9 @@ BAD_ENTRIES = [
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    *[{"formatter": formatter, "prefix": prefix, "text_column_name": columns}
+      for formatter in (None, "squad", "joined_lists", "instruction", "multirc", "record")
+      for prefix, columns in ((["q: "], "a"), ("", ["a"]))],
     {"splits": {"train": ["a", "b"], "validation": ["b", "c"]}}, {"num_examples": {"train": 5, "test": None}},
     {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},

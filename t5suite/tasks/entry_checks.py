@@ -101,10 +101,10 @@ def _check_columns(name: str, entry: dict) -> None:
         if not _is_text_or_texts(entry[key]):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {entry[key]!r}")
     columns = entry["text_column_name"]
-    prefix_form = _form_of(entry["prefix"])
-    column_form = _form_of(columns)
-    if (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS and prefix_form != column_form:
-        raise ConfigError(f"{name}: prefix is {prefix_form} but text_column_name is {column_form}")
+    prefix = entry["prefix"]
+    is_prefixing = (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS
+    if is_prefixing and len(as_list(prefix)) != len(as_list(columns)):
+        raise ConfigError(f"{name}: prefix is {_form_of(prefix)} but text_column_name is {_form_of(columns)}")
     if entry.get("formatter") == TOKEN_LABELS:
         if not isinstance(columns, str):
             raise ConfigError(f"{name}: token_labels needs one text_column_name, not {columns!r:.200}")
