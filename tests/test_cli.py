@@ -344,7 +344,7 @@ class PreviewTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / "tasks.yaml"
         path.write_text(json.dumps({"mine": {"films": {**load_task("mini", "sentiment").entry}}}))
         with exits_with(
-            78, "^mine/films has no hub_path: give --rows FILE, or --data_dir DIR with .*validation.jsonl$"
+            78, "^mine/films has no hub_path: give --data_dir DIR with .*validation.jsonl, or --rows FILE$"
         ):
             call("preview", *task_flags("mine", "films"), "--task_file", str(path))
 

@@ -45,7 +45,8 @@ NEW_COLUMN = "t5suite new column"
 class DataOptions:
     """Where the user wants rows from; files replace one split each.
 
-    `own_sources` has the sources of tasks made from flags.
+    `own_sources` has the sources of tasks made from flags. `rows_flag` is the flag of a command that takes one file,
+    whatever the split.
     """
 
     data_dir: str | None = None
@@ -55,6 +56,7 @@ class DataOptions:
     data_revision: str | None = None
     own_sources: Mapping[str, RowSource] = field(default_factory=dict)
     tokenizer: object = None
+    rows_flag: str | None = None
 
     def file_for(self, role: str) -> str | None:
         """The file that replaces the split of a role, if one was given."""
@@ -220,9 +222,10 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     """A split from the hub (or its cache); ReCoRD's entities are sorted, because their order is arbitrary."""
     path = task.entry.get("hub_path")
     if not path:
+        file_flag = options.rows_flag or f"--{role}_file"
         raise ConfigError(
             f"{task.benchmark}/{task.name} has no hub_path: give --data_dir DIR with "
-            f"DIR/{task.benchmark}/{task.rows_of}/{split}.jsonl, or --{role}_file FILE"
+            f"DIR/{task.benchmark}/{task.rows_of}/{split}.jsonl, or {file_flag} FILE"
         )
     rows, commit = _reached_rows_of_hub(task, split, options.data_revision)
     if "entities" in rows.column_names:
