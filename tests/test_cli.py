@@ -85,6 +85,20 @@ class OwnRowsScoreTest(parameterized.TestCase):
             with exits_with(78, "answered by sets of labels, which have no probabilities"):
                 run_cli("predict", "--model_name_or_path", run.directory, "--input", path, "--labels")
 
+    def test_scores_of_a_task_file_are_those_of_the_run_whatever_its_benchmark_is_called(self):
+        """Of its rows a number is a class id, where flags that made the task would take it for a label of these digits."""
+        place = Path(tempfile.mkdtemp())
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "stars", "labels": ["1", "2", "3"],
+                 "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"own": {"films": entry}}))
+        path = write_rows(place / "rows.jsonl", [{"text": f"film {i}", "stars": i % 3} for i in range(9)])
+        task = {"task_file": str(place / "tasks.yaml"), "benchmark": "own", "dataset_name": "films"}
+        run = tiny_run(**task, train_file=str(path), validation_file=str(path), max_steps=1, save_strategy="no")
+        answers = rows_file([entry["labels"][i % 3] for i in range(9)], "predictions.jsonl")
+        words = ["--model_name_or_path", run.directory, "--rows", path, "--predictions", answers]
+        (scores,) = json_lines("score", *words)
+        self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
+
     @parameterized.parameters(
         ([], "which task have the rows\\? .*--model_name_or_path RUN"),
         (["--benchmark", "own", "--dataset_name", "films"], "which task have the rows"),

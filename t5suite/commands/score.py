@@ -30,9 +30,8 @@ def score(arguments) -> None:
     from t5suite.data.rows.jsonl import without_nan
     from t5suite.tasks.entry_metrics import undefined_reason
 
-    task = _task_by_flags(arguments)
+    task, by_data_format = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
-    by_data_format = arguments.model_name_or_path is not None and task.benchmark == OWN_BENCHMARK
     task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
@@ -51,7 +50,7 @@ def score(arguments) -> None:
 
 
 def _task_by_flags(arguments):
-    """The task of the benchmark or of the model.
+    """`(task, by_data_format)`: the task of the benchmark or of the model, and whether a data format reads its rows.
 
     Raises:
       ConfigError: no such task, none or two ways to name one.
@@ -66,14 +65,14 @@ def _task_by_flags(arguments):
                     f"--{name} {getattr(arguments, name)}: --model_name_or_path names the task; leave it out"
                 )
         card = _card_of_model(model)
-        return card.task(arguments.dataset_name)
+        return card.task(arguments.dataset_name), card.made_by_flags
     is_own = arguments.benchmark == OWN_BENCHMARK and arguments.task_file is None
     if is_own or arguments.benchmark is None or arguments.dataset_name is None:
         raise ConfigError(
             "which task have the rows? Give --benchmark and --dataset_name (all: t5suite tasks); for rows of your own "
             "--model_name_or_path RUN, whose task they have, or --benchmark, --dataset_name and a --task_file"
         )
-    return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file), False
 
 
 def _card_of_model(model: str):
