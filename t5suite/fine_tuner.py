@@ -593,7 +593,7 @@ class FineTuner:
         """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
-        return task_card_by_flags(self.plan.tasks, self.arguments, self.encoding, self.model)
+        return task_card_by_flags(self.plan, self.arguments, self.encoding, self.model)
 
     def _check_chooses_a_label(self, labels) -> None:
         reason = None

@@ -438,14 +438,16 @@ class MadeTrainerTest(parameterized.TestCase):
         selecting = [SimpleNamespace(task=tasks[1], max_target_tokens=99, method="score")]
         languages = Languages(source_lang="de", target_lang_column="to")
         data = SimpleNamespace(
-            training_sets=training, features=features, scored=scored, selecting=selecting, languages=languages
-        )
+            training_sets=training, features=features, scored=scored, selecting=selecting, languages=languages,
+            made_by_flags=True,
+        )  # fmt: skip
         model = model_of("t5")
         model.config.answer_separator = " => "
         card = task_card_of(data, Lengths(48, 8), model, tiny_tokenizer())
         self.assertEqual((list(card.tasks), card.family), (["cola", "rte", "mrpc"], "seq2seq"))
         self.assertEqual(card.max_answer_tokens, {"cola": 9, "rte": 5, "mrpc": 5})
         self.assertEqual((card.lengths, card.scored_by_labels), (Lengths(48, 8), ("rte",)))
+        self.assertTrue(card.made_by_flags)
         self.assertEqual(card.settings["languages"], {"source_lang": "de", "target_lang_column": "to"})
         self.assertEqual(card.settings["answer_separator"], " => ")
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pandas
 import pyarrow.parquet
 import pytest
 from absl.testing import parameterized
@@ -83,6 +84,20 @@ class OwnRowsScoreTest(parameterized.TestCase):
         if name == "sets":
             with exits_with(78, "answered by sets of labels, which have no probabilities"):
                 run_cli("predict", "--model_name_or_path", run.directory, "--input", path, "--labels")
+
+    def test_scores_of_a_task_file_are_those_of_the_run_whatever_its_benchmark_is_called(self):
+        """Of its rows a number is a class id, where flags that made the task would take it for a label of these digits."""
+        place = Path(tempfile.mkdtemp())
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "stars", "labels": ["1", "2", "3"],
+                 "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"own": {"films": entry}}))
+        path = write_rows(place / "rows.jsonl", [{"text": f"film {i}", "stars": i % 3} for i in range(9)])
+        task = {"task_file": str(place / "tasks.yaml"), "benchmark": "own", "dataset_name": "films"}
+        run = tiny_run(**task, train_file=str(path), validation_file=str(path), max_steps=1, save_strategy="no")
+        answers = rows_file([entry["labels"][i % 3] for i in range(9)], "predictions.jsonl")
+        words = ["--model_name_or_path", run.directory, "--rows", path, "--predictions", answers]
+        (scores,) = json_lines("score", *words)
+        self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
 
     @parameterized.parameters(
         ([], "which task have the rows\\? .*--model_name_or_path RUN"),
@@ -343,7 +358,7 @@ class PreviewTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / "tasks.yaml"
         path.write_text(json.dumps({"mine": {"films": {**load_task("mini", "sentiment").entry}}}))
         with exits_with(
-            78, "^mine/films has no hub_path: give --rows FILE, or --data_dir DIR with .*validation.jsonl$"
+            78, "^mine/films has no hub_path: give --data_dir DIR with .*validation.jsonl, or --rows FILE$"
         ):
             call("preview", *task_flags("mine", "films"), "--task_file", str(path))
 
@@ -387,6 +402,29 @@ class ScoreTest(parameterized.TestCase):
         with exits_with(78, message):
             call("preview", *rte, "--rows", folder / "rows.csv")
 
+    @parameterized.parameters(("csv", ","), ("csv", ";"), ("tsv", "\t"))
+    def test_rows_that_are_converted_by_the_message_are_scored(self, kind, delimiter):
+        folder = Path(tempfile.mkdtemp())
+        path = folder / f"rows.{kind}"
+        lines = [("sentence1", "sentence2", "label"), ("It rains.", "It's wet.", "0"), ("a", "b", "1")]
+        path.write_text("".join(f"{delimiter.join(cells)}\n" for cells in lines))
+        files = ["--rows", path, "--predictions", rows_file(["entailment", "not_entailment"])]
+        exit_code, message = ended_cli("score", *task_flags("glue", "rte"), *files)
+        self.assertEqual(exit_code, 78)
+        advice = message.partition("with pandas: ")[2].strip()
+        with contextlib.chdir(folder):
+            eval(f"pandas.{advice}", {"pandas": pandas})
+        files[1] = folder / "rows.jsonl"
+        (scores,) = json_lines("score", *task_flags("glue", "rte"), *files)
+        self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
+
+    def test_rows_without_a_label_are_told_with_one_that_has_it(self):
+        path = Path(tempfile.mkdtemp()) / "rows.json"
+        path.write_text(json.dumps([RTE_ROWS[0], {**RTE_ROWS[1], "label": -1}]))
+        files = ["--rows", path, "--predictions", rows_file(["entailment"] * 2)]
+        with exits_with(65, "/rows.json entry 1: no label, but /.*/rows.json entry 0 has one; score only"):
+            call("score", *task_flags("glue", "rte"), *files)
+
     @parameterized.parameters(True, False)
     def test_a_prediction_is_a_string_or_an_object(self, as_object):
         texts = ["entailment", "entails"]
@@ -425,7 +463,7 @@ class ScoreTest(parameterized.TestCase):
 
     def test_rows_of_which_some_have_a_label_are_refused_and_without_any_there_is_no_score(self):
         labelled, unlabelled = {**RTE_ROWS[0], "label": 0}, {**RTE_ROWS[0], "label": -1}
-        with exits_with(65, r"rows.jsonl:1: no label, but line 2 has one; score only labelled rows"):
+        with exits_with(65, r"rows.jsonl:1: no label, but /.*/rows.jsonl:2 has one; score only labelled rows"):
             score("glue", "rte", [unlabelled, labelled], ["entailment"] * 2)
         self.assertEqual(score("glue", "rte", [unlabelled] * 2, ["entailment"] * 2), {})
 

@@ -283,17 +283,29 @@ class TablesTest(parameterized.TestCase):
         ),
         (
             {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},
-            "'output', which --data_format alpaca reads; --data_format jsonl .*; these rows have: instruction, context, response$",
+            "'output', which --data_format alpaca reads; --data_format jsonl .*; the row has instruction, context, response$",
         ),
         (
             {"en": "x", "de": "y"}, {"data_format": "translation", "source_id": "en", "target_id": "de"},
-            "'translation.en', which --data_format translation reads; --data_format jsonl .*; these rows have: en, de$",
+            "'translation.en', which --data_format translation reads; --data_format jsonl .*; the row has en, de$",
         ),
     )  # fmt: skip
     def test_the_message_of_a_missing_column_names_the_flag_or_format_that_asks_for_it(self, row, flags, message):
         path = jsonl(folder() / "a.jsonl", [row])
         with exits_with(65, rf"a\.jsonl:1: no column {message}"):
             load(path, **flags)
+        in_memory = message.partition("; ")[0]
+        with exits_with(65, rf"^train row 0: no row has anything in column {in_memory}; "):
+            load([row], **flags)
+
+    @parameterized.parameters(
+        ({"text_column": "txet", **LABEL}, "'txet' .--text_column.; did you mean text"),
+        ({"text_column": "text", "target_column": "lable"}, "'lable' .--target_column.; did you mean label"),
+    )
+    def test_a_missing_column_of_a_hub_data_set_is_told_with_its_flag(self, flags, message):
+        path = jsonl(folder() / "train.jsonl", [{"text": "x", "label": "y"}])
+        with exits_with(65, f"no (column|row has anything in column) {message}"):
+            load(data_format="hub", hub_path=str(path.parent), **flags)
 
     def test_a_missing_column_of_running_text_is_told_with_its_flag(self):
         rows = [{"body": "x"}]

@@ -176,9 +176,18 @@ class WordsTest(parameterized.TestCase):
         lines = cli_output(*words).splitlines()
         self.assertEqual([json.loads(line)["prediction"] for line in lines], expected)
         self.assertEqual(FineTuner(str(folder), use_cpu=True, quiet=True).predict(sentences), expected)
-        file.write_text("a word\n \n")
-        with exits_with(65, "row 1: the text holds no word, where each word has a label"):
-            run_cli(*words)
+
+    def test_an_empty_line_has_no_labels(self):
+        model = model_of("bert", VOWELS)
+        folder = save_model(Path(tempfile.mkdtemp()) / "model", model, tiny_tokenizer())
+        sentence = rows_of(VOWELS, 1)[0]["sentence"]
+        (labels,) = labels_of_words(model, [sentence])
+        file = folder.parent / "lines.txt"
+        for texts, expected in ((["", " ", sentence, ""], ["", "", labels, ""]), ([""], [""])):
+            file.write_text("".join(f"{text}\n" for text in texts))
+            words = [f"--model_name_or_path={folder}", f"--input={file}", "--use_cpu", "--include_inputs"]
+            lines = [json.loads(line) for line in cli_output("predict", *words).splitlines()]
+            self.assertEqual([line["prediction"] for line in lines], expected)
 
     def test_every_word_that_is_asked_for_has_the_label_of_its_first_token(self):
         model = model_of("bert", VOWELS)

@@ -298,9 +298,16 @@ class CommandTest(parameterized.TestCase):
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return to(module, place, *others)
 
-        message = r"^--model_name_or_path .*: the model does not fit cpu \(CUDA out of memory\); use --dtype bfloat16, "
-        with mock.patch.object(torch.nn.Module, "to", to_a_full_device), exits_with(71, message):
-            answers(rows=rows_file(count=1))
+        ways = "use --dtype bfloat16 or a smaller model"
+        rows = rows_file(count=1)
+        self.enterContext(mock.patch.object(torch.nn.Module, "to", to_a_full_device))
+        with exits_with(71, rf"^--model_name_or_path .*: the model does not fit cpu \(CUDA out of memory\); {ways}$"):
+            answers(rows=rows)
+        gpu = mock.patch.multiple(
+            torch.cuda, is_available=lambda: True, device_count=lambda: 1, set_device=mock.DEFAULT
+        )
+        with gpu, exits_with(71, rf"does not fit cuda:0 .*; {ways} or --device_map balanced or --use_cpu$"):
+            run_cli(*(word for word in predict_words(rows=rows) if word != "--use_cpu"))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):
         shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]

@@ -438,6 +438,9 @@ BAD_ENTRIES = [
 ]  # fmt: skip
 GOOD_FIELDS = [
     {"max_input_tokens": 1, "max_output_tokens": 1}, {"report_by": ["a", "b"]},
+    *[{"formatter": formatter, "prefix": prefix, "text_column_name": columns}
+      for formatter in (None, "squad", "joined_lists", "instruction", "multirc", "record")
+      for prefix, columns in ((["q: "], "a"), ("", ["a"]))],
     {"splits": {"train": ["a", "b"], "validation": ["b", "c"]}}, {"num_examples": {"train": 5, "test": None}},
     {"labels": {-1: "hidden", 0: "no", 1: "yes", 2: "both"}, "metric_names": ["mean_3class_f1"]},
     {"formatter": "super_ni", "instruction": INSTRUCTION | {"seed": 0, "max_num_instances_per_task": None}},
@@ -777,12 +780,29 @@ class TaskCardTest(parameterized.TestCase):
         flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file]
         with mock.patch.dict(FORMATTERS):
             save_model(place / "model", tasks=[load_task("mine", "films", str(file))])
-        message = "task.json: mine/films has the formatter 'shout', .* --dataset_name films --task_file FILE"
+        message = "task.json: mine/films has the formatter 'shout', .*; give --benchmark mine --dataset_name films --task_file FILE$"
         with exits_with(78, message):
             self.predict(place / "model", rows=rows)
         with mock.patch.dict(FORMATTERS):
             (answer,) = self.predict(place / "model", *flags, "--include_inputs", rows=rows)
         self.assertEqual(answer["inputs"], "FINE")
+
+    @parameterized.parameters(
+        ("predict --input ROWS", "; give --benchmark mini --dataset_name sentiment --task_file FILE"),
+        ("score --rows ROWS --predictions ROWS",
+         "; give --benchmark mini --dataset_name sentiment --task_file FILE in place of --model_name_or_path"),
+        ("trim --text ROWS --text_column_name sentence --output_dir NEW", ""),
+    )  # fmt: skip
+    def test_a_function_that_only_a_task_file_has_is_told_with_what_the_command_takes(self, words, way):
+        """Also a metric that only chooses the checkpoint."""
+        folder = self.saved("sentiment")
+        card = json.loads((folder / "task.json").read_text())
+        card["tasks"]["sentiment"]["metric_to_optimize"] = "loudness"
+        (folder / "task.json").write_text(json.dumps(card))
+        words = words.replace("ROWS", str(self.rows)).replace("NEW", str(folder / "new")).split()
+        message = f"/task.json: mini/sentiment has the metric 'loudness', .* a model has no task{way}$"
+        with exits_with(78, message):
+            run_cli(*words, "--model_name_or_path", folder)
 
     def test_where_no_folder_is_named_there_is_no_card(self):
         """A `task.json` of another program may stand in the working directory."""
@@ -864,6 +884,19 @@ class OwnRowsTest(parameterized.TestCase):
             file = str(write_rows(place / "numbers.jsonl", rows))
             of_test = load_rows(make_task(**numbers), "test", test_file=file)
             self.assertEqual([row["gold"] for row in of_test], [{"by": "Ann", "stars": number} for number in expected])
+
+    def test_the_key_of_a_question_and_hidden_numbers_may_stand_inside_of_the_only_column(self):
+        place = Path(tempfile.mkdtemp())
+        question = {"prefix": "q: ", "text_column_name": "qa.q", "label_column_name": "qa.a", "labels": None,
+                    "references_by": "qa.q", "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}  # fmt: skip
+        file = str(write_rows(place / "questions.jsonl", [{"qa": {"q": "Who?", "a": name}} for name in ("Ann", "she")]))
+        merged = load_rows(make_task(**question), "validation", validation_file=file)
+        self.assertEqual(merged, [{"qa": {"q": "Who?", "a": ["Ann", "she"]}}])
+        numbers = {"prefix": "n: ", "text_column_name": "pair.text", "label_column_name": "pair.score", "labels": None,
+                   "metric_names": ["pearson"], "metric_to_optimize": "pearson"}  # fmt: skip
+        file = str(write_rows(place / "numbers.jsonl", [{"pair": {"text": "a", "score": -1}}] * 2))
+        of_test = load_rows(make_task(**numbers), "test", test_file=file)
+        self.assertEqual(of_test, [{"pair": {"text": "a", "score": None}}] * 2)
 
     def test_a_number_is_the_label_of_its_digits_where_answers_are_scored(self):
         entry = own_entry({"label_column_name": "label"}, Wishes(labels=("1", "2", "3")))

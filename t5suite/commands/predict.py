@@ -163,9 +163,9 @@ def _check_task_and_files(arguments) -> None:
         template_by_flags,
         text_settings_by_flags,
     )
-    from t5suite.tasks.task_card import task_card_of_model
+    from t5suite.tasks.task_card import task_card_after_file
 
-    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
+    card = task_card_after_file(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
     text = text_settings_by_flags(arguments, card, warns=False)
     decoding_by_flags(arguments, text)
     template_by_flags(arguments, text)

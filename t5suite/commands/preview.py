@@ -73,7 +73,7 @@ def _task_by_flags(arguments):
 
 def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:
     """The examples of a split's first rows, from --data_dir, the bundled data or the hub."""
-    from t5suite.data.rows.sources import DataOptions, load_split, source_name
+    from t5suite.data.rows.sources import DataOptions, load_split
 
     roles = [role for role in ("validation", "test", "train") if task.splits(role)]
     role = role_of(task, split or roles[0])
@@ -81,13 +81,7 @@ def _source_examples(task, split: str | None, data_dir: str | None, limit: int) 
     if not split_names:
         raise ConfigError(f"--split: {task.benchmark}/{task.name} has no {role} split; it has {', '.join(roles)}")
     split_name = split if split in split_names else split_names[0]
-    options = DataOptions(data_dir=data_dir)
-    if source_name(task, role, options) == "hub" and not task.entry.get("hub_path"):
-        raise ConfigError(
-            f"{task.benchmark}/{task.name} has no hub_path: give --rows FILE, or --data_dir DIR with "
-            f"DIR/{task.benchmark}/{task.rows_of}/{split_name}.jsonl"
-        )
-    loaded_split = load_split(task, role, split_name, options)
+    loaded_split = load_split(task, role, split_name, DataOptions(data_dir=data_dir, rows_flag="--rows"))
     note(f"rows of {loaded_split.origin}")
     first_rows = loaded_split.rows.select(range(min(limit, len(loaded_split.rows))))
     return [task.examples(row, role) for row in first_rows]

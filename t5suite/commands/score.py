@@ -30,9 +30,8 @@ def score(arguments) -> None:
     from t5suite.data.rows.jsonl import without_nan
     from t5suite.tasks.entry_metrics import undefined_reason
 
-    task = _task_by_flags(arguments)
+    task, by_data_format = _task_by_flags(arguments)
     role = role_of(task, arguments.split)
-    by_data_format = arguments.model_name_or_path is not None and task.benchmark == OWN_BENCHMARK
     task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
@@ -51,13 +50,12 @@ def score(arguments) -> None:
 
 
 def _task_by_flags(arguments):
-    """The task of the benchmark or of the model.
+    """`(task, by_data_format)`: the task of the benchmark or of the model, and whether a data format reads its rows.
 
     Raises:
       ConfigError: no such task, none or two ways to name one.
     """
     from t5suite.tasks.registry import load_task
-    from t5suite.tasks.task_card import TASK_CARD, read_task_card
 
     model = arguments.model_name_or_path
     if model is not None:
@@ -66,19 +64,32 @@ def _task_by_flags(arguments):
                 raise ConfigError(
                     f"--{name} {getattr(arguments, name)}: --model_name_or_path names the task; leave it out"
                 )
-        card = read_task_card(model)
-        if card is None or not card.tasks:
-            raise ConfigError(
-                f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved"
-            )
-        return card.task(arguments.dataset_name)
+        card = _card_of_model(model)
+        return card.task(arguments.dataset_name), card.made_by_flags
     is_own = arguments.benchmark == OWN_BENCHMARK and arguments.task_file is None
     if is_own or arguments.benchmark is None or arguments.dataset_name is None:
         raise ConfigError(
             "which task have the rows? Give --benchmark and --dataset_name (all: t5suite tasks); for rows of your own "
             "--model_name_or_path RUN, whose task they have, or --benchmark, --dataset_name and a --task_file"
         )
-    return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    return load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file), False
+
+
+def _card_of_model(model: str):
+    """The card of a run or a saved model.
+
+    Raises:
+      ConfigError: there is none, or it names functions of a task file.
+    """
+    from t5suite.tasks.task_card import TASK_CARD, UndefinedFunctionError, read_task_card
+
+    try:
+        card = read_task_card(model)
+    except UndefinedFunctionError as error:
+        raise ConfigError(f"{error}; give {error.task_flags} in place of --model_name_or_path") from None
+    if card is None or not card.tasks:
+        raise ConfigError(f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved")
+    return card
 
 
 def _delimiter(arguments) -> str | None:
@@ -199,8 +210,7 @@ def _check_labels(task, task_rows: list[TaskRow]) -> None:
     if not labelled_places:
         return
     if unlabelled_places:
-        line = labelled_places[0].rpartition(":")[2]
-        raise DataError(f"{unlabelled_places[0]}: no label, but line {line} has one; score only labelled rows")
+        raise DataError(f"{unlabelled_places[0]}: no label, but {labelled_places[0]} has one; score only labelled rows")
     for task_row in task_rows:
         _check_metric_columns(task, task_row.row, task_row.place)
 

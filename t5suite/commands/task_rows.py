@@ -13,6 +13,8 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 
 ROLES = ("train", "validation", "test")
+# What pandas needs to read CSV with any delimiter, and TSV, whose quotes are text.
+PANDAS_ARGUMENTS = {"csv": "sep=None, engine='python'", "tsv": r"sep='\t', quoting=3"}
 
 
 class TaskRow(NamedTuple):
@@ -40,16 +42,16 @@ def read_task_rows(
     """The rows of a file with their examples.
 
     Args:
-      path: JSON lines, a JSON array of objects or Parquet, by data format also CSV and TSV; by the file's name.
+      path: JSON lines, a JSON array of objects or Parquet, as its name says; CSV and TSV only with `by_data_format`.
       by_data_format: the task is one that flags made of the user's own rows: they are read as its training read them.
       delimiter: of CSV and TSV, if it is not the file's own.
 
     Raises:
-      ConfigError: CSV or TSV, of another task.
+      ConfigError: CSV or TSV without `by_data_format`.
       DataError: a line is not a row of the task (with file and line), or the file is empty.
     """
     task_rows = []
-    placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_of_benchmark(task, path)
+    placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_with_types(task, path)
     for place, row in placed_rows:
         try:
             examples = task.examples(row, role)
@@ -65,15 +67,19 @@ def read_task_rows(
     return task_rows
 
 
-def _rows_of_benchmark(task, path: str) -> Iterator[tuple[str, dict]]:
-    """`(place, row)` of every row, as the file has it."""
+def _rows_with_types(task, path: str) -> Iterator[tuple[str, dict]]:
+    """`(place, row)` of every row, as the file has it.
+
+    Raises:
+      ConfigError: CSV or TSV, where every cell is a text.
+    """
     from t5suite.data.rows.files import TABLES, TYPELESS, format_by_name
 
     kind = format_by_name(path)
     if kind in TYPELESS:
         raise ConfigError(
             f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, a JSON array of objects or "
-            f"Parquet, where a number is no text; with pandas: read_csv({path!r}).to_json('rows.jsonl', "
+            f"Parquet; with pandas: read_csv({path!r}, {PANDAS_ARGUMENTS[kind]}).to_json('rows.jsonl', "
             "orient='records', lines=True)"
         )
     yield from TABLES[kind](Path(path))

@@ -154,7 +154,11 @@ class ExportedPredictor:
         return self._in_batches(prompts, answer_batch)
 
     def choices(self, prompts: Sequence[list[int]], candidates) -> list[Choice]:
-        """Per prompt, the likeliest candidate and all probabilities."""
+        """Per prompt, the likeliest candidate and all probabilities.
+
+        Raises:
+          ConfigError: a prompt is longer than the model's positions.
+        """
         candidate_ids = encoded_candidates(self.encoding, candidates)
         if self.config is not None:
             check_lengths_of_choice(self.config, self.encoding, prompts, candidate_ids)
@@ -169,7 +173,11 @@ class ExportedPredictor:
         return self._in_batches(prompts, choose_batch)
 
     def classes(self, features: Sequence[dict], limits: tuple[float, float] = ANY_NUMBER) -> list[Choice]:
-        """Per text, what an encoder's head predicts."""
+        """Per text, what an encoder's head predicts.
+
+        Raises:
+          ConfigError: a text is longer than the model's positions.
+        """
         ids_of_texts = [feature["input_ids"] for feature in features]
         if self.config is not None:
             check_length(self.config, max(map(len, ids_of_texts), default=0), "--max_source_length")

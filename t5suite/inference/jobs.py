@@ -174,14 +174,13 @@ class Job:
 
         Raises:
           ConfigError: no answer is possible, whatever the rows are.
-          DataError: a text has no word, and the model labels words.
         """
         if not predictor.writes:
             if self.task is None and isinstance(predictor.encoding, LabelsEncoding):
                 requests = [_of_words(request) for request in requests]
             features = segment_features(predictor.encoding, [request.segments for request in requests])
             prompts = [feature["input_ids"] for feature in features]
-            predictions = self._classified(features, predictor)
+            predictions = self._classified(requests, features, predictor)
         else:
             texts = [request.text for request in requests]
             prompts = prompts_of(predictor.encoding, texts, self._languages_of_texts(requests))
@@ -206,12 +205,17 @@ class Job:
             line["prompt_tokens"] = len(prompt)
         return line
 
-    def _classified(self, features: list[dict], predictor: Predictor) -> list[dict]:
-        """What an encoder's head predicts."""
+    def _classified(self, requests: list[RowRequest], features: list[dict], predictor: Predictor) -> list[dict]:
+        """What an encoder's head predicts; the answer to a text without words, where words have labels, is empty."""
         limits = number_range(self.task) if self.task else ANY_NUMBER
         output_format = self.task.entry.get("output_format") if self.task else None
-        choices = predictor.classes(features, limits)
-        return [line_of_choice(choice, output_format) for choice in choices]
+        read_features = [feature for request, feature in zip(requests, features, strict=True) if request.segments]
+        choices = iter(predictor.classes(read_features, limits))
+        lines = []
+        for request in requests:
+            choice = next(choices) if request.segments else Choice("", None)
+            lines.append(line_of_choice(choice, output_format))
+        return lines
 
     def _chosen(self, requests: list[RowRequest], prompts: list[list[int]], predictor: Predictor) -> list[dict]:
         """The likeliest candidate of each row."""
@@ -242,15 +246,8 @@ class Job:
 
 
 def _of_words(request: RowRequest) -> RowRequest:
-    """A request for the labels of a finished text's words, which are what stands between white space.
-
-    Raises:
-      DataError: there are none.
-    """
-    words = request.text.split()
-    if not words:
-        raise DataError(f"row {request.index}: the text holds no word, where each word has a label")
-    return request._replace(segments=tuple(words))
+    """A request for the labels of a finished text's words, which are what stands between white space; maybe none."""
+    return request._replace(segments=tuple(request.text.split()))
 
 
 def _copied_cells(row: Row) -> dict:

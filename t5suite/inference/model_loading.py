@@ -76,9 +76,12 @@ def load_predictor(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        ways = ["--dtype bfloat16", "a smaller model"]
+        if device.type == "cuda" and source.device_map is None:
+            ways += ["--device_map balanced", "--use_cpu"]
         raise LackOfMemoryError(
             f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
-            f"({memory_message(error)}); use --dtype bfloat16, --device_map balanced, --use_cpu, or a smaller model"
+            f"({memory_message(error)}); use {' or '.join(ways)}"
         ) from None
     return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
 

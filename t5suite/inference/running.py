@@ -42,7 +42,7 @@ from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import family_of
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.task_card import TaskCard, task_card_of_model
+from t5suite.tasks.task_card import TaskCard, task_card_after_file
 from t5suite.training.eval_sets import has_fixed_answers, longest_label
 from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
@@ -68,7 +68,7 @@ def predict_by_flags(arguments) -> None:
     ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(
-        task_card_of_model, arguments.model_name_or_path, arguments.model_revision, arguments.task_file
+        task_card_after_file, arguments.model_name_or_path, arguments.model_revision, arguments.task_file
     )
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)

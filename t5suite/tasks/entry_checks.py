@@ -101,10 +101,10 @@ def _check_columns(name: str, entry: dict) -> None:
         if not _is_text_or_texts(entry[key]):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {entry[key]!r}")
     columns = entry["text_column_name"]
-    prefix_form = _form_of(entry["prefix"])
-    column_form = _form_of(columns)
-    if (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS and prefix_form != column_form:
-        raise ConfigError(f"{name}: prefix is {prefix_form} but text_column_name is {column_form}")
+    prefix = entry["prefix"]
+    is_prefixing = (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS
+    if is_prefixing and len(as_list(prefix)) != len(as_list(columns)):
+        raise ConfigError(f"{name}: prefix is {_form_of(prefix)} but text_column_name is {_form_of(columns)}")
     if entry.get("formatter") == TOKEN_LABELS:
         if not isinstance(columns, str):
             raise ConfigError(f"{name}: token_labels needs one text_column_name, not {columns!r:.200}")
@@ -237,6 +237,10 @@ def undefined_functions(entry) -> list[str]:
         if isinstance(entry.get(key), str) and entry[key] not in table:
             undefined.append(f"{key} {entry[key]!r}")
     metrics = [metric for metric in as_list(entry.get("metric_names") or []) if isinstance(metric, str)]
+    optimised = entry.get("metric_to_optimize")
+    may_be_of_evaluate = any(map(is_evaluate_name, metrics))
+    if isinstance(optimised, str) and optimised not in ("average", *metrics) and not may_be_of_evaluate:
+        metrics.append(optimised)
     for metric in metrics:
         if not is_evaluate_name(metric) and function_name(metric, entry) not in metric_choices():
             undefined.append(f"metric {metric!r}")

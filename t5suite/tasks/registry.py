@@ -73,6 +73,11 @@ class Task:
         return [*as_list(self.entry["text_column_name"]), *FORMATTER_COLUMNS.get(self.entry.get("formatter"), [])]
 
     @property
+    def has_own_formatter(self) -> bool:
+        """Whether the user's own code makes the examples: it may read every column, and may change from run to run."""
+        return not formatter_of(self.entry).__module__.startswith("t5suite.")
+
+    @property
     def template(self) -> str:
         """The prefixes and forms that the task puts around rows, joined.
 

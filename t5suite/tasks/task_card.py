@@ -18,7 +18,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_files import file_of_model
 from t5suite.base.lookup import find
-from t5suite.constants import MIXTURES
+from t5suite.constants import MIXTURES, OWN_BENCHMARK
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
@@ -31,12 +31,21 @@ FORMAT = 1
 # Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
 CARD_KEYS = tuple(
-    "format benchmark tasks max_source_length max_target_length max_answer_tokens family scored_by_labels".split()
+    "format benchmark tasks made_by_flags max_source_length max_target_length max_answer_tokens family "
+    "scored_by_labels".split()
 )
 
 
 class UndefinedFunctionError(ConfigError):
-    """A card names a function that no table has: the user's own, or another version's."""
+    """A card names a function that no table has: the user's own, or another version's.
+
+    Attributes:
+      task_flags: the flags that name the task in a task file.
+    """
+
+    def __init__(self, message: str, task_flags: str):
+        super().__init__(message)
+        self.task_flags = task_flags
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class TaskCard:
       family: seq2seq, causal, masked or encoder; None: the model's configuration decides.
       settings: other settings of the text, such as a causal model's `answer_separator`.
       scored_by_labels: the tasks whose scores are those of the likeliest label (`--eval_method score`).
+      made_by_flags: the tasks are those of `--data_format` or `--data_class`, not of a benchmark or a task file.
     """
 
     tasks: dict[str, Task]
@@ -58,6 +68,7 @@ class TaskCard:
     family: str | None = None
     settings: dict = field(default_factory=dict)
     scored_by_labels: tuple[str, ...] = ()
+    made_by_flags: bool = False
 
     @property
     def benchmark(self) -> str:
@@ -96,13 +107,15 @@ def make_task_card(
     max_answer_tokens: Mapping[str, int] | None = None,
     family: str | None = None,
     scored_by_labels: Iterable[str] = (),
+    made_by_flags: bool = False,
     **settings,
 ) -> TaskCard:
     """A card of these tasks; of several with the same name, the first is used."""
     by_name = {}
     for task in tasks:
         by_name.setdefault(task.name, task)
-    return TaskCard(by_name, lengths, dict(max_answer_tokens or {}), family, settings, tuple(scored_by_labels))
+    answer_tokens = dict(max_answer_tokens or {})
+    return TaskCard(by_name, lengths, answer_tokens, family, settings, tuple(scored_by_labels), made_by_flags)
 
 
 def write_task_card(folder, card: TaskCard) -> None:
@@ -119,6 +132,7 @@ def write_task_card(folder, card: TaskCard) -> None:
         "format": FORMAT,
         "benchmark": benchmarks.pop(),
         "tasks": entries,
+        "made_by_flags": card.made_by_flags,
         "max_source_length": card.lengths.source,
         "max_target_length": card.lengths.target,
         "max_answer_tokens": card.max_answer_tokens,
@@ -143,20 +157,31 @@ def read_task_card(folder) -> TaskCard | None:
     return _read_card(path) if path.is_file() else None
 
 
-def task_card_of_model(name: str | None, revision: str | None = None, task_file: str | None = None) -> TaskCard | None:
+def task_card_of_model(name: str | None, revision: str | None = None) -> TaskCard | None:
     """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
 
     Args:
       revision: of a model of the hub, as `hub_commits.commit_to_read` takes it.
-      task_file: is read first: one in Python may add the functions that the card names.
 
     Raises:
       ConfigError: as `read_task_card`.
       UserError: as `hub_failures.read_from_hub`.
     """
-    load_registry(task_file)
     path = file_of_model(name, TASK_CARD, revision) if name else None
     return _read_card(path) if path else None
+
+
+def task_card_after_file(name: str | None, revision: str | None, task_file: str | None) -> TaskCard | None:
+    """As `task_card_of_model`, for commands with `--task_file`: a file in Python may add what the card names.
+
+    Raises:
+      ConfigError: also for the file; where it is missing, with the flags that name it.
+    """
+    load_registry(task_file)
+    try:
+        return task_card_of_model(name, revision)
+    except UndefinedFunctionError as error:
+        raise ConfigError(f"{error}; give {error.task_flags}") from None
 
 
 def _read_card(path: Path) -> TaskCard:
@@ -179,17 +204,20 @@ def _card_of(content: dict, path: Path) -> TaskCard:
     for name, entry in content["tasks"].items():
         undefined = undefined_functions(entry)
         if undefined:
-            task_flags = f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE"
             raise UndefinedFunctionError(
                 f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
-                f"have: give {task_flags}, the Python file that adds them"
+                f"have: a Python file of --task_file adds such functions, and without {TASK_CARD} a model has no task",
+                f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE",
             )
         check_entry(f"{path}: {content['benchmark']}/{name}", entry)
         tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
     answer_tokens = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
     settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
-    return TaskCard(tasks, lengths, answer_tokens, content["family"], settings, _names_of_tasks(content, tasks))
+    # Cards of earlier versions do not say it; most tasks with the benchmark of the flags were made by flags.
+    made_by_flags = bool(content.get("made_by_flags", content["benchmark"] == OWN_BENCHMARK))
+    scored_by_labels = _names_of_tasks(content, tasks)
+    return TaskCard(tasks, lengths, answer_tokens, content["family"], settings, scored_by_labels, made_by_flags)
 
 
 def _names_of_tasks(content: dict, tasks: dict) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class Data:
       described: what the manifest says of every split.
       missing: members of a mixture that were skipped.
       languages: of the texts, for a model that has languages.
+      made_by_flags: whether flags made the tasks (`TaskCard`).
     """
 
     training_sets: list[TrainingSet]
@@ -72,6 +73,7 @@ class Data:
     described: dict[str, dict]
     missing: list[str]
     languages: Languages | None = None
+    made_by_flags: bool = False
 
     @property
     def scored(self) -> list[EvalSet]:
@@ -199,6 +201,7 @@ def data_for(
         described,
         missing,
         languages=getattr(encoding, "languages", None),
+        made_by_flags=bool(plan.sources),
     )
     try_evaluate_metrics(data)
     if plug_ins.metrics:

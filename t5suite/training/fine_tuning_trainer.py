@@ -26,7 +26,6 @@ from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
-from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, make_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.checkpoints.data_positions import ExampleOrder
@@ -36,6 +35,7 @@ from t5suite.training.evaluation import Evaluator, EvaluatorSettings, batch_toke
 from t5suite.training.fine_tuning_data import Data, lengths_of
 from t5suite.training.losses import SquaredLoss
 from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
+from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks, with_transform
 from t5suite.training.run_directory import update_size
 from t5suite.training.trainer import SuiteTrainer
@@ -288,16 +288,23 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
     evaluated_sets = [*data.scored, *data.selecting]
     scored_by_labels = dict.fromkeys(part.task.name for part in evaluated_sets if part.method == "score")
     return make_task_card(
-        tasks, lengths, answer_lengths, recognize_family(model).name, scored_by_labels=scored_by_labels, **settings
+        tasks,
+        lengths,
+        answer_lengths,
+        recognize_family(model).name,
+        scored_by_labels=scored_by_labels,
+        made_by_flags=data.made_by_flags,
+        **settings,
     )
 
 
-def task_card_by_flags(tasks: list[Task], arguments, encoding, model) -> TaskCard:
+def task_card_by_flags(plan: Plan, arguments, encoding, model) -> TaskCard:
     """What the flags say of the tasks of a model that has seen no rows yet: how it is asked, as it would be scored.
 
     Args:
       encoding: how the model's family reads and writes.
     """
+    tasks = plan.tasks
     method = arguments.evaluation.eval_method
     methods = {task.name: method_for(encoding, method, task, is_single_task=False) for task in tasks}
     label_lengths = {}
@@ -312,5 +319,6 @@ def task_card_by_flags(tasks: list[Task], arguments, encoding, model) -> TaskCar
         label_lengths,
         recognize_family(model).name,
         scored_by_labels=[name for name, method in methods.items() if method == "score"],
+        made_by_flags=bool(plan.sources),
         **{TOKENIZER: describe_tokenizer(encoding.tokenizer)},
     )

@@ -19,8 +19,8 @@ from t5suite.commands.checks.checkup import (
 )
 from t5suite.training.sharding.deepspeed import compiled
 
-# A longer first line of a program names no Python.
-MAX_PATH_BYTES = 4096
+# So much is read of a program's first line (#!), in bytes: Linux has no longer paths.
+MAX_SHEBANG_BYTES = 4096
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and similar launchers set for each process; `python script.py` then waits for ranks that never start.
 RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
@@ -57,7 +57,7 @@ def belongs_to_this_python(path: Path) -> bool:
     if path.parent.resolve() == python_folder().resolve():
         return True
     with path.open("rb") as file:
-        first_line = file.readline(MAX_PATH_BYTES)
+        first_line = file.readline(MAX_SHEBANG_BYTES)
     if not first_line.startswith(b"#!"):
         return False
     interpreter = Path(os.fsdecode(first_line.removeprefix(b"#!").strip()))

@@ -30,7 +30,6 @@ from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import input_digests, select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
-from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
 
 logger = logging.getLogger(__name__)
@@ -212,8 +211,7 @@ def _write_tokens(place: Path, tokens: TokenArrays) -> None:
 
 def _may_be_cached(task: Task) -> bool:
     """The code of your own formatter may change unnoticed: its rows are not cached."""
-    has_shipped_formatter = formatter_of(task.entry).__module__.startswith("t5suite.")
-    return has_shipped_formatter and datasets.is_caching_enabled()
+    return not task.has_own_formatter and datasets.is_caching_enabled()
 
 
 def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding, cache: bool = False) -> list[TokenArrays]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read
-from t5suite.base.lookup import suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.files import SPLIT_NAMES
 from t5suite.data.rows.fingerprints import dataset_fingerprint
@@ -57,8 +56,8 @@ class HubRows:
         dataset = splits[split]
         missing_column = self.columns.missing_text(dataset.column_names)
         if missing_column is not None:
-            likely = suggestion(missing_column, dataset.column_names)
-            raise DataError(f"{self.path}: no column {missing_column!r}; {likely}")
+            remedy = self.columns.remedy(missing_column, dataset.column_names)
+            raise DataError(f"{self.path}: no column {missing_column!r}{remedy}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         narrow = narrow_columns(dataset.features)
         # Other columns may hold images or sounds, which cannot be decoded without another library.

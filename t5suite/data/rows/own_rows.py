@@ -136,7 +136,7 @@ class Columns:
         if self.data_format is not None:
             return (
                 f", which --data_format {self.data_format} reads; --data_format jsonl reads the columns that "
-                f"--text_column and --target_column name; these rows have: {', '.join(names)}"
+                f"--text_column and --target_column name; the row has {', '.join(names)}"
             )
         if column == self.target:
             return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"
@@ -302,9 +302,8 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unr
     for column in needed:
         if _is_blank(column, rows):
             filled_columns = [name for name in rows[0] if not _is_blank(name, rows)]
-            is_in_list = column != columns.target
-            likely = column_suggestion(column, [*unread, *filled_columns], is_in_list)
-            raise DataError(f"{place}: no row has anything in column {column!r}; {likely}")
+            remedy = columns.remedy(column, sorted({*unread, *filled_columns}))
+            raise DataError(f"{place}: no row has anything in column {column!r}{remedy}")
 
 
 def _is_blank(column: str, rows: list[dict]) -> bool:

@@ -37,13 +37,16 @@ logger = logging.getLogger(__name__)
 
 BUNDLED_DIR = Path(__file__).parents[1] / "mini"
 BUNDLED_BENCHMARK = "mini"
+# The name of a new column until it has replaced the old one.
+NEW_COLUMN = "t5suite new column"
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Where the user wants rows from; files replace one split each.
 
-    `own_sources` has the sources of tasks made from flags.
+    `own_sources` has the sources of tasks made from flags. `rows_flag` is the flag of a command that takes one file,
+    whatever the split.
     """
 
     data_dir: str | None = None
@@ -53,6 +56,7 @@ class DataOptions:
     data_revision: str | None = None
     own_sources: Mapping[str, RowSource] = field(default_factory=dict)
     tokenizer: object = None
+    rows_flag: str | None = None
 
     def file_for(self, role: str) -> str | None:
         """The file that replaces the split of a role, if one was given."""
@@ -158,7 +162,10 @@ def _with_values(rows, column: str, values: list):
         if value is not None or value_at(row, column) is not None:
             row = with_value_at({outer_column: {} if cell is None else cell}, column, value)
         cells.append(row[outer_column])
-    return rows.remove_columns(outer_column).add_column(outer_column, cells).select_columns(rows.column_names)
+    # The old column goes last: a data set without columns has no rows, to which nothing can be added.
+    both = rows.add_column(NEW_COLUMN, cells)
+    replaced = both.remove_columns(outer_column).rename_column(NEW_COLUMN, outer_column)
+    return replaced.select_columns(rows.column_names)
 
 
 def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -215,9 +222,10 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     """A split from the hub (or its cache); ReCoRD's entities are sorted, because their order is arbitrary."""
     path = task.entry.get("hub_path")
     if not path:
+        file_flag = options.rows_flag or f"--{role}_file"
         raise ConfigError(
             f"{task.benchmark}/{task.name} has no hub_path: give --data_dir DIR with "
-            f"DIR/{task.benchmark}/{task.rows_of}/{split}.jsonl, or --{role}_file FILE"
+            f"DIR/{task.benchmark}/{task.rows_of}/{split}.jsonl, or {file_flag} FILE"
         )
     rows, commit = _reached_rows_of_hub(task, split, options.data_revision)
     if "entities" in rows.column_names:

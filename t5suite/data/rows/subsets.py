@@ -68,11 +68,15 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
 
 
 def input_digests(rows: Iterable[dict], task: Task) -> list[bytes]:
-    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory."""
+    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
+
+    A formatter of the user's own may read every column, so that rows of it are equal only as a whole.
+    """
     columns = (*task.text_columns, *OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()))
     digests = []
     for row in rows:
-        text = "\x00".join(str(value_at(row, column)) for column in columns)
+        read_columns = row if task.has_own_formatter else columns
+        text = "\x00".join(str(value_at(row, column)) for column in read_columns)
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
 

@@ -22,7 +22,7 @@ from t5suite.inference.serving.gate import LOCAL_NAMES, is_loopback
 from t5suite.inference.serving.limits import Limits
 from t5suite.inference.serving.service import Service
 from t5suite.inference.web import page_title
-from t5suite.tasks.task_card import task_card_of_model
+from t5suite.tasks.task_card import task_card_after_file
 from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks
 
@@ -69,7 +69,7 @@ def make_service(arguments) -> Service:
       ConfigError: no such model, or flags that do not fit it.
     """
     arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
-    card = task_card_of_model(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
+    card = task_card_after_file(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
     text = text_settings_of_model(arguments, card)
     job = make_job(arguments, text)
     predictor = predictor_by_flags(arguments, card, text, job, Ranks())

@@ -66,12 +66,11 @@ class LabelsEncoding(SegmentEncoding):
         return " ".join(texts)
 
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
-        """`input_ids` of words, and `labels` that mark the first token of each."""
+        """`input_ids` of words, and `labels` that mark the first token of each: no label of a text without words."""
         words_with_spaces = []
         for words in texts:
             words_with_spaces += [word if place == 0 else f" {word}" for place, word in enumerate(words)]
-        encoding = encoded(self.tokenizer, words_with_spaces, add_special_tokens=False, verbose=False)
-        ids_of_words = iter(encoding["input_ids"])
+        ids_of_words = iter(self._ids_of_words(words_with_spaces))
         lead, tail = around(self.tokenizer)
         room = self.lengths.source - len(tail)
         columns = {"input_ids": [], "labels": []}
@@ -85,6 +84,11 @@ class LabelsEncoding(SegmentEncoding):
             columns["input_ids"].append(ids[:room] + tail)
             columns["labels"].append(labels[:room] + [IGNORED] * len(tail))
         return columns
+
+    def _ids_of_words(self, words: list[str]) -> list[list[int]]:
+        if not words:  # which fast tokenizers end with an IndexError
+            return []
+        return encoded(self.tokenizer, words, add_special_tokens=False, verbose=False)["input_ids"]
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Labels as indices of the head's outputs."""
