@@ -404,13 +404,16 @@ class AnsweringTest(parameterized.TestCase):
         self.check_answers(kind)
         self.check_labels(kind)
 
-    @parameterized.parameters(None, "prompt_tuning")
-    @pytest.mark.quick_cases(1)
-    def test_a_decoder_may_be_deeper_than_its_encoder(self, kind):
+    @parameterized.parameters((None, True), (None, False), ("prompt_tuning", True))
+    @pytest.mark.quick_cases(2)
+    def test_a_decoder_may_be_deeper_than_its_encoder(self, kind, use_cache):
+        """With the cache of keys and values that its settings of generation ask for, and without one."""
         sizes = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=3,num_heads=2,dropout_rate=0"
         tokenizer = tiny_tokenizer()
+        model = tiny_model(config_overrides=sizes, scale=4.0, seed=1)
+        model.generation_config.use_cache = use_cache
         flags = {"adapter": kind, "adapter_args": TEXT_AS_PROMPT} if kind else {}
-        tuner = tiny_tuner(tiny_model(config_overrides=sizes, scale=4.0), tokenizer=tokenizer, **flags)
+        tuner = tiny_tuner(model, tokenizer=tokenizer, **flags)
         answers = tuner.predict(TEXTS, raw=True, num_beams=2, max_new_tokens=5)
         batch = batch_of([tokenizer(text)["input_ids"] for text in TEXTS])
         del batch["decoder_input_ids"]
