@@ -308,6 +308,10 @@ class FilesTest(parameterized.TestCase):
         tiny_tuner(tiny_model(seed=5), **flags).save(place)
         with exits_with(78, "base is the base model of another adapter; give another folder"):
             tiny_tuner(tiny_model(seed=6), **flags).save(place)
+        with exits_with(78, "base is the base model of another adapter; give another folder"):
+            untrained_tuner("lora").save(place)
+        loaded = tiny_tuner(str(place))
+        loaded.save(place)  # over the base model that is there
 
     @pytest.mark.slow
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
