@@ -532,7 +532,10 @@ class WordHeadTest(parameterized.TestCase):
         self.assertNotEmpty([name for name in names if "output.dense.lora_A" in name])
         of_head = {name.rpartition(".")[2] for name in names if "classifier" in name}
         self.assertEqual(of_head, {"weight", "bias"})
-        loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
+        saved = tuner.save(folder())
+        config = json.loads((saved / "adapter_config.json").read_text())
+        self.assertEqual(config["modules_to_save"], ["classifier", "score"])
+        loaded = tiny_tuner(str(saved), seed=7).model.eval()
         batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
         torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch))
 

@@ -100,6 +100,9 @@ def _config_for_saving(config, base: AdapterBase):
     config.base_model_name_or_path = base.name
     config.revision = base.revision
     config.inference_mode = True
+    if getattr(config, "modules_to_save", None):
+        # PEFT 0.21 adds the names of a head to those that are there already.
+        config.modules_to_save = list(dict.fromkeys(config.modules_to_save))
     for key, value in vars(config).items():
         if isinstance(value, set):
             setattr(config, key, sorted(value))
