@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import accelerate
 import datasets
 import torch
 
@@ -261,11 +262,15 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
         model_revision=model_commit(record),
         **flags,
     )
+    place = OneDevice.chosen(answering)
+    is_quantized = any(record.settings.get(flag) for flag in QUANTIZED)
+    if is_quantized:
+        # Where weights in few bits are loaded, they stay: on accelerate's device of the process.
+        accelerate.PartialState(cpu=place.device.type == "cpu")
     tokenizer, model = loaded(record, tokenizer_and_model, model_args, tasks=list(tasks.values()))
     set_use_cache(model, bool(record.settings.get("use_cache")))
-    place = OneDevice.chosen(answering)
     prepare_device(answering.tf32)
-    if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
+    if answering.dtype in DTYPES and not is_quantized:
         model.to(place.device, DTYPES[answering.dtype])
         if "training" in record.manifest:
             copy_weights(model)
