@@ -234,13 +234,18 @@ class MemoryTest(parameterized.TestCase):
     @parameterized.parameters(
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        MemoryError("Cannot allocate memory (os error 12)"),
     )
     def test_a_model_that_does_not_fit_is_not_called_damaged(self, error):
+        message = r"--model_name_or_path .*: the model does not fit into memory \(.* allocate .*\); use a smaller"
+        with mock.patch.object(AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error), exits_with(78, message):
+            loaded(base())
+
+    def test_so_it_is_where_its_file_cannot_be_mapped(self):
+        error = MemoryError("Cannot allocate memory (os error 12)")
         with (
-            mock.patch.object(AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error),
-            exits_with(
-                78, r"--model_name_or_path .*: the model does not fit into memory \(.* allocate .*\); use a smaller"
-            ),
+            mock.patch("t5suite.models.weight_files.safe_open", side_effect=error),
+            exits_with(78, "the model does not fit into memory .*os error 12.*; use a smaller model, or more memory"),
         ):
             loaded(base())
 
