@@ -511,14 +511,16 @@ WORDS = make_task(
 class WordHeadTest(parameterized.TestCase):
     """A head for a label at every word."""
 
-    def adapted(self, settings, **flags):
-        model = tiny_model(*settings, family="encoder" if settings == () else None, tasks=[WORDS])
+    MODELS = {"BERT": {"config_name": "bert", "config_overrides": BERT}, "the encoder of a T5": {"family": "encoder"}}
+
+    def adapted(self, model_name, **flags):
+        model = tiny_model(**self.MODELS[model_name], tasks=[WORDS])
         return tiny_tuner(model.eval(), tokenizer=tiny_tokenizer(), **flags)
 
-    @parameterized.parameters((("bert", BERT),), ((),))
+    @parameterized.parameters(*MODELS)
     @pytest.mark.quick_cases(1)
-    def test_virtual_tokens_have_no_logits(self, settings):
-        model = self.adapted(settings, adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT).model.eval()
+    def test_virtual_tokens_have_no_logits(self, model_name):
+        model = self.adapted(model_name, adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT).model.eval()
         batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
         expected = logits_of(model.get_base_model(), after_prompt_text(batch))[:, len(PROMPT_IDS) :]
         torch.testing.assert_close(logits_of(model, batch), expected)
@@ -526,7 +528,7 @@ class WordHeadTest(parameterized.TestCase):
     @parameterized.parameters("all-linear", "regex:.*(dense|classifier)")
     @pytest.mark.quick_cases(1)
     def test_the_head_is_trained_whole_whatever_the_targets_are(self, targets):
-        tuner = self.adapted(("bert", BERT), adapter="lora", target_modules=targets)
+        tuner = self.adapted("BERT", adapter="lora", target_modules=targets)
         shake(tuner.model, 0.1)
         names = [name for name, weight in tuner.model.named_parameters() if weight.requires_grad]
         self.assertNotEmpty([name for name in names if "output.dense.lora_A" in name])
