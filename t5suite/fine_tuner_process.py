@@ -21,6 +21,7 @@ import datasets
 import torch
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
+from transformers.utils.import_utils import enable_tf32
 
 from t5suite.base.errors import Preempted
 from t5suite.base.hub_commits import HubReads, reading_as
@@ -28,7 +29,7 @@ from t5suite.training.checkpoints.restoring import restore_random_state
 from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
-from t5suite.training.process_setup import leave_out_cudnn_attention
+from t5suite.training.process_setup import float32_formats, leave_out_cudnn_attention, multiply_float32_in
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state, load_shared_states, shared_states
 
@@ -47,7 +48,7 @@ class TunerProcess:
 
     def __init__(self, bars: bool | None = None):
         self._saved_states: list[dict] | None = None
-        self._float32_precision: str | None = None
+        self._float32_formats: tuple[str, str] | None = None
         self._bars = bars
         self._hub_reads = HubReads()
 
@@ -60,7 +61,9 @@ class TunerProcess:
             stack.callback(restore_random_state, random_state())
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
-            stack.callback(_set_float32_precision, torch.backends.fp32_precision)
+            stack.callback(multiply_float32_in, *float32_formats())
+            # transformers 5.24 does nothing at a second call, though the format has changed since the first one.
+            enable_tf32.cache_clear()
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -69,7 +72,7 @@ class TunerProcess:
                 yield
             finally:
                 self._saved_states = shared_states()
-                self._float32_precision = torch.backends.fp32_precision
+                self._float32_formats = float32_formats()
 
     def _filter_noise(self, stack: contextlib.ExitStack) -> None:
         """Hides lines of libraries that say nothing to the user."""
@@ -94,12 +97,7 @@ class TunerProcess:
         """Puts this tuner's shared states, and its precision of float32, in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
-            _set_float32_precision(self._float32_precision)
-
-
-def _set_float32_precision(precision: str) -> None:
-    """Sets in which format float32 matrices are multiplied: `tf32`, `ieee`, or `none` for torch's choice."""
-    torch.backends.fp32_precision = precision
+            multiply_float32_in(*self._float32_formats)
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

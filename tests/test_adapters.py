@@ -308,6 +308,10 @@ class FilesTest(parameterized.TestCase):
         tiny_tuner(tiny_model(seed=5), **flags).save(place)
         with exits_with(78, "base is the base model of another adapter; give another folder"):
             tiny_tuner(tiny_model(seed=6), **flags).save(place)
+        with exits_with(78, "base is the base model of another adapter; give another folder"):
+            untrained_tuner("lora").save(place)
+        loaded = tiny_tuner(str(place))
+        loaded.save(place)  # over the base model that is there
 
     @pytest.mark.slow
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
@@ -404,13 +408,16 @@ class AnsweringTest(parameterized.TestCase):
         self.check_answers(kind)
         self.check_labels(kind)
 
-    @parameterized.parameters(None, "prompt_tuning")
-    @pytest.mark.quick_cases(1)
-    def test_a_decoder_may_be_deeper_than_its_encoder(self, kind):
+    @parameterized.parameters((None, True), (None, False), ("prompt_tuning", True))
+    @pytest.mark.quick_cases(2)
+    def test_a_decoder_may_be_deeper_than_its_encoder(self, kind, use_cache):
+        """With the cache of keys and values that its settings of generation ask for, and without one."""
         sizes = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=3,num_heads=2,dropout_rate=0"
         tokenizer = tiny_tokenizer()
+        model = tiny_model(config_overrides=sizes, scale=4.0, seed=1)
+        model.generation_config.use_cache = use_cache
         flags = {"adapter": kind, "adapter_args": TEXT_AS_PROMPT} if kind else {}
-        tuner = tiny_tuner(tiny_model(config_overrides=sizes, scale=4.0), tokenizer=tokenizer, **flags)
+        tuner = tiny_tuner(model, tokenizer=tokenizer, **flags)
         answers = tuner.predict(TEXTS, raw=True, num_beams=2, max_new_tokens=5)
         batch = batch_of([tokenizer(text)["input_ids"] for text in TEXTS])
         del batch["decoder_input_ids"]
@@ -504,14 +511,16 @@ WORDS = make_task(
 class WordHeadTest(parameterized.TestCase):
     """A head for a label at every word."""
 
-    def adapted(self, settings, **flags):
-        model = tiny_model(*settings, family="encoder" if settings == () else None, tasks=[WORDS])
+    MODELS = {"BERT": {"config_name": "bert", "config_overrides": BERT}, "the encoder of a T5": {"family": "encoder"}}
+
+    def adapted(self, model_name, **flags):
+        model = tiny_model(**self.MODELS[model_name], tasks=[WORDS])
         return tiny_tuner(model.eval(), tokenizer=tiny_tokenizer(), **flags)
 
-    @parameterized.parameters((("bert", BERT),), ((),))
+    @parameterized.parameters(*MODELS)
     @pytest.mark.quick_cases(1)
-    def test_virtual_tokens_have_no_logits(self, settings):
-        model = self.adapted(settings, adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT).model.eval()
+    def test_virtual_tokens_have_no_logits(self, model_name):
+        model = self.adapted(model_name, adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT).model.eval()
         batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
         expected = logits_of(model.get_base_model(), after_prompt_text(batch))[:, len(PROMPT_IDS) :]
         torch.testing.assert_close(logits_of(model, batch), expected)
@@ -519,13 +528,16 @@ class WordHeadTest(parameterized.TestCase):
     @parameterized.parameters("all-linear", "regex:.*(dense|classifier)")
     @pytest.mark.quick_cases(1)
     def test_the_head_is_trained_whole_whatever_the_targets_are(self, targets):
-        tuner = self.adapted(("bert", BERT), adapter="lora", target_modules=targets)
+        tuner = self.adapted("BERT", adapter="lora", target_modules=targets)
         shake(tuner.model, 0.1)
         names = [name for name, weight in tuner.model.named_parameters() if weight.requires_grad]
         self.assertNotEmpty([name for name in names if "output.dense.lora_A" in name])
         of_head = {name.rpartition(".")[2] for name in names if "classifier" in name}
         self.assertEqual(of_head, {"weight", "bias"})
-        loaded = tiny_tuner(str(tuner.save(folder())), seed=7).model.eval()
+        saved = tuner.save(folder())
+        config = json.loads((saved / "adapter_config.json").read_text())
+        self.assertEqual(config["modules_to_save"], ["classifier", "score"])
+        loaded = tiny_tuner(str(saved), seed=7).model.eval()
         batch = {"input_ids": padded(PROMPTS), "attention_mask": padded(PROMPTS).ne(0).long()}
         torch.testing.assert_close(logits_of(loaded, batch), logits_of(tuner.model, batch))
 

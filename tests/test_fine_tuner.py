@@ -31,6 +31,7 @@ from transformers import (
     T5ForSequenceClassification,
     T5Model,
     TrainerCallback,
+    TrainingArguments,
 )
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging as transformers_logging
@@ -88,6 +89,15 @@ def script(**settings) -> Path:
 
 def directory(made: FineTuner) -> Path:
     return Path(made.args.output_dir)
+
+
+def formats_of_cuda(made: FineTuner) -> set[str]:
+    """In which formats CUDA would multiply float32 matrices while the tuner answers."""
+    formats = set()
+    for module in made.model.modules():
+        module.register_forward_pre_hook(lambda *_: formats.add(torch.backends.cuda.matmul.fp32_precision))
+    made.predict("A joy.")
+    return formats
 
 
 def weights(made) -> dict[str, torch.Tensor]:
@@ -684,20 +694,33 @@ class ProcessTest(EqualFiles):
 
     def test_tf32_is_the_tuner_s_own(self):
         """Neither another tuner's nor that of code around them."""
-
-        def formats(made):
-            seen = []
-            for module in made.model.modules():
-                module.register_forward_pre_hook(lambda *_: seen.append(torch.backends.fp32_precision))
-            made.predict("A joy.")
-            return set(seen)
-
         before = torch.backends.fp32_precision
         with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
-            in_tf32 = tuner(tf32=True)
+            first_in_tf32 = tuner(tf32=True)
+            second_in_tf32 = tuner(tf32=True)
         plain = tuner()
-        self.assertEqual((formats(in_tf32), formats(plain)), ({"tf32"}, {before}))
+        self.assertEqual(formats_of_cuda(first_in_tf32), {"tf32"})
+        self.assertEqual(formats_of_cuda(second_in_tf32), {"tf32"})
+        self.assertEqual(formats_of_cuda(plain), {before})
         self.assertEqual(torch.backends.fp32_precision, before)
+
+    def test_tf32_of_a_compiled_model_is_the_tuner_s_own(self):
+        """accelerate turns it on for CUDA's products alone, by torch's older switch."""
+        before = torch.backends.cuda.matmul.fp32_precision
+        self.addCleanup(setattr, torch.backends.cuda.matmul, "fp32_precision", before)
+        make_arguments = TrainingArguments.__post_init__
+
+        def make_on_gpu(arguments):
+            make_arguments(arguments)
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+        with mock.patch.object(TrainingArguments, "__post_init__", make_on_gpu):
+            compiled = tuner()
+        self.assertEqual(torch.backends.cuda.matmul.fp32_precision, before)
+        self.assertFalse(torch.backends.cuda.matmul.allow_tf32)
+        plain = tuner()
+        self.assertEqual(formats_of_cuda(compiled), {"tf32"})
+        self.assertEqual(formats_of_cuda(plain), {before})
 
     @pytest.mark.slow
     @pytest.mark.resume

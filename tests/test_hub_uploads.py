@@ -157,11 +157,13 @@ class AdapterTest(parameterized.TestCase):
         self.assertEqual(loaded.keys(), expected.keys())
         self.assertEmpty([name for name, tensor in loaded.items() if not torch.equal(tensor, expected[name])])
 
-    def test_an_adapter_over_a_folder_of_this_machine_is_uploaded_with_a_warning(self):
-        base = save_model(tempfile.mkdtemp(), tiny_model())
+    @parameterized.parameters("../base", "pretrained")
+    def test_an_adapter_over_a_folder_of_this_machine_is_uploaded_with_a_warning(self, place):
+        run = Path(tempfile.mkdtemp()) / "run"
+        base = save_model((run / place).resolve(), tiny_model())
         tuner = tiny_tuner(str(base), adapter="lora")
         with self.assertLogs("t5suite", "WARNING") as logs:
-            self.sent_of(tuner.save(tempfile.mkdtemp()))
+            self.sent_of(tuner.save(run))
         self.assertRegex("\n".join(logs.output), f"base model, {base}, is not uploaded, and others need it")
 
     def test_a_checkpoint_s_adapter_goes_after_the_base_model_of_its_run(self):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -949,6 +951,17 @@ DIFFERENCES = {
 class RecordTest(parameterized.TestCase):
     """What a record says against itself; the model is not asked."""
 
+    def test_an_adapter_s_own_base_model_has_no_hashes_in_records_of_earlier_versions(self):
+        folder = copy_of_record()
+        config = folder / "base" / "config.json"
+        config.parent.mkdir()
+        config.write_text("{}")
+        (folder / "base" / "model.safetensors").touch()
+        self.assertEmpty(problems_of(folder))
+        hashes = {"base/config.json": sha256(config)}
+        change_json(folder / "manifest.json", lambda manifest: manifest["files"].update(hashes))
+        self.assertIn("base/model.safetensors is in the folder, but is no file that the run wrote", problems_of(folder))
+
     def test_each_part_that_was_tampered_with_is_named(self):
         self.assertEmpty(differences(record_of_six_right_answers(), "--scores_only"))
         for tamper, expected in DIFFERENCES.items():
@@ -1213,6 +1226,32 @@ class ModelTest(parameterized.TestCase):
         for line in difference_of_answers(output):
             self.assertIn(f"nats apart: {verdict}", line)
         self.assertNotIn("tf32", output)
+
+    def test_weights_in_8_bits_of_a_run_on_the_cpu_are_loaded_there(self):
+        """Also on a machine with a GPU, which accelerate takes where a process says nothing else."""
+        folder = copy_of_small_run()
+        change_json(folder / "manifest.json", lambda manifest: manifest["settings"].update(load_in_8bit=True))
+        states = []
+        find_spec = importlib.util.find_spec
+
+        def find_bitsandbytes(name, package=None):
+            return find_spec("json" if name.startswith("bitsandbytes") else name, package)
+
+        def state_on_gpu_machine(cpu=False):
+            states.append(SimpleNamespace(device=torch.device("cpu" if cpu else "cuda")))
+            return states[0]  # the first call chooses for the process
+
+        model_class = transformers.AutoModelForSeq2SeqLM
+        with (
+            mock.patch("accelerate.PartialState", state_on_gpu_machine),
+            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("importlib.util.find_spec", find_bitsandbytes),
+            mock.patch("transformers.BitsAndBytesConfig"),
+            mock.patch.object(model_class, "from_pretrained", side_effect=LookupError("reached")) as load,
+            self.assertRaisesRegex(LookupError, "reached"),
+        ):
+            verified(folder)
+        self.assertEqual(load.call_args.kwargs["device_map"], {"": "cpu"})
 
     def test_a_text_lies_as_far_away_as_its_first_other_token(self):
         """The farthest rows come first."""

@@ -60,10 +60,11 @@ def check_takes_model(folder: Path, model) -> None:
     if not is_adapter(folder) and any((folder / name).is_file() for name in FOLDER_FILES):
         raise ConfigError(f"save: {folder} holds a whole model, and this is an adapter; give another folder")
     base = model.t5suite_base
-    saves_base = base.name is None
+    place = folder / BASE_FOLDER
+    is_over_place = base.name is not None and Path(base.name).absolute() == place.absolute()
     stored_fingerprint = table_or_empty(folder / BASE_FILE).get("fingerprint")
-    if saves_base and (folder / BASE_FOLDER).exists() and stored_fingerprint != base.fingerprint:
-        raise ConfigError(f"save: {folder / BASE_FOLDER} is the base model of another adapter; give another folder")
+    if place.exists() and not is_over_place and stored_fingerprint != base.fingerprint:
+        raise ConfigError(f"save: {place} is the base model of another adapter; give another folder")
 
 
 def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None) -> None:
@@ -99,6 +100,9 @@ def _config_for_saving(config, base: AdapterBase):
     config.base_model_name_or_path = base.name
     config.revision = base.revision
     config.inference_mode = True
+    if getattr(config, "modules_to_save", None):
+        # PEFT 0.21 adds the names of a head to those that are there already.
+        config.modules_to_save = list(dict.fromkeys(config.modules_to_save))
     for key, value in vars(config).items():
         if isinstance(value, set):
             setattr(config, key, sorted(value))

@@ -52,7 +52,7 @@ class AdapterBase:
       revision: of the hub's model.
       fingerprint: distinguishes it from another model of the same shape; None if it is sharded or quantized.
       parameters: its own tensors by name, taken before the adapter wraps them.
-      sampled: those of them that the fingerprint reads, by the name that it has for them.
+      sampled: the parameters that the fingerprint reads, by name.
     """
 
     name: str | None
@@ -92,9 +92,9 @@ def add_adapter(
     if ADAPTERS[kind_name].config_class == "LoraConfig" and not (config.target_modules or config.target_parameters):
         config.target_modules = lora_targets(model)
     if kind_name == "prompt_tuning":
-        _set_width(config, model)
+        _set_prompt_shape(config, model)
     if config.task_type == HEAD_TASKS[WORD_HEAD] and hasattr(config, "modules_to_save"):
-        # PEFT 0.21 says only after the adapter is in that this head is saved whole: all-linear was then in it, too.
+        # PEFT 0.21 adds these names only after it has placed the adapter, and all-linear then covers the head.
         config.modules_to_save = [*(config.modules_to_save or ()), *CLASSIFIERS]
     model = wrap_with_adapter(model, config, base_name, revision)
     _check_targets(model, kind_name)
@@ -126,8 +126,11 @@ def lora_targets(model) -> list[str] | str | None:
     return sorted(QUERIES_AND_VALUES & last_parts) or None
 
 
-def _set_width(config, model) -> None:
-    """Virtual tokens are as wide as the embeddings (PEFT 0.21: as the layers), and have neither layers nor heads."""
+def _set_prompt_shape(config, model) -> None:
+    """Prompt tuning needs the width of the embeddings alone.
+
+    PEFT 0.21 takes that of the layers, and reads numbers of layers and heads that some configurations do not have.
+    """
     if config.token_dim is None:
         config.token_dim = model.get_input_embeddings().weight.shape[-1]
     config.num_layers = 1
@@ -220,7 +223,8 @@ def num_virtual_tokens(model, stack: str = "encoder") -> int:
     """How many virtual tokens of an adapter have positions before what a stack reads; 0 without such an adapter.
 
     Args:
-      stack: of an encoder-decoder model, whose prefixes stand before the decoder's input; other models have one.
+      stack: `encoder` or `decoder` of an encoder-decoder model: virtual tokens are in the encoder, prefixes in the
+        decoder. Other models have one stack.
     """
     if not is_adapted(model):
         return 0
@@ -275,7 +279,7 @@ def initialize_virtual_tokens(model, tokenizer, init: str, text: str | None) -> 
     Raises:
       ConfigError: a text without a token.
     """
-    from t5suite.models.prompted import embedded
+    from t5suite.models.prompted import embed_ids
 
     device = model.get_input_embeddings().weight.device
     if init == "random" or device.type == "meta":
@@ -283,7 +287,7 @@ def initialize_virtual_tokens(model, tokenizer, init: str, text: str | None) -> 
     rows_ND = model.prompt_encoder[ADAPTER_NAME].embedding.weight
     ids_N = _ids_of_text(tokenizer, text, len(rows_ND)) if init == "text" else _common_ids(tokenizer, len(rows_ND))
     with torch.no_grad():
-        rows_ND.copy_(embedded(model, ids_N.to(device)))
+        rows_ND.copy_(embed_ids(model, ids_N.to(device)))
 
 
 def _ids_of_text(tokenizer, text: str, count: int) -> torch.Tensor:

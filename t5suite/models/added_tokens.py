@@ -75,7 +75,7 @@ def set_rows_to_mean(model, ids: list[int]) -> None:
     """Gives the rows of added tokens the mean of the rows before them, in the embeddings and the output layer.
 
     transformers already draws new rows around that mean; rows that existed unused before (T5's 28) hold noise. The
-    model notes their ids in `rows_at_mean`.
+    model notes their ids in `rows_at_mean`, for an adapter that freezes them later.
     """
     if not ids:
         return
@@ -94,7 +94,7 @@ def set_rows_to_mean(model, ids: list[int]) -> None:
 def warn_of_frozen_rows(model) -> None:
     """Warns of added tokens whose embeddings are frozen: they stay at the mean, one row for all of them."""
     rows = trained_rows(model)
-    frozen_ids = [token_id for token_id in getattr(model, "rows_at_mean", ()) if token_id not in rows]
+    frozen_ids = [token_id for token_id in _ids_at_mean(model) if token_id not in rows]
     if not frozen_ids:
         return
     is_matrix_trained = any(weight.requires_grad for weight in model.get_input_embeddings().parameters())
@@ -110,3 +110,18 @@ def warn_of_frozen_rows(model) -> None:
         ids,
         cure,
     )
+
+
+def _ids_at_mean(model) -> list[int]:
+    """The ids in `rows_at_mean` whose embeddings are still the mean of the rows before them; training moves them."""
+    ids = getattr(model, "rows_at_mean", ())
+    if not ids:
+        return []
+    matrix_VD = next(model.get_input_embeddings().parameters())  # the model's own, also below an adapter's rows
+    with torch.no_grad(), gathered(matrix_VD):
+        if matrix_VD.is_meta:
+            return list(ids)
+        rows_ND = matrix_VD[torch.tensor(ids, device=matrix_VD.device)]
+        mean_D = matrix_VD[: min(ids)].mean(dim=0)
+        are_at_mean = torch.isclose(rows_ND, mean_D, atol=1e-6).all(dim=1).tolist()
+    return [token_id for token_id, is_at_mean in zip(ids, are_at_mean, strict=True) if is_at_mean]

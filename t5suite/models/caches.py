@@ -32,12 +32,21 @@ def renamed_argument(arguments: dict, old: str, new: str) -> dict:
     return renamed
 
 
-def cache_of_decoder(config) -> dict:
+def cache_of_decoder(model, generation_config) -> dict:
     """The argument of `generate` for a T5 whose decoder is deeper than its encoder; none for other models.
 
     transformers 5.24 makes a cache of as many layers as that encoder has; this one grows with the layers that write.
+
+    Args:
+      generation_config: what the call sets; the model's own settings have the rest. Without a cache transformers reads
+        the whole answer at every step, and would write it into this one again.
     """
-    num_decoder_layers = getattr(config, "num_decoder_layers", None)
-    if num_decoder_layers is None or num_decoder_layers <= config.num_hidden_layers:
+    num_decoder_layers = getattr(model.config, "num_decoder_layers", None)
+    if num_decoder_layers is None or num_decoder_layers <= model.config.num_hidden_layers:
+        return {}
+    use_cache = generation_config.use_cache
+    if use_cache is None:
+        use_cache = model.generation_config.use_cache
+    if use_cache is False:
         return {}
     return {CACHE: EncoderDecoderCache(DynamicCache(), DynamicCache())}

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -45,7 +46,8 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
         (`loaded_checks`).
     """
     if Path(name).is_dir():
-        stored_shapes = check_weight_files(Path(name), FLAG)
+        with _fitting_into_memory(name):  # a file of weights is mapped for its header
+            stored_shapes = check_weight_files(Path(name), FLAG)
         check_sizes(auto_class, config, stored_shapes, name, new_head)
     model, report, revision = _read(auto_class, name, config, options)
     if is_deepspeed_zero3_enabled():
@@ -71,7 +73,7 @@ def _read(auto_class, name, config, options: dict) -> tuple:
     try:
         trust = options.get("trust_remote_code", False)
         options |= local_options(name, options.get("revision"), with_weights=True, trust_remote_code=trust)
-        with _without_report():
+        with _without_report(), _fitting_into_memory(name):
             model, report = trained_model(auto_class, name, config, **options)
     except UserError:
         raise
@@ -82,14 +84,27 @@ def _read(auto_class, name, config, options: dict) -> tuple:
             "tensors, which could run code when loaded; use a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        if is_out_of_memory(error):
-            raise LackOfMemoryError(
-                f"{FLAG} {name}: the model does not fit into memory ({memory_message(error)}); use a smaller model, or "
-                "more memory"
-            ) from None
         is_damaged = isinstance(error, RuntimeError | SafetensorError)
         raise loading_error("a model", name, FLAG, error, are_files_wrong=is_damaged) from None
     return model, report, options["revision"]
+
+
+@contextlib.contextmanager
+def _fitting_into_memory(name) -> Iterator[None]:
+    """Names the model whose weights take more memory than there is.
+
+    Raises:
+      LackOfMemoryError: memory ran out.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise LackOfMemoryError(
+            f"{FLAG} {name}: the model does not fit into memory ({memory_message(error)}); use a smaller model, or "
+            "more memory"
+        ) from None
 
 
 @contextlib.contextmanager

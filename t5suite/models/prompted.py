@@ -51,7 +51,7 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
         """As of the plain model; with `encoder_outputs`, only the decoder runs."""
         if encoder_outputs is None:
             if not self.has_prefixes and input_ids is not None:
-                kwargs["inputs_embeds"] = embedded(self, input_ids)
+                kwargs["inputs_embeds"] = embed_ids(self, input_ids)
                 input_ids = None
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         states_BSD = encoder_outputs[0]
@@ -79,7 +79,7 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
 
     def _generate_from_ids(self, input_ids, attention_mask=None, **kwargs):
         """Answers to inputs whose encoder states are not computed yet."""
-        embeds_BSD = with_prompt(self, input_ids)
+        embeds_BSD = embed_with_prompt(self, input_ids)
         mask_BS = pad_mask_left(attention_mask, embeds_BSD.shape[1])
         return self.base_model.generate(inputs_embeds=embeds_BSD, attention_mask=mask_BS, **kwargs)
 
@@ -101,7 +101,7 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
         if prompt_is_cached:
             inputs = {"input_ids": input_ids}
         else:
-            inputs = {"inputs_embeds": with_prompt(self, input_ids)}
+            inputs = {"inputs_embeds": embed_with_prompt(self, input_ids)}
             position_ids = _with_prompt_positions(position_ids, num_virtual)
         outputs = self.base_model(**inputs, attention_mask=attention_mask, position_ids=position_ids, **kwargs)
         outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
@@ -118,7 +118,7 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
             return super().generate(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        embeds = with_prompt(self, input_ids)
+        embeds = embed_with_prompt(self, input_ids)
         mask = pad_mask_left(attention_mask, embeds.shape[1])
         generated = self.base_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
         if torch.is_tensor(generated):
@@ -137,7 +137,7 @@ class PromptedWords(PeftModelForTokenClassification):
         return outputs
 
 
-def embedded(model, ids):
+def embed_ids(model, ids):
     """Embeddings of ids as the model below the virtual tokens makes them, scaled if it scales them."""
     plain_model = model.get_base_model()
     embeds = model.word_embeddings(ids)
@@ -146,9 +146,9 @@ def embedded(model, ids):
     return embeds * getattr(plain_model.get_encoder(), "embed_scale", 1.0)
 
 
-def with_prompt(model, ids_BS):
-    """Embeddings of the virtual tokens and of the input, [B, N + S, D]."""
-    embeds_BSD = embedded(model, ids_BS)
+def embed_with_prompt(model, ids_BS):
+    """Embeddings of the virtual tokens, and after them those of the input, [B, N + S, D]."""
+    embeds_BSD = embed_ids(model, ids_BS)
     prompts_BND = model.get_prompt(batch_size=len(ids_BS)).to(embeds_BSD.dtype)
     return torch.cat([prompts_BND, embeds_BSD], dim=1)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import accelerate
 import datasets
 import torch
 
@@ -35,7 +36,7 @@ from t5suite.training.fine_tuning_data import encoding_by_flags
 from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.model_setup import tokenizer_and_model
-from t5suite.training.process_setup import leave_out_cudnn_attention
+from t5suite.training.process_setup import float32_formats, leave_out_cudnn_attention, multiply_float32_in
 from t5suite.training.trainer import set_use_cache
 
 # Flags of the model that say how its weights are read and computed, whichever they are.
@@ -261,11 +262,15 @@ def load_evaluator(record: RunRecord, answering: Answering) -> tuple:
         model_revision=model_commit(record),
         **flags,
     )
+    place = OneDevice.chosen(answering)
+    is_quantized = any(record.settings.get(flag) for flag in QUANTIZED)
+    if is_quantized:
+        # Where weights in few bits are loaded, they stay: on accelerate's device of the process.
+        accelerate.PartialState(cpu=place.device.type == "cpu")
     tokenizer, model = loaded(record, tokenizer_and_model, model_args, tasks=list(tasks.values()))
     set_use_cache(model, bool(record.settings.get("use_cache")))
-    place = OneDevice.chosen(answering)
     prepare_device(answering.tf32)
-    if answering.dtype in DTYPES and not any(record.settings.get(flag) for flag in QUANTIZED):
+    if answering.dtype in DTYPES and not is_quantized:
         model.to(place.device, DTYPES[answering.dtype])
         if "training" in record.manifest:
             copy_weights(model)
@@ -287,7 +292,7 @@ def copy_weights(model) -> None:
 def prepare_device(tf32: bool) -> None:
     """Sets what a run sets of a GPU, for the whole process: kernels of attention, and TF32."""
     leave_out_cudnn_attention()
-    torch.backends.fp32_precision = "tf32" if tf32 else "none"
+    multiply_float32_in("tf32" if tf32 else "none")
 
 
 def tokenizer_name(record: RunRecord) -> str | None:
@@ -383,14 +388,14 @@ def in_float32(model) -> Iterator[None]:
     """Within the block the model computes in float32, with the weights that it has; a quantized one stays as it is."""
     dtype = next(model.parameters()).dtype
     is_plain = dtype in DTYPES.values()
-    precision = torch.backends.fp32_precision
-    torch.backends.fp32_precision = "ieee"
+    formats = float32_formats()
+    multiply_float32_in("ieee")
     if is_plain:
         model.to(torch.float32)
     try:
         yield
     finally:
-        torch.backends.fp32_precision = precision
+        multiply_float32_in(*formats)
         if is_plain:
             model.to(dtype)
 

@@ -67,44 +67,54 @@ def own_class_lines(model_class: str | None = None) -> list[str]:
     ]
 
 
-def loading_lines(auto_class: str, adapter: str | None = None, arguments: str = "") -> list[str]:
+def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: str = "") -> list[str]:
     """Python that loads model and tokenizer.
 
     Args:
-      adapter: None, OVER_NAMED_BASE or OVER_OWN_BASE.
+      adapter_base: where an adapter's base is, OVER_NAMED_BASE or OVER_OWN_BASE; None without an adapter.
     """
-    imports = [f"from transformers import {auto_class}, AutoTokenizer"]
-    load = [f'model = {auto_class}.from_pretrained("."{arguments})']
-    if adapter == OVER_NAMED_BASE:
+    if adapter_base == OVER_NAMED_BASE:
         peft_class = auto_class.replace("AutoModel", "AutoPeftModel")
-        imports = [f"from peft import {peft_class}", "from transformers import AutoTokenizer"]
-        load = [f'model = {peft_class}.from_pretrained("."{arguments})']
-    elif adapter == OVER_OWN_BASE:
-        imports.insert(0, "from peft import PeftModel")
-        load = [
+        lines = [
+            f"from peft import {peft_class}",
+            "from transformers import AutoTokenizer",
+            "",
+            f'model = {peft_class}.from_pretrained("."{arguments})',
+        ]
+    elif adapter_base == OVER_OWN_BASE:
+        lines = [
+            "from peft import PeftModel",
+            f"from transformers import {auto_class}, AutoTokenizer",
+            "",
             f'base = {auto_class}.from_pretrained("base"{arguments})',
             'model = PeftModel.from_pretrained(base, ".")',
         ]
-    return [*imports, "", *load, 'tokenizer = AutoTokenizer.from_pretrained(".")']
+    else:
+        lines = [
+            f"from transformers import {auto_class}, AutoTokenizer",
+            "",
+            f'model = {auto_class}.from_pretrained("."{arguments})',
+        ]
+    return [*lines, 'tokenizer = AutoTokenizer.from_pretrained(".")']
 
 
-def usage_lines(eval_set, family: str, adapter: str | None = None) -> list[str]:
+def usage_lines(eval_set, family: str, adapter_base: str | None = None) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
-      adapter: as in `loading_lines`.
+      adapter_base: as in `loading_lines`.
     """
     if eval_set and eval_set.method == "score":
         return _choice_lines(eval_set)
     if family == "causal":
-        return _prompt_lines(eval_set, adapter)
+        return _prompt_lines(eval_set, adapter_base)
     if family not in HEADED:
-        return _text_lines(eval_set, adapter)
+        return _text_lines(eval_set, adapter_base)
     if isinstance(eval_set.encoding, LabelsEncoding):
-        return _word_label_lines(eval_set, family, adapter)
-    return _head_lines(eval_set, family, adapter)
+        return _word_label_lines(eval_set, family, adapter_base)
+    return _head_lines(eval_set, family, adapter_base)
 
 
 def _choice_lines(eval_set) -> list[str]:
@@ -123,13 +133,13 @@ def _literal(text: str) -> str:
     return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
 
 
-def _text_lines(eval_set, adapter: str | None) -> list[str]:
+def _text_lines(eval_set, adapter_base: str | None) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
     if eval_set:
         inputs = without_cut(eval_set.shown_inputs(0))
     return [
-        *loading_lines(AUTO_CLASSES["seq2seq"], adapter),
+        *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
         f"print(tokenizer.decode({_generate_call(eval_set)}[0], skip_special_tokens=True))",
     ]
@@ -142,7 +152,7 @@ def _generate_call(eval_set) -> str:
     return f"model.generate(**inputs, max_new_tokens={eval_set.max_target_tokens})"
 
 
-def _prompt_lines(eval_set, adapter: str | None) -> list[str]:
+def _prompt_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
     encoding = eval_set.encoding
     inputs = without_cut(eval_set.shown_inputs(0))
@@ -150,7 +160,7 @@ def _prompt_lines(eval_set, adapter: str | None) -> list[str]:
     if encoding.lead:
         special_tokens = ""
     return [
-        *loading_lines(AUTO_CLASSES["causal"], adapter),
+        *loading_lines(AUTO_CLASSES["causal"], adapter_base),
         f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
         f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
         f'answer = {_generate_call(eval_set)}[0, inputs["input_ids"].shape[1] :]',
@@ -158,43 +168,43 @@ def _prompt_lines(eval_set, adapter: str | None) -> list[str]:
     ]
 
 
-def _head_lines(eval_set, family: str, adapter: str | None) -> list[str]:
+def _head_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
     """A head for one class or one number."""
     answer = "float(model(**inputs).logits)"
     if eval_set.encoding.words is not None:
-        words = _label_words(eval_set.encoding, adapter)
+        words = _label_words(eval_set.encoding, adapter_base)
         answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
-        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, adapter),
+        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, adapter_base),
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
         f"print({answer})",
     ]
 
 
-def _word_label_lines(eval_set, family: str, adapter: str | None) -> list[str]:
+def _word_label_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
     """A head for a label at each word."""
-    words = _label_words(eval_set.encoding, adapter)
+    words = _label_words(eval_set.encoding, adapter_base)
     return [
-        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, adapter),
+        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, adapter_base),
         f"words = [{_texts_read(eval_set)}]",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
         f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
     ]
 
 
-def _head_loading_lines(auto_class: str, encoding, family: str, adapter: str | None) -> list[str]:
+def _head_loading_lines(auto_class: str, encoding, family: str, adapter_base: str | None) -> list[str]:
     """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
     if family == "encoder":
         return own_class_lines()
-    if not adapter:
+    if not adapter_base:
         return loading_lines(auto_class)
     num_outputs = max(1, len(encoding.words or ()))
-    return loading_lines(auto_class, adapter, f", num_labels={num_outputs}")
+    return loading_lines(auto_class, adapter_base, f", num_labels={num_outputs}")
 
 
-def _label_words(encoding, adapter: str | None) -> str:
+def _label_words(encoding, adapter_base: str | None) -> str:
     """Python for the words of a head's labels, which PEFT does not know."""
-    if adapter:
+    if adapter_base:
         return repr(list(encoding.words))
     return "model.config.id2label"
 

@@ -216,7 +216,9 @@ def warn_of_number_format(model_type: str, args) -> None:
 
 
 def place_by_flags(model, model_args, args, trains: bool) -> None:
-    """Places the model as `--device_map` and `--embedding_on_cpu` say; without them the trainer places it.
+    """Says how large the model is and what its number format costs, and places it as the flags say.
+
+    Without `--device_map` and `--embedding_on_cpu` the trainer places it.
 
     Raises:
       ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.

@@ -149,3 +149,27 @@ def leave_out_cudnn_attention() -> None:
     196678, torch 2.11), and planning takes it a second for every new shape.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def float32_formats() -> tuple[str, str]:
+    """In which formats float32 matrices are multiplied: by default, and by CUDA where that has a format of its own.
+
+    >>> float32_formats()
+    ('none', 'none')
+
+    `none` leaves CUDA the default, and the default to torch.
+    """
+    default = torch.backends.fp32_precision
+    format_of_cuda = torch.backends.cuda.matmul.fp32_precision
+    if format_of_cuda == default:  # what torch 2.13 shows where CUDA has none of its own
+        format_of_cuda = "none"
+    return default, format_of_cuda
+
+
+def multiply_float32_in(default: str, format_of_cuda: str = "none") -> None:
+    """Sets the formats of `float32_formats`, for the whole process: `tf32`, `ieee` or `none`."""
+    torch.backends.fp32_precision = default
+    if float32_formats()[1] != format_of_cuda:
+        # accelerate 1.15 sets the older switch for --torch_compile. Where it disagrees, torch 2.13 refuses to show it.
+        torch.backends.cuda.matmul.allow_tf32 = format_of_cuda == "tf32"
+    torch.backends.cuda.matmul.fp32_precision = format_of_cuda

@@ -247,9 +247,9 @@ def log_files(repository: str, folder: Path) -> None:
 
 
 def warn_of_base_elsewhere(directory) -> None:
-    """Warns of an adapter whose base model is a folder of this machine outside of the run: others do not have it."""
+    """Warns of an adapter whose base model is another folder of this machine than the uploaded one."""
     base = folder_of_base(Path(directory))
-    if base is not None and not base.is_relative_to(Path(directory).absolute()):
+    if base is not None and base != Path(directory, BASE_FOLDER).absolute():
         logger.warning(
             "--push_to_hub: the adapter's base model, %s, is not uploaded, and others need it: upload that folder, "
             "too, or the merged model of `t5suite export`",

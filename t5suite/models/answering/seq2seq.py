@@ -124,7 +124,7 @@ class Seq2SeqReading:
         if not synced and not options and self._is_written_greedily(generation_config):
             return self._write_greedily(generation_config.max_new_tokens)
         if not getattr(self.answerer.model, "has_prefixes", False):  # prefixes are in a cache of their own
-            options |= cache_of_decoder(self.answerer.model.config)
+            options |= cache_of_decoder(self.answerer.model, generation_config)
         # The ids are for the model's own settings of repetition, such as encoder_no_repeat_ngram_size.
         generated = self.answerer.model.generate(
             input_ids=self.ids_BS,
