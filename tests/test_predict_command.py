@@ -389,6 +389,18 @@ class FineTunerTest(parameterized.TestCase):
         with exits_with(78, f"predict_labels: {message}.*; call predict"):
             self.tuner("masked", task).predict_labels([dict(row) for row in mini_rows(task, 2)], labels=labels)
 
+    def test_candidates_of_a_task_of_sets_are_whole_answers(self):
+        rows = [{"text": "It came late.", "faults": "late, broken"}, {"text": "It was torn.", "faults": "broken"}]
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        tuner = tiny_tuner(data=rows, no_eval=True, **columns)
+        for labels in (["late", "broken"], "late,broken", "task"):
+            with exits_with(78, "is answered by sets of labels, .* whole answers: --labels 'late,\"broken, late\"'"):
+                tuner.predict_labels("It came late.", labels=labels)
+        by_list = tuner.predict_labels("It came late.", labels=["late", "broken, late"])
+        self.assertEqual(list(by_list), ["late", "broken, late"])
+        self.assertAlmostEqual(sum(by_list.values()), 1, delta=1e-4)
+        self.assertEqual(tuner.predict_labels("It came late.", labels='late,"broken, late"'), by_list)
+
     def test_beams_of_the_run_are_those_of_written_answers_alone(self):
         rows = [dict(row) for row in mini_rows()]
         tuner = self.tuner("seq2seq", "sentiment", generation_num_beams=4)
