@@ -279,6 +279,7 @@ class CommandTest(parameterized.TestCase):
         (78, "", "give --input", None), (78, "--labels one", "two different labels"),
         (78, "--web", "--web takes no --input"),
         (78, "--labels --num_beams 3", "--num_beams has no effect"), (78, "--overwrite", "--overwrite has no effect"),
+        (78, "--output -", "--output -: leave --output out for standard output"),
         (78, "--batch_size 0", "--batch_size 0"), (78, "--dataset_name rte", "unknown task 'rte'"),
         (78, "--num_baems 3", "did you mean --num_beams"),
         (65, "", "nowhere.jsonl: no such file", "nowhere.jsonl"),
