@@ -515,7 +515,7 @@ class LabelSetsTest(parameterized.TestCase):
     def test_a_row_without_labels_and_sets_among_labels_end_with_the_cure(self):
         flags = {"text_column": "text", "target_column": "faults", "no_eval": True}
         rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": None}]
-        with exits_with(65, "row 1.*'faults' is empty: a train row must be labelled .*, such as none"):
+        with exits_with(65, "row 1.*'faults' is empty: a train row must be labelled .*--test_file.*, such as none"):
             load_own_rows(rows, metrics="micro_f1", **flags)
         with exits_with(65, "label 'late, broken' .*; rows with several labels: --metrics micro_f1,"):
             load_own_rows(rows[:1], labels="late,broken", **flags)
