@@ -250,8 +250,8 @@ class SearchesTest(SweepTest):
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])
         self.assertEqual(summary["best"], 3)
-        self.assertRegex(out.getvalue(), r"best.* trial 3, eval/loss 2 ")
-        self.assertIn("best of sweep file: x 2, mean 2.00", out.getvalue())
+        self.assertRegex(out.getvalue(), r"best single trial: 3, x 2, eval/loss 2 ")
+        self.assertIn("best setting of sweep file, by the mean of its trials: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
     @pytest.mark.slow
@@ -663,7 +663,7 @@ class GridTest(SweepTest):
         self.assertEqual({group["task"] for group in summary["groups"]}, {"rte", "cola"})
         self.assertIn("1.53", text)
         self.assertIsNone(summary["best"], "two tasks' scores are not compared")
-        self.assertIn("best for cola: learning_rate 0.001, mean 82.33", text)
+        self.assertIn("best setting for cola, by the mean of its trials: learning_rate 0.001, mean 82.33", text)
         words = json.loads(self.starts(self.trials()[0])[0][2])
         self.assertEqual(words[3:], ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"])
 
