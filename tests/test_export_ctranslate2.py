@@ -1,7 +1,10 @@
 """CTranslate2's files score and write as the model that they were made of, tied and untied."""
 
+import contextlib
 import functools
+import io
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
+from tiny_predictor import model_folder as folder_with_card
 from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration
 
-from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_model, tiny_tokenizer
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_model, tiny_tokenizer, write_rows
 
 TOKENIZER = tiny_tokenizer()
 T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
@@ -99,6 +103,26 @@ class FilesTest(parameterized.TestCase):
         run_cli("predict", "--model_name_or_path", files_of("tied T5"), "--output", place / "answers.jsonl", *words)
         (line,) = read_rows(place / "answers.jsonl")
         self.assertEqual(line["prediction"], whole)
+
+    def test_the_page_s_example_without_the_suite_answers_as_predict(self):
+        place = Path(tempfile.mkdtemp())
+        files = Path(shutil.copytree(files_of("tied T5"), place / "ct2"))
+        card = json.loads(Path(folder_with_card(), "task.json").read_text())
+        card |= {"max_source_length": 16, "max_answer_tokens": {"sentiment": 5}}
+        (files / "task.json").write_text(json.dumps(card))
+        page = (Path(__file__).parent.parent / "docs" / "serve.md").read_text(encoding="utf-8")
+        (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
+        shown = "The lamp was lovely."
+        sentences = [shown, "Good.", "very good film " * 9, "Über, not a film?"]
+        rows = write_rows(place / "rows.jsonl", [{"sentence": sentence} for sentence in sentences])
+        words = ["--input", rows, "--output", place / "answers.jsonl", "--use_cpu"]
+        run_cli("predict", "--model_name_or_path", files, *words)
+        expected = [line["prediction"] for line in read_rows(place / "answers.jsonl")]
+        self.assertLen(set(expected), len(sentences))
+        for sentence, answer in zip(sentences, expected, strict=True):
+            with contextlib.chdir(place), contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(program.replace(shown, sentence), "docs/serve.md", "exec"), {})
+            self.assertEqual(printed.getvalue(), answer + "\n")
 
     @torch.no_grad()
     def test_an_empty_answer_is_empty(self):

@@ -134,11 +134,11 @@ class FastPathTest(parameterized.TestCase):
 HEADLESS = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
 
 
-def bert_for(data: str, folder=None):
+def bert_for(data, folder=None, **flags):
     """The model of a run: of random weights, or of a folder."""
     if folder is not None:
         return tiny_tuner(str(folder), data).model
-    return tiny_tuner(config_name="bert", config_overrides=HEADLESS, data=data).model
+    return tiny_tuner(config_name="bert", config_overrides=HEADLESS, data=data, **flags).model
 
 
 class HeadTest(parameterized.TestCase):
@@ -146,6 +146,12 @@ class HeadTest(parameterized.TestCase):
     def test_free_text_is_refused_by_name(self, benchmark, name):
         with exits_with(78, f"{benchmark}/{name} is answered in free text"):
             bert_for(f"{benchmark}/{name}")
+
+    def test_sets_of_labels_are_refused_as_such(self):
+        rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": "late"}]
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        with exits_with(78, "is answered by sets of labels, and an encoder's head gives one label"):
+            bert_for(rows, no_eval=True, **columns)
 
     def test_one_head_for_tasks_of_one_label_set(self):
         model = bert_for("glue/rte,qnli")

@@ -383,7 +383,7 @@ BAD_FILES = {
         r"rows.jsonl:1: no column 'sentence'.*; --data_format translation --source_id en --target_id ro reads such rows",
     ),
     "label_outside": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 2}\n', r"rows.jsonl:2: label 2 .* 0 negative, 1 positive"),
-    "unlabelled": (b'{"sentence": "a", "label": -1}\n', r"rows.jsonl:1: .*must be labelled"),
+    "unlabelled": (b'{"sentence": "a", "label": -1}\n', r"rows.jsonl:1: .*must be labelled .remove unlabelled rows, or put them into --test_file"),
     "other_columns": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 0, "x": 1}\n', r"rows.jsonl:2: other columns"),
 }  # fmt: skip
 

@@ -515,8 +515,12 @@ class LabelSetsTest(parameterized.TestCase):
     def test_a_row_without_labels_and_sets_among_labels_end_with_the_cure(self):
         flags = {"text_column": "text", "target_column": "faults", "no_eval": True}
         rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": None}]
-        with exits_with(65, "row 1.*'faults' is empty: a train row must be labelled .*, such as none"):
+        with exits_with(65, "row 1.*'faults' is empty: a train row must be labelled .*--test_file.*, such as none"):
             load_own_rows(rows, metrics="micro_f1", **flags)
+        with exits_with(78, "^--metrics micro_f1,accuracy: 'micro_f1' compares texts.* leave the labels out"):
+            load_own_rows(rows[:1], labels="late,broken", metrics="micro_f1,accuracy", **flags)
+        with exits_with(78, "^--metrics macro_f1: 'macro_f1' compares texts"):
+            load_own_rows(rows[:1], labels="late,broken", metrics="macro_f1", **flags)
         with exits_with(65, "label 'late, broken' .*; rows with several labels: --metrics micro_f1,"):
             load_own_rows(rows[:1], labels="late,broken", **flags)
         with exits_with(65, r"label 'late, new' .* \(-1: unlabelled\)$"):

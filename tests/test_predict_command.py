@@ -281,6 +281,7 @@ class CommandTest(parameterized.TestCase):
         (78, "", "give --input", None), (78, "--labels one", "two different labels"),
         (78, "--web", "--web takes no --input"),
         (78, "--labels --num_beams 3", "--num_beams has no effect"), (78, "--overwrite", "--overwrite has no effect"),
+        (78, "--output -", "--output -: leave --output out for standard output"),
         (78, "--batch_size 0", "--batch_size 0"), (78, "--dataset_name rte", "unknown task 'rte'"),
         (78, "--num_baems 3", "did you mean --num_beams"),
         (65, "", "nowhere.jsonl: no such file", "nowhere.jsonl"),
@@ -397,6 +398,18 @@ class FineTunerTest(parameterized.TestCase):
     def test_labels_that_no_model_chooses_have_no_probabilities(self, task, labels, message):
         with exits_with(78, f"predict_labels: {message}.*; call predict"):
             self.tuner("masked", task).predict_labels([dict(row) for row in mini_rows(task, 2)], labels=labels)
+
+    def test_candidates_of_a_task_of_sets_are_whole_answers(self):
+        rows = [{"text": "It came late.", "faults": "late, broken"}, {"text": "It was torn.", "faults": "broken"}]
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        tuner = tiny_tuner(data=rows, no_eval=True, **columns)
+        for labels in (["late", "broken"], "late,broken", "task"):
+            with exits_with(78, "is answered by sets of labels, .* whole answers: --labels 'late,\"broken, late\"'"):
+                tuner.predict_labels("It came late.", labels=labels)
+        by_list = tuner.predict_labels("It came late.", labels=["late", "broken, late"])
+        self.assertEqual(list(by_list), ["late", "broken, late"])
+        self.assertAlmostEqual(sum(by_list.values()), 1, delta=1e-4)
+        self.assertEqual(tuner.predict_labels("It came late.", labels='late,"broken, late"'), by_list)
 
     def test_beams_of_the_run_are_those_of_written_answers_alone(self):
         rows = [dict(row) for row in mini_rows()]

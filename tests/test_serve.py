@@ -408,6 +408,16 @@ class KeyTest(parameterized.TestCase):
             self.assertEqual(request(url, "POST", "/predict", {"rows": ["a"]}, **right)[0], 200)
             self.assertEqual(request(url, "GET", "/health")[0], 200)
 
+    def test_the_log_says_at_the_start_whether_a_key_is_asked_for(self):
+        for settings, words in (({}, "no key is asked for"), ({"T5SUITE_API_KEY": "sesame"}, "needs the key of T5")):
+            with mock.patch.dict(os.environ), self.assertLogs("t5suite", "INFO") as log:
+                os.environ.pop("T5SUITE_API_KEY", None)
+                os.environ.update(settings)
+                with served_model(model_folder(), "--use_cpu"):
+                    messages_at_start = "\n".join(log.output)
+            self.assertIn(words, messages_at_start)
+            self.assertNotIn("sesame", messages_at_start)
+
     @parameterized.parameters("0.0.0.0", "192.168.1.5", "model.lab", "::")
     def test_a_server_that_others_reach_needs_a_key_or_the_word(self, host):
         with mock.patch.dict(os.environ):

@@ -194,21 +194,40 @@ class TablesTest(parameterized.TestCase):
         out = table(trials, groups=groups)
         first = "learning_rate 0.001, mean 51.67, standard deviation 4.16, n 3"
         second = "learning_rate 0.0001, mean 50.00, standard deviation 3.53, n 3"
-        self.assertIn(f"equal for rte (within one standard deviation of the best): {first}; {second}\n", out)
-        self.assertIn("best for cola: learning_rate 0.0001, mean 52.00", out)
+        self.assertIn(f"equal settings for rte (within one standard deviation of the best): {first}; {second}\n", out)
+        self.assertIn("best setting for cola, by the mean of its trials: learning_rate 0.0001, mean 52.00", out)
         self.assertNotIn("no trial", out)
 
     def test_where_less_is_better_the_least_mean_is_the_best_and_one_trial_has_no_equals(self):
         trials, groups = grid((1.5, 0.2), (1.9, 0.1), (1.4, 0.05), (1.8, 0.2))
         out = table(trials, groups=groups, goal="minimize", metric="eval/loss")
-        self.assertIn("best for rte: learning_rate 0.0001, mean 1.40, standard deviation 0.05, n 3\n", out)
+        self.assertIn(
+            "best setting for rte, by the mean of its trials: learning_rate 0.0001, mean 1.40, standard deviation 0.05, n 3\n",
+            out,
+        )
         first = "learning_rate 0.0001, mean 1.80, standard deviation 0.20, n 3"
         second = "learning_rate 0.001, mean 1.90, standard deviation 0.10, n 3"
-        self.assertIn(f"equal for cola (within one standard deviation of the best): {first}; {second}\n", out)
+        self.assertIn(f"equal settings for cola (within one standard deviation of the best): {first}; {second}\n", out)
         alone = [{**group, "n": 1, "std": None} for group in groups]
         out = table(trials, groups=alone, goal="minimize", metric="eval/loss")
-        self.assertIn("best for cola: learning_rate 0.0001, mean 1.80, n 1\n", out)
+        self.assertIn("best setting for cola, by the mean of its trials: learning_rate 0.0001, mean 1.80, n 1\n", out)
         self.assertIn(" 1.40 (1) ", out)
+
+    def test_the_best_setting_and_the_best_single_trial_are_told_apart(self):
+        """By hand: two seeds of 0.1 have the better mean, one of 0.2 the best value."""
+        values = (((0.1, 1), 80.0), ((0.1, 2), 82.0), ((0.2, 1), 90.0), ((0.2, 2), 60.0))
+        trials = [trial(n, value, learning_rate=rate, seed=seed) for n, ((rate, seed), value) in enumerate(values)]
+        groups = [
+            {"parameters": {"learning_rate": rate}, "task": None, "n": 2, "mean": mean, "std": std}
+            for rate, mean, std in ((0.1, 81.0, 1.41), (0.2, 75.0, 21.2))
+        ]
+        self.assertEndsWith(
+            table(trials, groups=groups, best=2),
+            "best setting of sweep rte, by the mean of its trials: learning_rate 0.1, mean 81.00, "
+            "standard deviation 1.41, n 2\n"
+            "best single trial: 2, learning_rate 0.2, seed 1, eval/accuracy 90 (runs/sweeps/rte/trials/0002); its "
+            "command:\npython fine_tune_t5.py --number '2'\n",
+        )
 
     def test_text_of_the_user_is_no_markup(self):
         self.assertIn("[/red]", table([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))

@@ -250,8 +250,8 @@ class SearchesTest(SweepTest):
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])
         self.assertEqual(summary["best"], 3)
-        self.assertRegex(out.getvalue(), r"best.* trial 3, eval/loss 2 ")
-        self.assertIn("best of sweep file: x 2, mean 2.00", out.getvalue())
+        self.assertRegex(out.getvalue(), r"best single trial: 3, x 2, eval/loss 2 ")
+        self.assertIn("best setting of sweep file, by the mean of its trials: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
     @pytest.mark.slow
@@ -670,7 +670,7 @@ class GridTest(SweepTest):
         self.assertEqual({group["task"] for group in summary["groups"]}, {"rte", "cola"})
         self.assertIn("1.53", text)
         self.assertIsNone(summary["best"], "two tasks' scores are not compared")
-        self.assertIn("best for cola: learning_rate 0.001, mean 82.33", text)
+        self.assertIn("best setting for cola, by the mean of its trials: learning_rate 0.001, mean 82.33", text)
         words = json.loads(self.starts(self.trials()[0])[0][2])
         self.assertEqual(words[3:], ["--learning_rate=0.001", "--seed=1", "--dataset_name=rte"])
 
@@ -686,6 +686,20 @@ class GridTest(SweepTest):
         (rows,) = boxed_tables(text)
         self.assertEqual([(row["pearson"], row["invalid_rate"]) for row in rows], [("97", "3")] * 2)
         self.assertIn("97.00 ± 0.00 (2)", text)
+
+    def test_a_setting_whose_metrics_all_equal_its_value_has_their_means_as_the_others(self):
+        """By hand: in both trials of x 2 the average is that of equal metrics."""
+        for x, scores in ((1, {"accuracy": 100, "f1": 50}), (2, {"accuracy": 80, "f1": 80})):
+            line = {"step": 1, "eval/average": sum(scores.values()) / 2}
+            line |= {f"eval/{name}": score for name, score in scores.items()}
+            (self.folder / f"--x={x}.jsonl").write_text(json.dumps(line) + "\n")
+        script = f'mkdir -p "$T5SUITE_RUN_DIR"; cp "{self.folder}/$1.jsonl" "$T5SUITE_RUN_DIR/metrics.jsonl"'
+        words = ("--grid", "x=1,2", "--seeds", "1,2", "--", "/bin/sh", "-c", script, "sh")
+        shown = cli_output("sweep", "--sweep_dir", self.directory, *words)
+        for group, means in zip(self.summary()["groups"], ((100, 50), (80, 80)), strict=True):
+            scores = {name: {"n": 2, "mean": mean, "std": 0} for name, mean in zip(("accuracy", "f1"), means)}
+            self.assertEqual(group["scores"], {f"eval/{name}": score for name, score in scores.items()})
+        self.assertRegex(shown, r"x 2 ( +80.00 ± 0.00 \(2\)){3}")
 
     def test_secrets_of_a_grid_s_command_stay_out_of_its_directory_which_goes_on_with_them_alone(self):
         """A trial ends with 3 where it gets the secret."""

@@ -147,6 +147,8 @@ def _check_predict_flags(arguments) -> None:
     if arguments.web and not importlib.util.find_spec("gradio"):
         raise ConfigError("--web needs Gradio: python -m pip install 't5suite[web]'")
     check_at_least(arguments, batch_size=1, window=1, max_source_length=1)
+    if arguments.output == "-":
+        raise ConfigError("--output -: leave --output out for standard output (a file of this name is ./-)")
     if arguments.overwrite and not arguments.output:
         raise ConfigError("--overwrite has no effect without --output")
 

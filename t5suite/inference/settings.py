@@ -33,6 +33,7 @@ NO_LANGUAGES = Languages()
 # `--labels none`: the answer is written, although the model was scored by its labels.
 WRITTEN = "none"
 LABELS_EXAMPLE = "give them: --labels negative,positive (a list in JSON)"
+SETS_EXAMPLE = """--labels 'late,"broken, late"' (a list in JSON)"""
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ def _check_words(words: list[str], text: InputSettings) -> None:
     """Checks that a choice among these labels is possible.
 
     Raises:
-      ConfigError: fewer than two, or an encoder's head, which has only its own.
+      ConfigError: fewer than two, an encoder's head, which has only its own, or single labels where answers are sets.
     """
     flag_text = ",".join(words)
     if len(words) < 2 or len(set(words)) < len(words):
@@ -326,6 +327,13 @@ def _check_words(words: list[str], text: InputSettings) -> None:
         raise ConfigError(
             f"--labels {flag_text}: an encoder's head has only its own labels, and gives the probability of each with "
             "every answer; leave --labels out"
+        )
+    if text.task is None or not has_label_sets(text.task.entry):
+        return
+    if not any("," in word for word in words):
+        raise ConfigError(
+            f"--labels {flag_text}: {text.task.benchmark}/{text.task.name} is answered by sets of labels, but each of "
+            f"these is an answer of one label; name whole answers: {SETS_EXAMPLE}, or leave the labels out"
         )
 
 
@@ -354,7 +362,8 @@ def _check_task_has_labels(task: Task | None) -> None:
     place = f"--labels: {task.benchmark}/{task.name}"
     if has_label_sets(task.entry):
         raise ConfigError(
-            f"{place} is answered by sets of labels, which have no probabilities here: leave the labels out"
+            f"{place} is answered by sets of labels, and has no list of them; name whole answers: {SETS_EXAMPLE}, or "
+            "leave the labels out"
         )
     if task.value_kind == "number":
         raise ConfigError(f"{place} is answered by a number: leave the labels out")

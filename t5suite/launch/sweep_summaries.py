@@ -63,8 +63,10 @@ def _sign_of(goal: str) -> int:
 def groups_of(records: list[dict]) -> list[dict]:
     """Mean and sample standard deviation (n - 1; None of one value) over the seeds of each setting and task.
 
-    `scores` has both of every metric of the task, over the trials in which it is a number.
+    `scores` has both of every metric of the task, over the trials in which it is a number; which metrics say more than
+    the value is decided over all trials, so that every group has the same.
     """
+    names = score_names(records)
     groups: dict[str, dict] = {}
     for record in records:
         setting = {name: value for name, value in record["parameters"].items() if name not in (SEED, TASK)}
@@ -76,9 +78,10 @@ def groups_of(records: list[dict]) -> list[dict]:
         trials = group.pop("trials")
         group |= _mean_and_deviation([trial["value"] for trial in trials])
         group["scores"] = {}
-        for name in score_names(trials):
-            scores = [trial_scores(trial).get(name) for trial in trials]
-            group["scores"][name] = _mean_and_deviation([score for score in scores if score is not None])
+        for name in names:
+            scores = [trial_scores(trial)[name] for trial in trials if name in trial_scores(trial)]
+            if scores:
+                group["scores"][name] = _mean_and_deviation([score for score in scores if score is not None])
     return list(groups.values())
 
 

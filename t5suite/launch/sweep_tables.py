@@ -115,7 +115,7 @@ def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
     """One line per task: its best setting, and those within one standard deviation of it.
 
     >>> best_lines([{"parameters": {}, "task": "rte", "n": 3, "mean": 71.0, "std": 1.0}], "maximize", "grid-1")
-    ['best for rte: mean 71.00, standard deviation 1.00, n 3']
+    ['best setting for rte, by the mean of its trials: mean 71.00, standard deviation 1.00, n 3']
 
     Args:
       name: the sweep's, for trials of which no task is known.
@@ -124,9 +124,9 @@ def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
     for task, best_groups in _best_groups(groups, goal).items():
         settings = "; ".join(_group_text(group) for group in best_groups)
         if len(best_groups) == 1:
-            lines.append(f"best {_place(task, name)}: {settings}")
+            lines.append(f"best setting {_place(task, name)}, by the mean of its trials: {settings}")
         elif best_groups:
-            lines.append(f"equal {_place(task, name)} (within one standard deviation of the best): {settings}")
+            lines.append(f"equal settings {_place(task, name)} (within one standard deviation of the best): {settings}")
     return lines
 
 

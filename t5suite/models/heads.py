@@ -15,6 +15,7 @@ from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
 from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, have_head, labels_words
 from t5suite.models.t5.output_layer import gathered
+from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def head_for(tasks) -> Head:
     """The one head that fits all tasks.
 
     Raises:
-      ConfigError: a task of free text, or tasks of differing label sets.
+      ConfigError: a task of free text or of sets of labels, or tasks of differing labels.
     """
     heads = {f"{task.benchmark}/{task.name}": _head_of_task(task) for task in tasks}
     first_name, first_head = next(iter(heads.items()))
@@ -52,6 +53,11 @@ def head_for(tasks) -> Head:
 
 
 def _head_of_task(task) -> Head:
+    if has_label_sets(task.entry):
+        raise ConfigError(
+            f"{task.benchmark}/{task.name} is answered by sets of labels, and an encoder's head gives one label here; "
+            "use a model that generates text (T5, BART, GPT-2)"
+        )
     if task.value_kind == "text":
         raise ConfigError(
             f"{task.benchmark}/{task.name} is answered in free text, which an encoder with a head cannot generate; use "

@@ -251,14 +251,24 @@ def _average_cell(groups: list[dict | None]) -> str:
 def _lines_of_best(sweep: dict) -> list[str]:
     """The best settings of a grid, then the best trial and its command; none without a value."""
     lines = best_lines(sweep["groups"], sweep["goal"], sweep["name"])
-    label = "best: trial"
-    if lines:
-        label = "best single trial"
     for trial in sweep["trials"]:
-        if trial["number"] == sweep["best"]:
-            score = f"{sweep['metric']} {cell_text(trial['value'])}"
-            lines += [f"{label} {trial['number']}, {score} ({trial['run_dir']})", trial["command"]]
+        if trial["number"] != sweep["best"]:
+            continue
+        score = f"{sweep['metric']} {cell_text(trial['value'])} ({trial['run_dir']})"
+        if lines:
+            lines.append(f"best single trial: {_numbered_setting(trial, sweep['varied'])}, {score}; its command:")
+        else:
+            lines.append(f"best: trial {trial['number']}, {score}")
+        lines.append(trial["command"])
     return lines
+
+
+def _numbered_setting(trial: dict, varied: list[str]) -> str:
+    """`3, learning_rate 0.001, seed 1`: a trial's number, and what it has of the varied parameters."""
+    setting = {name: trial["parameters"][name] for name in varied if name in trial["parameters"]}
+    if not setting:
+        return str(trial["number"])
+    return f"{trial['number']}, {parameters_text(setting)}"
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:

@@ -152,8 +152,8 @@ def _check_metrics(name: str, entry: dict) -> None:
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
     metrics = metrics_by_reported_name(entry)
-    if value_kind(entry) != "text":
-        _check_no_text_metrics(name, entry, metrics)
+    check_no_text_metrics(f"{name}: metric_names", {**entry, "metric_to_optimize": None})
+    check_no_text_metrics(f"{name}: metric_to_optimize", entry)
     if "mean_3class_f1" in metrics.values():
         _check_three_labels(name, entry["labels"])
     for metric in ("grouped_exact_match", "gender_parity"):
@@ -196,14 +196,19 @@ def _check_word_metrics(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: span_f1 needs labels O, B-... and I-..., not {words!r:.200}")
 
 
-def _check_no_text_metrics(name: str, entry: dict, metrics: dict[str, str]) -> None:
-    """Checks that none of `metrics`, of an entry with labels or numbers, compares texts."""
-    for reported_name, metric in metrics.items():
+def check_no_text_metrics(place: str, entry: dict) -> None:
+    """Checks that no metric of an entry with labels or numbers compares texts.
+
+    Args:
+      place: the flag or the key that names the metrics, for errors.
+    """
+    if value_kind(entry) == "text":
+        return
+    for reported_name, metric in metrics_by_reported_name(entry).items():
         if metric in TEXT_METRICS:
-            key = "metric_to_optimize" if reported_name == entry["metric_to_optimize"] else "metric_names"
             raise ConfigError(
-                f"{name}: {key}: {reported_name!r} compares texts, but targets are labels or numbers; for free text or "
-                "sets of labels leave the labels out"
+                f"{place}: {reported_name!r} compares texts, but targets are labels or numbers; for free text or sets "
+                "of labels leave the labels out"
             )
 
 

@@ -223,9 +223,9 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     is_scored = bool(task.entry["metric_names"])
     if not is_labelled and (role == "train" or (role == "validation" and is_scored)):
         column = task.entry["label_column_name"]
-        cure = "unlabelled ones are what --test_file and --predict_only are for"
+        cure = "remove unlabelled rows, or put them into --test_file"
         if has_label_sets(task.entry):
-            cure = "a row with no label of a set has a label for that, such as none"
+            cure += "; one with no label of a set has a label for that, such as none"
         label = value_at(row, column)
         content = "is empty" if label is None else f"holds {label!r:.60}"
         raise DataError(f"column {column!r} {content}: a {role} row must be labelled ({cure})")

@@ -97,6 +97,10 @@ def _warn_of_free_text(job: Job, predictor) -> None:
 def make_server(service: Service, arguments) -> uvicorn.Server:
     """The server of a model; `run(sockets=[listener])` answers until SIGTERM, Ctrl-C or `should_exit`."""
     key = os.environ.get(API_KEY)
+    if key is None:
+        logger.info("no key is asked for: %s is not set", API_KEY)
+    else:
+        logger.info("every request but GET /health needs the key of %s: Authorization: Bearer KEY", API_KEY)
     config = uvicorn.Config(
         app_of(service, hosts_by_flags(arguments, key), key),
         ws="none",
