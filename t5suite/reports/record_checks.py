@@ -16,8 +16,8 @@ from t5suite.base.lookup import listed
 from t5suite.constants import DATASET_VALS
 from t5suite.reports.evaluations import with_class_ids
 from t5suite.reports.run_records import RecordedSplit, RunRecord
-from t5suite.reports.shared_files import BASE, FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
-from t5suite.runs.directory import MANIFEST, tasks_named
+from t5suite.reports.shared_files import FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
+from t5suite.runs.directory import BASE_FOLDER, MANIFEST, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.task_card import TASK_CARD, read_task_card
@@ -42,7 +42,7 @@ def problems_of_files(record: RunRecord) -> list[str]:
 
 def patterns_with_hashes(hashes: Mapping[str, str]) -> list[str]:
     """The patterns of files that must have a hash; earlier versions recorded none of an adapter's own base model."""
-    folder_of_base = f"{BASE}/"
+    folder_of_base = f"{BASE_FOLDER}/"
     has_base = any(name.startswith(folder_of_base) for name in hashes)
     return [pattern for pattern in HASHED if has_base or not pattern.startswith(folder_of_base)]
 
