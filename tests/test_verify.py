@@ -798,6 +798,10 @@ REFUSALS = (
     (remove(ANSWERS), "predictions/reviews.validation.jsonl is missing"),
     (remove_both_rows, "the rows of reviews .* cannot be fetched.*rows/reviews.validation.jsonl is missing"),
     (remove("model.safetensors"), "the model cannot be loaded: .*model.safetensors"),
+    (
+        set_flag(objective="span_corruption", train_file=["raw.txt"]),
+        "a pre-training run, .*: t5suite verify checks runs that were fine-tuned or evaluated",
+    ),
     (write_text("manifest.json", "{"), "manifest.json"),
     (write_text("results.json", "[]"), "results.json: not a run's results"),
     (write_text(ANSWERS, '{"row": 0}\n'), "jsonl:1: not a line of predictions"),
