@@ -1142,6 +1142,22 @@ class ModelTest(parameterized.TestCase):
         )
         self.assertNotIn("different: ", output)
 
+    def test_scores_that_are_others_now_stand_beside_the_recorded_ones(self):
+        folder = copy_of_small_run()
+        other_label = {"bad": "good", "good": "bad"}
+        record_answers(folder, [other_label[line["prediction"]] for line in read_rows(folder / ANSWERS)])
+        score = score_of_answers(small_run())
+        set_score(folder, 100 - score)
+        _, output = verified(folder)
+        self.assertIn(f", accuracy (recorded {100 - score:.2f}, now {score:.2f}), invalid_rate 0.00\n", output)
+
+        folder = copy_of_small_run()
+        set_score(folder, 99.0)
+        _, lines = in_json(folder)
+        (split,) = [line for line in lines if "split" in line]
+        self.assertEqual(split["scores"], {"accuracy": 99.0, "invalid_rate": 0.0})
+        self.assertEqual(split["scores_now"], {"accuracy": score, "invalid_rate": 0.0})
+
     def test_apples_gpu_which_was_never_tested_answers_nothing(self):
         folder = copy_of_small_run()
         change_json(folder / "manifest.json", lambda manifest: manifest["answering"].update(device="cuda"))
