@@ -30,7 +30,7 @@ from shown_tables import markdown_tables
 from support import folder, start_browser
 
 from t5suite import load_task
-from t5suite.testing import cli_output, exits_with, read_rows, run_cli, write_rows
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, write_rows
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -494,10 +494,19 @@ class FilesTest(parameterized.TestCase):
         printed = command(*three_runs()[:1], "--output", self.out)
         self.assertIn("mini/sentiment", printed)
         self.assertIn(f"report: {self.out}/report.html", printed)
+        said = "note: the report shows the texts of 40 examples; --max_examples 0 leaves them out"
+        self.assertEqual(printed.splitlines()[-1], said)
         pictures = re.findall(r"\]\((plots/[^)]+)\)", (self.out / "report.md").read_text())
         self.assertIn("plots/curve-sentiment-accuracy.png", pictures)
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
+
+    def test_without_examples_no_text_of_a_row_is_in_a_file_and_none_is_named(self):
+        printed = command(*three_runs()[:1], "--output", self.out, "--max_examples", 0)
+        self.assertNotIn("texts of", printed)
+        files = b"".join(bytes_in(self.out).values()).decode("utf-8", "replace")
+        for row in tiny_rows("sentiment", "validation", 40):
+            self.assertNotIn(json.dumps(row["sentence"])[1:-1], files)
 
     def test_a_pattern_in_quotes_names_what_a_shell_would_make_of_it(self):
         place = folder()

@@ -187,3 +187,7 @@ def _write_files(run_directories: list[str], sweeps: list, formats: list[str], a
     if plots:
         message += f" and {2 * len(plots)} plots in {written_paths[-1].parent}"
     print(message, file=sys.stderr if arguments.json else sys.stdout)
+    examples = [example for part in data["examples"] for example in part["examples"]]
+    num_texts = sum(bool(example["inputs"] or example["target"]) for example in examples)
+    if num_texts:
+        note(f"the report shows the texts of {num_texts:,} examples; --max_examples 0 leaves them out")
