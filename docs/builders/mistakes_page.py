@@ -179,8 +179,8 @@ MISTAKES = {
                 "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
                 "a machine with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, "
                 "copy DIR here and give --data_dir DIR",
-                "Compute nodes often have no network: mirror once, where there is one. This is the message with "
-                "`HF_HUB_OFFLINE=1`; without it the exit code is 75, and the message goes on with how the hub failed.",
+                "Compute nodes often have no network: mirror once, where there is one. Without "
+                "`HF_HUB_OFFLINE=1` the exit code is 75, and the message goes on with how the hub failed.",
                 code=65, slow=True),
         Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
                 "empty.jsonl: the file is empty",
