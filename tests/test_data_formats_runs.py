@@ -104,8 +104,16 @@ class ColumnsTest(parameterized.TestCase):
         directory = folder() / "run"
         directory.mkdir()
         (directory / "thesis.tex").write_text("")  # another mistake
-        with exits_with(65, rf"{role}\.csv:2: no row has anything in column '{mistyped}' .*; did you mean {column}\?"):
+        with exits_with(65, rf"{role}\.csv: the first line names no column '{mistyped}' .*; did you mean {column}\?"):
             FineTuner(output_dir=directory, use_cpu=True, quiet=True, data_format="csv", **files, **flags).train()
+
+    @parameterized.parameters("a.csv", "a.tsv")
+    def test_a_file_without_names_is_told_that_its_first_line_was_read_as_names(self, name):
+        delimiter = {"csv": ",", "tsv": "\t"}[name[2:]]
+        path = folder() / name
+        path.write_text(f"The wound looks clean.{delimiter}no\nGive 5 mg.{delimiter}yes\n")
+        with exits_with(65, "the first line names no column 'input' .--text_column.; choose from The wound .*, no"):
+            FineTuner(train_file=path, labels="no,yes", output_dir=folder() / "run", use_cpu=True, quiet=True).train()
 
 
 class CommandTest(parameterized.TestCase):

@@ -24,6 +24,7 @@ from hub_server import Fault, HubServer, failing
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from odd_tokenizers import word_tokenizer
 from PIL import Image
+from report_runs import reported
 from support import folder as new_folder
 
 import fine_tune_t5
@@ -643,7 +644,7 @@ def blocks(folder, language):
 WORD_LABELS = """
 words:
   names:
-    prefix: ''
+    prefix: 'names: '
     text_column_name: tokens
     label_column_name: tags
     labels: [other, name]
@@ -673,13 +674,20 @@ def labelled_words() -> dict:
 
 class HeadTest(parameterized.TestCase):
     @parameterized.parameters(
-        (lambda: {"dataset_name": "entailment"}, "SequenceClassification"), (labelled_words, "TokenClassification")
+        (lambda: {"dataset_name": "entailment"}, "SequenceClassification", "{premise} | {hypothesis}"),
+        (labelled_words, "TokenClassification", "{tokens}"),
     )
-    def test_the_python_of_a_head_loads_the_class_that_was_saved(self, make_task, head):
+    def test_the_python_of_a_head_loads_the_class_that_was_saved(self, make_task, head, columns):
         folder = trained(**make_task(), **TINY_BERT, max_steps=1, max_train_samples=8, save_strategy="no")
         ((_, python),) = blocks(folder, "python")
         self.assertIn(f"AutoModelFor{head}.from_pretrained", python)
         self.assertEqual(json.loads((folder / "config.json").read_text())["architectures"], [f"BertFor{head}"])
+        # It reads no prefix, so the card and a report show none.
+        self.assertIn(f" reads `{columns}` and writes ", (folder / "README.md").read_text())
+        samples = [json.loads(line) for line in (folder / "samples.jsonl").open()]
+        (part,) = reported(folder).data["examples"]
+        shown = {example["inputs"] for example in part["examples"]}
+        self.assertContainsSubset({sample["input"].replace(" [SEP] ", " | ") for sample in samples}, shown)
 
 
 @pytest.mark.slow

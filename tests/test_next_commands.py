@@ -109,15 +109,14 @@ class LastLinesTest(parameterized.TestCase):
         *_, headline, line = shown.getvalue().splitlines()
         self.assertEqual(headline, HEADLINE)
         words = shlex.split(line)
-        self.assertEqual(
-            words, ["t5suite", "fine_tune", "--model_name_or_path", str(run), "--train_file", "ROWS.jsonl"]
-        )
-        rows = [{"text": f"film {i}", "label": "bad"} for i in range(8)]
-        file = write_rows(run.parent / "rows.jsonl", rows)
-        columns = ["--text_column", "text", "--target_column", "label"]
+        self.assertEqual(words[:4], ["t5suite", "fine_tune", "--model_name_or_path", str(run)])
+        file = write_rows(run.parent / "ROWS.jsonl", [{"input": f"film {i}", "output": "bad"} for i in range(8)])
+        words[words.index("ROWS.jsonl")] = str(file)
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            fine_tune_t5.main([*SETTINGS[:-2], *words[2:-1], str(file), *columns, "--output_dir", f"{run}-tuned"])
+            fine_tune_t5.main([*SETTINGS[:-2], *words[2:], "--output_dir", f"{run}-tuned"])
         self.assertIn(HEADLINE, shown.getvalue())
+        with exits_with(65, "a pre-training run"):
+            cli_output("verify", run)
 
     def test_a_model_of_several_tasks_names_one(self):
         run = empty_folder() / "run"

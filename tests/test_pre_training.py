@@ -283,6 +283,14 @@ class FlagsTest(parameterized.TestCase):
         with exits_with(78, "--num_sentinels 128: ByT5's sentinels are its last 100 bytes"):
             run(*flags, "--num_sentinels", "128", "--dry_run")
 
+    @parameterized.parameters((["--use_cpu"], True), ([], False))
+    def test_a_dry_run_lists_what_was_given_and_not_what_the_machine_decides(self, flags, is_listed):
+        words = [*tiny("seq2seq"), "--inputs_length", "64", "--max_steps", "7", "--dry_run", *flags]
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as printed:
+            pre_train_t5.main([*map(str, words), "--output_dir", str(folder() / "run")])
+        self.assertRegex(printed.getvalue(), r"--max_steps +7\b")
+        self.assertEqual("--use_cpu" in printed.getvalue(), is_listed)
+
     def test_packing_of_examples_that_share_rows_is_not_called_idle(self):
         messages = io.StringIO()
         with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages), packed_rows_of(128):

@@ -21,6 +21,7 @@ from odd_tokenizers import word_tokenizer
 from tiny_predictor import (
     ANSWER_LENGTH,
     SOURCE_LENGTH,
+    TINY,
     answers,
     mini_rows,
     model_folder,
@@ -316,6 +317,21 @@ class AnswersTest(parameterized.TestCase):
         ):
             with exits_with(78, message):
                 answers(flags, setting, rows=rows, model=bare)
+
+    @parameterized.parameters("--labels", "--labels task", "--labels O,B-X")
+    def test_a_model_that_labels_words_takes_no_labels(self, flags):
+        entry = {"prefix": "", "text_column_name": "words", "label_column_name": "tags", "labels": ["O", "B-X"],
+                 "formatter": "token_labels", "metric_names": ["span_f1"], "metric_to_optimize": "span_f1",
+                 "splits": {"train": "train"}}  # fmt: skip
+        task = load_task("mine", "names", registry={"mine": {"names": entry}})
+        folder = save_model(
+            tempfile.mkdtemp(), tiny_model(*TINY["masked"], family="masked", tasks=[task]), tasks=[task]
+        )
+        message = (
+            "mine/names is answered by a label for each word, of its own O, B-X, .*no probabilities.*leave the labels"
+        )
+        with exits_with(78, message):
+            answers(flags, rows=write_rows(folder / "rows.jsonl", [{"words": "Ann sings"}]), model=folder)
 
     def test_encoders_number_keeps_to_the_tasks_range(self):
         model = random_model("masked", "similarity")

@@ -5,7 +5,9 @@ import collections
 import contextlib
 import functools
 import io
+import itertools
 import json
+import random
 import re
 import statistics
 import tempfile
@@ -27,7 +29,8 @@ from report_runs import (
 from shown_tables import markdown_tables
 from support import folder, start_browser
 
-from t5suite.testing import cli_output, exits_with, read_rows, run_cli, write_rows
+from t5suite import load_task
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, write_rows
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -389,6 +392,72 @@ class WordsTest(parameterized.TestCase):
                 self.assertEqual("hit" in attributes["class"], label == answered)
 
 
+def spans_of(labels: list[str]) -> list[tuple]:
+    """`(start, end, type)` of each span of labels in which every span begins with a B."""
+    spans = []
+    for start, label in enumerate(labels):
+        if label.startswith("B-"):
+            inside = itertools.takewhile(f"I{label[1:]}".__eq__, labels[start + 1 :])
+            spans.append((start, start + 1 + len(list(inside)), label[2:]))
+    return spans
+
+
+def drawn_labels(drawn: random.Random) -> str:
+    """Four words' labels."""
+    pieces = drawn.choices(["O", "B-X", "B-X I-X", "B-Y I-Y I-Y", "B-Z"], weights=[4, 3, 3, 2, 1], k=4)
+    return " ".join(" ".join(pieces).split()[:4])
+
+
+def drawn_set(drawn: random.Random) -> str:
+    return ", ".join(sorted(drawn.sample(["blue", "late", "red", "wet"], k=2)))
+
+
+def labelled_run(metric: str, draw) -> Path:
+    """A run over rows whose words have labels, or that have several labels, with drawn answers."""
+    place, drawn = folder(), random.Random(1)
+    entry = {"prefix": "", "text_column_name": "words", "label_column_name": "tags", "labels": None,
+             "metric_names": [metric], "metric_to_optimize": metric, "splits": {"validation": "validation"}}  # fmt: skip
+    if draw is drawn_labels:
+        entry |= {"labels": "O B-X I-X B-Y I-Y B-Z".split(), "formatter": "token_labels"}
+    rows = [{"words": "a b c d", "tags": draw(drawn)} for _ in range(30)]
+    (place / "tasks.yaml").write_text(json.dumps({"mine": {"rows": entry}}))
+    answers = [draw(drawn) for _ in rows]
+    scores = load_task("mine", "rows", str(place / "tasks.yaml")).score(rows, answers)
+    lines = [
+        {"row": at, "example": 0, "prediction": answer, "target": row["tags"]}
+        for at, (row, answer) in enumerate(zip(rows, answers, strict=True))
+    ]
+    manifest = {"run_id": "a", "status": "finished", "settings": {"benchmark": "mine", "dataset_name": "rows"},
+                "tasks": {"rows": entry}}  # fmt: skip
+    return written(place / "a", manifest, "rows.validation", lines, {"rows": scores})
+
+
+class LabelScoresTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("Words", "token_accuracy", drawn_labels, lambda text: list(enumerate(text.split()))),
+        ("Spans", "span_f1", drawn_labels, lambda text: spans_of(text.split())),
+        ("Rows", "micro_f1", drawn_set, lambda text: [(label,) for label in text.split(", ")]),
+    )
+    def test_labels_of_words_spans_and_rows_have_the_scores_of_the_predictions(self, counted, metric, draw, parts):
+        run = labelled_run(metric, draw)
+        lines = read_rows(run / "predictions/rows.validation.jsonl")
+        answered = {(line["row"], *part) for line in lines for part in parts(line["prediction"])}
+        correct = {(line["row"], *part) for line in lines for part in parts(line["target"])}
+        expected = []
+        for label in sorted({part[-1] for part in answered | correct}):
+            of_label = lambda found, label=label: {part for part in found if part[-1] == label}
+            right, of_answers, of_rows = map(len, map(of_label, (answered & correct, answered, correct)))
+            shares = [f"{100 * share:.1f}" for share in (right / of_answers, right / of_rows)]
+            f1 = f"{200 * right / (of_answers + of_rows):.1f}"
+            expected.append([label, str(of_rows), *shares, f1])
+        report = reported(run)
+        head, *rows = Page(report.html).tables["rows, a"]
+        self.assertEqual([cell[0] for cell in head], ["Label", counted, "Precision", "Recall", "F1"])
+        self.assertEqual([[cell[0] for cell in row] for row in rows], expected)
+        table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
+        self.assertEqual([list(row.values()) for row in table], expected)
+
+
 def bytes_in(folder: Path) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
@@ -425,10 +494,19 @@ class FilesTest(parameterized.TestCase):
         printed = command(*three_runs()[:1], "--output", self.out)
         self.assertIn("mini/sentiment", printed)
         self.assertIn(f"report: {self.out}/report.html", printed)
+        said = "note: the report shows the texts of 40 examples; --max_examples 0 leaves them out"
+        self.assertEqual(printed.splitlines()[-1], said)
         pictures = re.findall(r"\]\((plots/[^)]+)\)", (self.out / "report.md").read_text())
         self.assertIn("plots/curve-sentiment-accuracy.png", pictures)
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
+
+    def test_without_examples_no_text_of_a_row_is_in_a_file_and_none_is_named(self):
+        printed = command(*three_runs()[:1], "--output", self.out, "--max_examples", 0)
+        self.assertNotIn("texts of", printed)
+        files = b"".join(bytes_in(self.out).values()).decode("utf-8", "replace")
+        for row in tiny_rows("sentiment", "validation", 40):
+            self.assertNotIn(json.dumps(row["sentence"])[1:-1], files)
 
     def test_a_pattern_in_quotes_names_what_a_shell_would_make_of_it(self):
         place = folder()

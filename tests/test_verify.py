@@ -800,6 +800,10 @@ REFUSALS = (
     (remove(ANSWERS), "predictions/reviews.validation.jsonl is missing"),
     (remove_both_rows, "the rows of reviews .* cannot be fetched.*rows/reviews.validation.jsonl is missing"),
     (remove("model.safetensors"), "the model cannot be loaded: .*model.safetensors"),
+    (
+        set_flag(objective="span_corruption", train_file=["raw.txt"]),
+        "a pre-training run, .*: t5suite verify checks runs that were fine-tuned or evaluated",
+    ),
     (write_text("manifest.json", "{"), "manifest.json"),
     (write_text("results.json", "[]"), "results.json: not a run's results"),
     (write_text(ANSWERS, '{"row": 0}\n'), "jsonl:1: not a line of predictions"),
@@ -1150,6 +1154,22 @@ class ModelTest(parameterized.TestCase):
             output, f"equal: 8 of 8 answers, accuracy {score:.2f}, invalid_rate 0.00\nreviews: 8 rows, "
         )
         self.assertNotIn("different: ", output)
+
+    def test_scores_that_are_others_now_stand_beside_the_recorded_ones(self):
+        folder = copy_of_small_run()
+        other_label = {"bad": "good", "good": "bad"}
+        record_answers(folder, [other_label[line["prediction"]] for line in read_rows(folder / ANSWERS)])
+        score = score_of_answers(small_run())
+        set_score(folder, 100 - score)
+        _, output = verified(folder)
+        self.assertIn(f", accuracy (recorded {100 - score:.2f}, now {score:.2f}), invalid_rate 0.00\n", output)
+
+        folder = copy_of_small_run()
+        set_score(folder, 99.0)
+        _, lines = in_json(folder)
+        (split,) = [line for line in lines if "split" in line]
+        self.assertEqual(split["scores"], {"accuracy": 99.0, "invalid_rate": 0.0})
+        self.assertEqual(split["scores_now"], {"accuracy": score, "invalid_rate": 0.0})
 
     def test_apples_gpu_which_was_never_tested_answers_nothing(self):
         folder = copy_of_small_run()

@@ -179,8 +179,8 @@ MISTAKES = {
                 "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
                 "a machine with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, "
                 "copy DIR here and give --data_dir DIR",
-                "Compute nodes often have no network: mirror once, where there is one. This is the message with "
-                "`HF_HUB_OFFLINE=1`; without it the exit code is 75, and the message goes on with how the hub failed.",
+                "Compute nodes often have no network: mirror once, where there is one. Without "
+                "`HF_HUB_OFFLINE=1` the exit code is 75, and the message goes on with how the hub failed.",
                 code=65, slow=True),
         Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
                 "empty.jsonl: the file is empty",
@@ -190,7 +190,7 @@ MISTAKES = {
                 "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
                 files={"reviews/train.csv": "text,label\na,b\n"}),
         Mistake("A CSV file without --text_column", "fine_tune_t5.py --train_file reviews.csv",
-                "reviews.csv:2: no row has anything in column 'input' (--text_column); choose from label, text",
+                "reviews.csv: the first line names no column 'input' (--text_column); choose from label, text",
                 "`--text_column` and `--target_column` name what is read and written; without them these are `input` "
                 "and `output`.", code=65, files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A CSV file for a benchmark's task",
@@ -224,7 +224,7 @@ MISTAKES = {
                 code=65, files={"rows.jsonl": ROW.encode() + b'{"sentence": "sch\xf6n", "label": 1}\n'}),
         Mistake("A CSV file without the column that is to be learnt",
                 "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",
-                "data/train.csv:2: no row has anything in column 'answr' (--target_column); did you mean answer?",
+                "data/train.csv: the first line names no column 'answr' (--target_column); did you mean answer?",
                 "`--text_column` and `--target_column` name what is read and written ([data](data.md)).",
                 code=65, files={"data/train.csv": "question,answer\na,b\n"}, slow=True),
         Mistake("Answers longer than --max_target_length",

@@ -186,4 +186,8 @@ def _write_files(run_directories: list[str], sweeps: list, formats: list[str], a
     message = "report: " + ", ".join(str(path) for path in written_paths if path.parent.name != PLOTS_FOLDER)
     if plots:
         message += f" and {2 * len(plots)} plots in {written_paths[-1].parent}"
-    print(message, file=sys.stderr if arguments.json else sys.stdout)
+    print(message, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    examples = [example for part in data["examples"] for example in part["examples"]]
+    num_texts = sum(bool(example["inputs"] or example["target"]) for example in examples)
+    if num_texts:
+        note(f"the report shows the texts of {num_texts:,} examples; --max_examples 0 leaves them out")

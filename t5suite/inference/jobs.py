@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
-from t5suite.data.batches.encodings import LabelsEncoding, segments
+from t5suite.data.batches.encodings import LabelsEncoding
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import (
     ANY_NUMBER,
@@ -27,6 +27,7 @@ from t5suite.tasks.cut_marks import CUT_TOKENS
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.postprocessors import is_invalid
 from t5suite.tasks.registry import Task
+from t5suite.tasks.segments import segments
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
 from t5suite.training.evaluation import number_range

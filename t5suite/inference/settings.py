@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import listed
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.decoding_settings import DecodingSettings
@@ -324,6 +325,7 @@ def _check_words(words: list[str], text: InputSettings) -> None:
     if len(words) < 2 or len(set(words)) < len(words):
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
     if text.family in HEADED:
+        _check_no_labels_of_words(text.task)
         raise ConfigError(
             f"--labels {flag_text}: an encoder's head has only its own labels, and gives the probability of each with "
             "every answer; leave --labels out"
@@ -334,6 +336,19 @@ def _check_words(words: list[str], text: InputSettings) -> None:
         raise ConfigError(
             f"--labels {flag_text}: {text.task.benchmark}/{text.task.name} is answered by sets of labels, but each of "
             f"these is an answer of one label; name whole answers: {SETS_EXAMPLE}, or leave the labels out"
+        )
+
+
+def _check_no_labels_of_words(task: Task | None) -> None:
+    """Refuses a task whose words have labels, of which an answer has one for each word.
+
+    Raises:
+      ConfigError: it is one.
+    """
+    if task is not None and task.value_kind == "labels":
+        raise ConfigError(
+            f"--labels: {task.benchmark}/{task.name} is answered by a label for each word, of its own "
+            f"{listed(task.label_words)}, which have no probabilities here: leave the labels out"
         )
 
 
@@ -359,6 +374,7 @@ def _check_task_has_labels(task: Task | None) -> None:
         )
     if task.has_candidates:
         return
+    _check_no_labels_of_words(task)
     place = f"--labels: {task.benchmark}/{task.name}"
     if has_label_sets(task.entry):
         raise ConfigError(

@@ -65,10 +65,10 @@ def _shown_example(example: dict, verdict: str) -> dict:
     place = f"row {example['row']}"
     if PLACE_IN_FILE.search(example["key"]):
         place = example["key"]
-    facts = {name: value for name, value in example.items() if name != "right"}
+    facts = {name: value for name, value in example.items() if name not in ("right", "read")}
     return {
         **facts,
-        "inputs": _shortened_text(example["inputs"]),
+        "inputs": _shortened_text(example["read"]),
         "target": _shortened_text(example["target"]),
         "prediction": _shortened_text(example["prediction"]),
         "where": place,

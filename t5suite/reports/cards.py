@@ -48,6 +48,8 @@ from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
 from t5suite.reports.run_records import code_of_flags
 from t5suite.runs.directory import BASE_FOLDER
+from t5suite.tasks.cells import as_list
+from t5suite.tasks.segments import SEPARATOR, reads_columns
 from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_words
 from t5suite.tracking.tables import markdown_table
 
@@ -204,7 +206,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         card_data=hub_metadata(facts).to_yaml(),
         facts=facts,
         summary=summary_sentence(facts),
-        template=input_template,
+        template=functools.partial(input_template, form=(manifest.get("encoding") or {}).get("form")),
         answers=answer_words,
         examples=first_examples(facts),
         separator=answer_separator(manifest),
@@ -307,15 +309,23 @@ def model_size(model: dict) -> str:
     return f"{text}; "
 
 
-def input_template(entry: dict) -> str:
-    """The input text of a task, with the columns in braces.
+def input_template(entry: dict, form: str | None = None) -> str:
+    """What a model reads of a task's row, with the columns in braces.
 
     >>> entry = {"prefix": ["rte sentence1: ", "sentence2: "], "text_column_name": ["sentence1", "sentence2"]}
     >>> input_template(entry)
     'rte sentence1: {sentence1} sentence2: {sentence2}'
+    >>> input_template(entry, form="segments")
+    '{sentence1} | {sentence2}'
+
+    Args:
+      form: of the model's encoding, as the manifest describes it.
     """
-    prefixes = entry.get("prefix") or ""
     columns = entry.get("text_column_name") or ""
+    reads_no_prefix = form == "words" or (form == "segments" and reads_columns(entry))
+    if reads_no_prefix:
+        return f" {SEPARATOR} ".join(f"{{{column}}}" for column in as_list(columns))
+    prefixes = entry.get("prefix") or ""
     if isinstance(prefixes, str):
         prefixes = [prefixes]
         columns = [columns]

@@ -73,7 +73,7 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, 
             f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
             f"{figures['examples']} examples an epoch: {_epochs_text(figures)}"
         )
-    _print_settings(console, settings, changed)
+    _print_settings(console, settings, changed, args)
     return figures
 
 
@@ -177,12 +177,15 @@ def _epochs_text(figures: dict) -> str:
     return f"{epochs:,.0f} epochs" if epochs >= 10 else f"{epochs:.1f} epochs"
 
 
-def _print_settings(console, settings: dict, changed: dict) -> None:
+def _print_settings(console, settings: dict, changed: dict, args) -> None:
     """The flags that are not at their defaults."""
     table = new_table("settings that differ from their defaults", ("flag", "value"))
+    # Whether there are progress bars is no setting of the user's: it follows from the terminal.
+    names_of_others = {"disable_tqdm"}
+    if not args.use_cpu_given:  # it follows from the machine
+        names_of_others.add("use_cpu")
     for name, setting in settings.items():
-        # Whether there are progress bars is no setting of the user's: it follows from the terminal.
-        if name not in changed or name == "disable_tqdm":
+        if name not in changed or name in names_of_others:
             continue
         if isinstance(setting, enum.Enum):
             setting = setting.value
@@ -242,7 +245,7 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
         f"{short_number(figures['tokens_an_update'])} tokens of text and "
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
     )
-    _print_settings(console, settings, changed)
+    _print_settings(console, settings, changed, args)
     return figures
 
 

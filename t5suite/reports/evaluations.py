@@ -25,6 +25,7 @@ from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged, is_right
 from t5suite.tasks.registry import Task
+from t5suite.tasks.segments import text_read
 
 # Points by which a recomputed metric may differ: its sums may be in another order.
 TOLERANCE = 1e-6
@@ -38,8 +39,9 @@ class TaskEvaluation:
 
     Attributes:
       scored: which split.
-      examples: `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction", "right"}`;
-        `inputs` and `right` (`tasks.postprocessors.is_right`) are None if the rows could not be read.
+      examples: `{"row": its number in the source, "key": what names it, "inputs", "read", "target", "prediction",
+        "right"}`; `inputs`, `read` (what the model read of them) and `right` (`tasks.postprocessors.is_right`) are None
+        if the rows could not be read.
       judged: predictions, references and groups as the metrics take them; None if the labels are not known.
       unit_keys: what names each judged prediction, in their order.
       scores: as `results.json` has them.
@@ -186,7 +188,8 @@ def evaluate_again(
     if again.changed_source:
         note = f"{title} are not those of the run any more: {again.changed_source} has changed since"
         return evaluation_of_lines(scored, lines, scores, note)
-    evaluation = evaluation_of_rows(scored, again.rows, lines, scores)
+    form = (manifest.get("encoding") or {}).get("form")
+    evaluation = evaluation_of_rows(scored, again.rows, lines, scores, form)
     if evaluation is None:
         note = f"{title} are no longer those that the run was scored on"
         return evaluation_of_lines(scored, lines, scores, note)
@@ -200,6 +203,7 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
             "row": line["row"],
             "key": row_key(line),
             "inputs": line.get("inputs"),
+            "read": line.get("inputs"),
             "target": line.get("target"),
             "prediction": line["prediction"],
             "right": None,
@@ -226,9 +230,13 @@ def judged_lines(task: Task, lines: list[dict]) -> Judged | None:
 
 
 def evaluation_of_rows(
-    scored: ScoredSplit, rows: EvaluatedRows, lines: list[dict], scores: dict
+    scored: ScoredSplit, rows: EvaluatedRows, lines: list[dict], scores: dict, form: str | None
 ) -> TaskEvaluation | None:
-    """An evaluation with the texts of its rows; None where rows and lines do not belong together."""
+    """An evaluation with the texts of its rows; None where rows and lines do not belong together.
+
+    Args:
+      form: as `text_read` takes it.
+    """
     task = scored.task
     try:
         example_set = task.example_set(rows.rows, scored.role)
@@ -252,6 +260,7 @@ def evaluation_of_rows(
             "row": source["row"],
             "key": row_key({**line, **source}),
             "inputs": example.inputs,
+            "read": text_read(example, row, task, form),
             "target": target,
             "prediction": line["prediction"],
             "right": is_right(task, row, example.targets, line["prediction"]),

@@ -38,7 +38,8 @@ def next_commands(directory, manifest: dict) -> list[str]:
     if settings.get("model_class"):
         model += ["--model_class", str(settings["model_class"])]
     if card is None:
-        return [shlex.join(["t5suite", "fine_tune", *model, "--train_file", NO_FILE])]
+        # The format says that the rows are the user's own: `input` and `output`, not columns of a benchmark.
+        return [shlex.join(["t5suite", "fine_tune", *model, "--data_format", "jsonl", "--train_file", NO_FILE])]
     if len(card.tasks) > 1:
         model += ["--dataset_name", next(iter(card.tasks))]
     file = _rows_to_answer(settings)

@@ -13,6 +13,7 @@ JSON throughout: `report.json` is this dict, and the page contains it, too.
 | `settings` | which runs are seeds of one setting (`group_by_setting`) |
 | `scores`, `averages` | one per setting, task and metric (or average): mean, deviation, interval, published score |
 | `confusions` | a matrix per run and task with labels (`confusion_matrix`) |
+| `label_scores` | precision, recall and F1 by label, of tasks that label words or give a row several (`label_scores`) |
 | `examples` | the answers of each run and task, as many as are shown (`shown_examples`) |
 | `sweeps` | as `read_sweep_record` has them |
 | `method` | how the numbers were made |
@@ -31,6 +32,7 @@ from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_e
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
 from t5suite.reports.finished_runs import suite_averages, without_rates
 from t5suite.reports.formatting import short_names
+from t5suite.reports.label_scores import label_scores
 from t5suite.reports.published import has_published_scores, published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.run_facts import read_run
@@ -81,6 +83,7 @@ def report_data(
         "scores": score_entries(runs, settings),
         "averages": average_entries(runs, settings),
         "confusions": confusion_entries(evaluated),
+        "label_scores": label_score_entries(evaluated),
         "examples": example_entries(evaluated, most_examples),
         "sweeps": list(sweeps),
         "method": method(runs),
@@ -180,6 +183,16 @@ def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict
         matrix = confusion_matrix(evaluation)
         if matrix:
             entries.append({"run": run["name"], "task": evaluation.name, **matrix})
+    return entries
+
+
+def label_score_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
+    """`{"run", "task", "of", "labels"}` of every task that labels words or gives a row several labels."""
+    entries = []
+    for run, evaluation in evaluated:
+        scores = label_scores(evaluation)
+        if scores:
+            entries.append({"run": run["name"], "task": evaluation.name, **scores})
     return entries
 
 

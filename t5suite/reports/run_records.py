@@ -139,6 +139,7 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
     with as_data_errors():
         manifest = read_manifest(folder)
         results = read_results(folder)
+    check_is_of_a_task(folder, manifest)
     if manifest.get("status") != "finished":
         raise DataError(f"{folder}: {MANIFEST}: the run is not finished (status {manifest.get('status')!r})")
     check_shape(folder / MANIFEST, manifest, MANIFEST_SHAPE)
@@ -147,6 +148,19 @@ def read_record(folder, commit: str | None = None) -> RunRecord:
     check_shape(folder / CONFIGURATION, table_or_empty(folder / CONFIGURATION), CONFIGURATION_SHAPE)
     check_needs_no_code(folder, manifest)
     return RunRecord(folder, manifest, results, read_splits(folder, manifest), commit)
+
+
+def check_is_of_a_task(folder: Path, manifest: Mapping) -> None:
+    """Refuses a pre-training run, whose files look otherwise than those that are checked here.
+
+    Raises:
+      DataError: it is one.
+    """
+    if "objective" in manifest["settings"]:
+        raise DataError(
+            f"{folder}: a pre-training run, which has no answers to verify: t5suite verify checks runs that were "
+            "fine-tuned or evaluated"
+        )
 
 
 def check_shape(path: Path, content, shape: Shape) -> None:
@@ -270,10 +284,7 @@ def read_splits(folder: Path, manifest: dict) -> tuple[RecordedSplit, ...]:
     """
     facts_by_name = manifest.get("scored")
     if not facts_by_name:
-        raise DataError(
-            f"{folder}: {MANIFEST} names no answers ('scored'): a pre-training run, or one of an old version, has none "
-            "to verify"
-        )
+        raise DataError(f"{folder}: {MANIFEST} names no answers ('scored'): a run of an old version has none to verify")
     scored_by_name = splits_of_tasks(folder, manifest)
     splits = []
     for name, facts in facts_by_name.items():

@@ -60,6 +60,7 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         Section("settings", "Settings", _settings(data)),
         Section("parts", "Parts of tasks", _groups(data)),
         Section("confusions", "Confusion matrices", [_confusion(matrix) for matrix in data["confusions"]]),
+        Section("labels", "Scores by label", [_scores_by_label(entry) for entry in data["label_scores"]]),
         Section("examples", "Examples", _examples(data)),
         Section("speed", "Speed and memory", _speed(data)),
         Section("commands", "Commands and environment", [_run_facts(run) for run in data["runs"]]),
@@ -490,6 +491,18 @@ def _confusion_row(label: str, answers: list[str], counts: list[int]) -> list[Ce
             style += " hit"
         cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
     return cells
+
+
+def _scores_by_label(entry: dict) -> Part:
+    """A label a row: how many words, spans or rows have it, and its scores."""
+    columns = [Column("Label"), Column(entry["of"].capitalize(), "number")]
+    columns += [Column(name, "number") for name in ("Precision", "Recall", "F1")]
+    rows = []
+    for scores in entry["labels"]:
+        cells = [number_cell(scores[name]) for name in ("precision", "recall", "f1")]
+        rows.append([head_cell(scores["label"]), count_cell(scores["count"]), *cells])
+    caption = ", ".join(dict.fromkeys((entry["task"], entry["run"])))
+    return Part("table", Table(caption, columns, rows))
 
 
 def _examples(data: dict) -> list[Part]:

@@ -9,7 +9,7 @@ and now (versions, device, number format) explains small differences, and is non
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from t5suite.base.provenance import code_sha256, versions
 from t5suite.reports.card_checks import problems_of_card
@@ -71,6 +71,7 @@ class SplitVerification:
     Attributes:
       num_equal: recorded answers that are equal to those now; None: they were not compared.
       scores: as reported.
+      scores_now: of the answers now, where something differs; None: not known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class SplitVerification:
     num_answers: int
     num_equal: int | None
     scores: Mapping[str, float]
+    scores_now: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,14 @@ def verify_record(
         for split in record.splits:
             differing += differing_rows(record, split, answered, bool(rows[split.name].problem))
             problems += problems_of_losses(record, split, answered)
+    splits = [verified_split(record, split, answered) for split in record.splits]
+    if problems or differing:
+        splits = [
+            replace(verified, scores_now=scores_now(split, rows[split.name], answered))
+            for verified, split in zip(splits, record.splits, strict=True)
+        ]
     return Verification(
-        splits=[verified_split(record, split, answered) for split in record.splits],
+        splits=splits,
         problems=problems,
         rows=differing,
         environment=environment,
@@ -266,6 +274,19 @@ def answers_now(split: RecordedSplit, answered) -> list[str] | None:
         return None
     answers = answered.answers.get(split.name, [])
     return answers if len(answers) == len(split.lines) else None
+
+
+def scores_now(split: RecordedSplit, rows: RecordedRows, answered) -> Mapping[str, float] | None:
+    """The scores of the answers now; None if there are none, or the rows are not those of the run."""
+    answers = answers_now(split, answered)
+    if answers is None or rows.problem:
+        return None
+    if split.facts.get("method") == "loss":
+        return answered.losses.get(split.name)
+    example_set = split.scored.task.example_set(rows.rows, split.scored.role)
+    if len(example_set) != len(answers):
+        return None
+    return split.scored.task.score_examples(example_set, answers)
 
 
 def key_of_line(line: Mapping) -> str:

@@ -7,6 +7,7 @@ not verified: how the weights were trained
 SHA-256 of the record: 5e0c1f...
 """
 
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.formatting import points, shortened
 from t5suite.reports.verification import DifferingRow, SplitVerification, Verification
 
@@ -81,12 +82,20 @@ def counted(number: int, noun: str) -> str:
 
 
 def scores_text(split: SplitVerification) -> str:
-    """The reported scores of a split.
+    """The reported scores of a split, and those of the answers now where they are others.
 
     >>> scores_text(SplitVerification("sst2", 872, 872, 872, {"accuracy": 91.4, "invalid_rate": 0.0}))
     'accuracy 91.40, invalid_rate 0.00'
+    >>> scores_text(SplitVerification("sst2", 872, 872, 800, {"accuracy": 91.4}, {"accuracy": 87.5}))
+    'accuracy (recorded 91.40, now 87.50)'
     """
-    texts = [f"{metric} {points(score, 'nan')}" for metric, score in split.scores.items()]
+    texts = []
+    for metric, score in split.scores.items():
+        text = points(score, "nan")
+        score_now = (split.scores_now or {}).get(metric)
+        if score_now is not None and points(score_now, "nan") != text:
+            text = f"(recorded {text}, now {points(score_now, 'nan')})"
+        texts.append(f"{metric} {text}")
     return ", ".join(texts) or "no scores (its rows have no labels)"
 
 
@@ -145,7 +154,8 @@ def verification_json(verification: Verification) -> list[dict]:
     ]
     for split in verification.splits:
         counts = {"rows": split.num_rows, "answers": split.num_answers, "equal": split.num_equal}
-        lines.append({"split": split.name, **counts, "scores": dict(split.scores)})
+        scores = {"scores": dict(split.scores), "scores_now": without_nan(split.scores_now)}
+        lines.append({"split": split.name, **counts, **scores})
     lines += [{"problem": problem} for problem in verification.problems]
     for row in verification.rows:
         lines.append({**vars(row)})

@@ -305,7 +305,7 @@ def micro_f1(predictions, references, **_):
     >>> micro_f1(["late, broken", "late"], ["broken, late", "late, broken"])
     85.71428571428571
     """
-    counts = list(_counts_of_labels(predictions, references).values())
+    counts = list(counts_of_labels(predictions, references).values())
     right = sum(of_label.right for of_label in counts)
     predicted = sum(of_label.predicted for of_label in counts)
     correct = sum(of_label.correct for of_label in counts)
@@ -318,21 +318,21 @@ def macro_f1(predictions, references, **_):
     >>> macro_f1(["late", "late"], ["late", "broken"])
     33.33333333333333
     """
-    counts = _counts_of_labels(predictions, references).values()
-    scores = [_f1(of_label.right, of_label.predicted, of_label.correct) for of_label in counts if of_label.correct]
+    counts = counts_of_labels(predictions, references).values()
+    scores = [f1_of_counts(of_label) for of_label in counts if of_label.correct]
     return 100 * float(np.mean(scores)) if scores else math.nan
 
 
 @dataclasses.dataclass
 class LabelCounts:
-    """In how many rows a label is predicted, is correct, and is both (right)."""
+    """In how many rows (of words and spans: how often) a label is predicted, is correct, and is both (right)."""
 
     right: int = 0
     predicted: int = 0
     correct: int = 0
 
 
-def _counts_of_labels(predictions, references) -> dict[str, LabelCounts]:
+def counts_of_labels(predictions, references) -> dict[str, LabelCounts]:
     """The counts of each label of sets of labels."""
     counts = collections.defaultdict(LabelCounts)
     for prediction, reference in zip(predictions, references, strict=True):
@@ -345,6 +345,43 @@ def _counts_of_labels(predictions, references) -> dict[str, LabelCounts]:
         for label in predicted & correct:
             counts[label].right += 1
     return counts
+
+
+def counts_of_words(predictions, references) -> dict[str, LabelCounts]:
+    """The counts of each label of words; a word without a label has none predicted.
+
+    >>> counts_of_words([["O", "B"], ["O"]], [["O", "O"], ["O", "B"]])["O"]
+    LabelCounts(right=2, predicted=2, correct=3)
+    """
+    counts = collections.defaultdict(LabelCounts)
+    for predicted, correct in _all_word_pairs(predictions, references):
+        counts[correct].correct += 1
+        if predicted:
+            counts[predicted].predicted += 1
+        if predicted == correct:
+            counts[correct].right += 1
+    return counts
+
+
+def counts_of_spans(predictions, references) -> dict[str, LabelCounts]:
+    """The counts of each type of spans, which are right as in `span_f1`.
+
+    >>> counts_of_spans([["B-X", "I-X", "B-Y"]], [["B-X", "I-X", "O"]])["Y"]
+    LabelCounts(right=0, predicted=1, correct=0)
+    """
+    evaluation = _evaluation_of_spans(predictions, references)
+    if evaluation is None:
+        return {}
+    counts = {}
+    for span_type, schemes in evaluation["entities"].items():
+        strict = schemes["strict"]
+        counts[span_type] = LabelCounts(right=strict.correct, predicted=strict.actual, correct=strict.possible)
+    return counts
+
+
+def f1_of_counts(counts: LabelCounts) -> float:
+    """A label's F1, from 0 to 1."""
+    return _f1(counts.right, counts.predicted, counts.correct)
 
 
 def _f1(right: int, predicted: int, correct: int) -> float:
@@ -382,6 +419,12 @@ def span_f1(predictions, references, **_):
     >>> span_f1([["B-X", "I-X", "O"]], [["B-X", "O", "B-X"]])
     0.0
     """
+    evaluation = _evaluation_of_spans(predictions, references)
+    return math.nan if evaluation is None else 100 * float(evaluation["overall"]["strict"].f1)
+
+
+def _evaluation_of_spans(predictions, references) -> dict | None:
+    """What nervaluate says of spans in BIO labels, overall and by type; None if there are no spans."""
     from nervaluate import Evaluator
 
     predicted = []
@@ -392,8 +435,8 @@ def span_f1(predictions, references, **_):
     all_labels = set(itertools.chain.from_iterable([*predicted, *correct]))
     types = sorted({label[2:] for label in all_labels} - {""})
     if not types:
-        return math.nan
-    return 100 * float(Evaluator(correct, predicted, tags=types, loader="list").evaluate()["overall"]["strict"].f1)
+        return None
+    return Evaluator(correct, predicted, tags=types, loader="list").evaluate()
 
 
 def _all_word_pairs(predictions, references) -> list[tuple[str, str]]:

@@ -453,7 +453,7 @@ def check_columns_of_files(source: RowSource, evaluates: bool) -> None:
 
     >>> form = format_form("csv", FormatOptions(train_file="a.csv", text_columns=("txet",)))
     >>> check_columns_of_files(form.source, evaluates=True)
-    DataError: a.csv:2: no row has anything in column 'txet' (--text_column); did you mean text?
+    DataError: a.csv: the first line names no column 'txet' (--text_column); did you mean text?
 
     Args:
       evaluates: whether the run reads validation rows.

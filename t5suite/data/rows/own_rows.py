@@ -259,9 +259,16 @@ class FileRows:
         needed = [*self.columns.texts, self.columns.target] if role == "train" else self.columns.texts
         for column in needed:
             if outermost(column, row) not in row:
-                # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
-                problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
-                raise DataError(f"{place}: {problem} {column!r}{self.columns.remedy(column, list(row))}")
+                problem = self._no_column(column, place)
+                raise DataError(f"{problem}{self.columns.remedy(column, list(row))}")
+
+    def _no_column(self, column: str, place: str) -> str:
+        """The beginning of a message about a column that the first row of a split, at `place`, lacks."""
+        if self.kind in TYPELESS:
+            return f"{place.rpartition(':')[0]}: the first line names no column {column!r}"
+        if self.kind == "jsonl":
+            return f"{place}: no column {column!r}"
+        return f"{place}: no row has anything in column {column!r}"
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:

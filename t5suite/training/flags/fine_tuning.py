@@ -342,6 +342,7 @@ class SuiteTrainingArguments(
 
     def _settle_device(self) -> None:
         """Takes the CPU where no accelerator is used, whatever `--use_cpu` says; warns of an idle one."""
+        self.use_cpu_given = self.use_cpu
         if has_accelerator():
             return
         if not self.use_cpu and torch.backends.mps.is_available():

@@ -22,11 +22,11 @@ a batch of rows by column. It also has `prompts`, `answers` and `texts`, and a `
 from t5suite.data.batches.encodings.labels_encoding import LabelsEncoding
 from t5suite.data.batches.encodings.language_encoding import LanguageEncoding, language_ids
 from t5suite.data.batches.encodings.prompt_encoding import DEFAULT_SEPARATOR, PromptEncoding
-from t5suite.data.batches.encodings.segment_encoding import SegmentEncoding, answer_text, segments
+from t5suite.data.batches.encodings.segment_encoding import SegmentEncoding, answer_text
 from t5suite.data.batches.encodings.special_tokens import leading_ids
 from t5suite.data.batches.encodings.text_encoding import TextEncoding, bind_encoding
 
 __all__ = [
     "DEFAULT_SEPARATOR", "LabelsEncoding", "LanguageEncoding", "PromptEncoding", "SegmentEncoding", "TextEncoding",
-    "answer_text", "bind_encoding", "language_ids", "leading_ids", "segments",
+    "answer_text", "bind_encoding", "language_ids", "leading_ids",
 ]  # fmt: skip

@@ -7,12 +7,13 @@ import numpy as np
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
-from t5suite.tasks.cells import as_list, cell, value_at
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.cut_marks import with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.registry import Task
+from t5suite.tasks.segments import SEPARATOR, segments
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal
 from t5suite.tasks.tokens import Spelling, encoded, sizes_after_cut
 
@@ -96,7 +97,7 @@ class SegmentEncoding(TextEncoding):
         return sizes_after_cut(counts, self.lengths.source - sum(map(len, frame.around)))
 
     def _joined(self, texts: Sequence[str]) -> str:
-        return f" {self.tokenizer.sep_token or '|'} ".join(texts)
+        return f" {self.tokenizer.sep_token or SEPARATOR} ".join(texts)
 
     def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
         """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
@@ -124,20 +125,6 @@ class SegmentEncoding(TextEncoding):
         if self.words is None:
             return answer_text(scores[0], low, high)
         return self.words[max(range(len(self.words)), key=lambda i: scores[i])]
-
-
-def segments(example: Example, row, task: Task) -> tuple[str, ...]:
-    """The texts that an encoder reads: the entry's one or two columns unchanged, else T5's input text.
-
-    >>> row, task = {"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0}, load_task("glue", "rte")
-    >>> segments(task.examples(row)[0], row, task)
-    ('It rains.', 'It is wet.')
-    """
-    columns = as_list(task.entry["text_column_name"])
-    is_plain = task.entry.get("formatter") in (None, "columns") and not task.entry.get("input_format")
-    if is_plain and len(columns) <= 2:
-        return tuple(str(cell(row, column)) for column in columns)
-    return (example.inputs,)
 
 
 def head_number(row, entry) -> float:

@@ -1,0 +1,55 @@
+"""Scores by label, of tasks that label words or give a row several labels.
+
+>>> label_scores(evaluation)
+{'of': 'spans', 'labels': [{'label': 'DRUG', 'count': 12, 'precision': 75.0, 'recall': 50.0, 'f1': 60.0}, ...]}
+"""
+
+from t5suite.reports.evaluations import TaskEvaluation
+from t5suite.tasks.entry_metrics import metrics_by_reported_name
+from t5suite.tasks.metrics import LabelCounts, counts_of_labels, counts_of_spans, counts_of_words, f1_of_counts
+from t5suite.tasks.targets import has_label_sets
+
+
+def label_scores(evaluation: TaskEvaluation) -> dict | None:
+    """What is counted (`words`, `spans`, `rows`), and each label's number of them, precision, recall and F1 in points.
+
+    None for tasks of other kinds, and without known labels. With `span_f1`, spans are scored by their type.
+    """
+    judged = evaluation.judged
+    counted = kind_of_count(evaluation)
+    if judged is None or counted is None:
+        return None
+    counts = COUNTS[counted](judged.predictions, judged.references)
+    return {"of": counted, "labels": [_score(label, counts[label]) for label in sorted(counts)]}
+
+
+def kind_of_count(evaluation: TaskEvaluation) -> str | None:
+    """What a task's labels are of: words, spans of words, or rows that have several; None for one label a row."""
+    entry = evaluation.task.entry
+    if has_label_sets(entry):
+        return "rows"
+    if evaluation.task.value_kind != "labels":
+        return None
+    if "span_f1" in metrics_by_reported_name(entry).values():
+        return "spans"
+    return "words"
+
+
+COUNTS = {"rows": counts_of_labels, "spans": counts_of_spans, "words": counts_of_words}
+
+
+def _score(label: str, counts: LabelCounts) -> dict:
+    """A label's scores; None where nothing is predicted (precision) or correct (recall)."""
+    return {
+        "label": label,
+        "count": counts.correct,
+        "precision": _share(counts.right, counts.predicted),
+        "recall": _share(counts.right, counts.correct),
+        "f1": 100 * f1_of_counts(counts),
+    }
+
+
+def _share(count: int, total: int) -> float | None:
+    if not total:
+        return None
+    return 100 * count / total
