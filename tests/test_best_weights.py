@@ -381,6 +381,15 @@ class SeveralTasksTest(SelectionTest):
         script = self.script({"a": (5.0, 6.0, 6.0, 0.0), "b": (5.0, NAN, -9.0, 6.0)}, select="per_task")
         self.assert_best_of_each(script, self.start(script))
 
+    def test_a_task_without_a_best_step_is_scored_with_the_last_weights_whatever_task_is_before_it(self):
+        """Scores that are no numbers select nothing, but these tell of which step the weights were."""
+        inf = math.inf
+        series = {"a": (3.0, 2.0, 1.0), "amid": (-inf, NAN, inf), "b": (1.0, 3.0, 2.0), "last": (inf, NAN, -inf)}
+        script = self.script(series, select="per_task")
+        tuner = self.start(script)
+        self.assert_best_of_each(script, tuner)
+        self.assert_weights(script, 3, tuner.model.state_dict(), "in memory")
+
     @pytest.mark.slow
     def test_the_step_of_the_best_mean_is_noted_with_those_that_are_equal(self):
         """Of the means 3, 4, 4."""

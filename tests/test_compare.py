@@ -342,6 +342,23 @@ class OwnRowsTest(parameterized.TestCase):
         for line in read_rows(subset_run(1) / PREDICTIONS):
             self.assertNotIn("place", line)
 
+    def test_predictions_of_rows_that_were_drawn_name_the_lines_that_they_are_of(self):
+        """Of several files with empty lines, too; every row has a target of its own."""
+        root, numbers = folder(), iter(range(100))
+        for name in ("train-1", "validation-1", "validation-2", "test-1", "test-2"):
+            rows = [json.dumps({"input": "It was so.", "output": f"a {next(numbers)}"}) for _ in range(12)]
+            (root / f"{name}.jsonl").write_text("\n\n".join(rows[:5]) + "\n" + "\n".join(rows[5:]) + "\n")
+        limits = {"validation": 7, "test": 5}
+        flags = {"max_eval_samples": limits["validation"], "max_predict_samples": limits["test"], "do_predict": True}
+        run = tiny_run(data=str(root), dataset_name="reviews", max_steps=1, **flags)
+        for split, limit in limits.items():
+            lines = read_rows(run.directory / f"predictions/reviews.{split}.jsonl")
+            self.assertLen({line["place"] for line in lines}, limit)
+            for line in lines:
+                path = root / line["place"].partition(":")[0]
+                self.assertEqual(json.loads(line_of(path, line["place"]))["output"], line["target"])
+            self.assertLen({line["place"].partition(":")[0] for line in lines}, 2)
+
     def test_without_the_file_held_out_rows_of_two_seeds_are_compared_by_their_places(self):
         in_files = {line["place"] for line in read_rows(run_over_file(1) / REVIEWS)}
         in_both = in_files & {line["place"] for line in read_rows(run_over_file(2) / REVIEWS)}

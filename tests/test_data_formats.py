@@ -991,6 +991,26 @@ class FormatsByNameTest(parameterized.TestCase):
         rows = load(train_file=str(path.parent / name), **COLUMNS)
         self.assertEqual([{key: row[key] for key in ("text", "label")} for row in rows], self.ROWS)
 
+    @parameterized.parameters(
+        ("*.csv", ["a.csv", "b.csv"]),
+        ("*/*.csv", ["x/a.csv", "x1/b.csv"]),
+        ("**/*.csv", ["a.csv", "b.csv", "x/a.csv", "x/y/z/c.csv", "x1/b.csv"]),
+        ("x/**/*.csv", ["x/a.csv", "x/y/z/c.csv"]),
+        ("**/[ab].csv", ["a.csv", "b.csv", "x/a.csv", "x1/b.csv"]),
+        ("x?/*.csv", ["x1/b.csv"]),
+        ("x/**/c.csv", ["x/y/z/c.csv"]),
+    )
+    def test_a_pattern_names_the_files_that_match_at_any_depth_in_the_order_of_their_names(self, pattern, names):
+        root = folder()
+        for name in ("x1/b.csv", "x/y/z/c.csv", "b.csv", "x/a.csv", "a.csv"):
+            csv_file([["text", "label"], [f"{name} 1", "u"], [f"{name} 2", "v"]], root / name)
+        expected = [f"{name} {number}" for name in names for number in (1, 2)]
+        other = str(csv_file([["text", "label"], ["other 1", "u"], ["other 2", "v"]]))
+        for split in ROLES:
+            files = {"train_file": other, "validation_file": other, f"{split}_file": f"{root}/{pattern}"}
+            rows = load_own_rows(split=split, **files, **COLUMNS).rows
+            self.assertEqual([row["text"] for row in rows], expected)
+
     def test_a_folder_of_one_kind_of_files_is_read_by_their_names(self):
         path = self.file("train.tsv")
         (path.parent / "README.md").write_text("about the rows")

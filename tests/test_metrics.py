@@ -270,6 +270,18 @@ class TextMetricsTest(parameterized.TestCase):
         self.assertEqual((METRICS["rougeL"](*pair), METRICS["rougeLsum"](*pair)), (50.0, 100.0))
 
     @parameterized.parameters(
+        ("a b . c d", "c d a b", 100.0),
+        ("a b . c d . e f", "e f c d a b", 100.0),
+        ("a b. c d", "c d a b", 50.0),  # a full stop ends a sentence only between spaces
+    )
+    def test_rouge_lsum_splits_the_sentences_of_predictions_and_of_every_reference(self, sentences, line, expected):
+        rouge = METRICS["rougeLsum"]
+        self.assertEqual(rouge([sentences], [line]), expected)
+        self.assertEqual(rouge([line], [sentences]), expected)
+        self.assertEqual(rouge([line], [["x", sentences]]), expected)
+        self.assertEqual(rouge([line], [[sentences, "x"]]), expected)
+
+    @parameterized.parameters(
         ('{"a": 3, "b": [1]}', '{"b": [1.0], "a": 3.0}', 100.0),
         ("[100, 0, 1.5, -20]", "[1e2, -0.0, 1.50, -2.0e1]", 100.0),
         ("[9007199254740993]", "[9007199254740992]", 0.0),  # no float tells these apart

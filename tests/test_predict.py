@@ -146,6 +146,20 @@ class AnswersTest(parameterized.TestCase):
         shares = [shares_of(each) for each in lines]
         np.testing.assert_allclose(*shares, rtol=1e-4, atol=1e-6)
 
+    @parameterized.parameters("seq2seq", "causal")
+    @pytest.mark.quick_cases(1)
+    def test_what_is_drawn_depends_on_no_window_or_batch_and_rows_of_one_text_differ(self, family):
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["It was a long day."] * 9)
+
+        def drawn(flags: str) -> list[str]:
+            return texts_of(answers("--raw --do_sample --max_new_tokens 4", flags, rows=rows, family=family))
+
+        together = drawn("--num_return_sequences 2")
+        self.assertGreater(len(set(together)), 14)
+        for flags in ("--window 4 --batch_size 3", "--window 9 --batch_size 2", "--window 1"):
+            self.assertEqual(drawn(f"--num_return_sequences 2 {flags}"), together, flags)
+        self.assertEqual(drawn("--window 4 --batch_size 3"), together[::2])
+
     @pytest.mark.slow
     def test_what_is_drawn_for_a_row_is_named_by_seed_and_row_alone(self):
         rows = rows_file(count=10)

@@ -172,6 +172,43 @@ class HandMadeFilesTest(parameterized.TestCase):
             self.assertEqual(line.get("truncated", False), len(before_end) == 5)
         self.assertEqual(lines[0]["prediction"], "")
 
+    @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
+    def test_the_ends_of_generation_config_json_go_before_those_of_config_json(self, family, start):
+        folder, sources = self.folder_and_sources(family)
+        written = [self.tables.written(source, start, 5, EOS) for source in sources]
+        one_end, other_end = written[0][0], written[1][0]
+
+        def texts_up_to(end: int) -> list[str]:
+            ids_of_texts = [itertools.takewhile(lambda token: token not in (EOS, end), ids) for ids in written]
+            return [tiny_tokenizer().decode(list(ids)) for ids in ids_of_texts]
+
+        self.check_order_of_files(folder, "eos_token_id", one_end, other_end, texts_up_to)
+
+    def test_the_start_of_generation_config_json_goes_before_that_of_config_json(self):
+        folder, sources = self.folder_and_sources("seq2seq")
+
+        def texts_after(start: int) -> list[str]:
+            ids_of_texts = [self.tables.written(source, [start], 5, EOS) for source in sources]
+            return [tiny_tokenizer().decode([token for token in ids if token != EOS]) for ids in ids_of_texts]
+
+        self.check_order_of_files(folder, "decoder_start_token_id", 7, 8, texts_after)
+
+    def check_order_of_files(self, folder: Path, name: str, one: int, other: int, texts_with):
+        """Answers are those of generation_config.json's token, or of config.json's where it has none."""
+        self.assertNotEqual(texts_with(one), texts_with(other))
+        for in_config, in_generation, token in (
+            ({name: one}, {name: other}, other),
+            ({name: one}, {name: None}, one),
+            ({name: one}, {}, one),
+            ({}, {name: other}, other),
+        ):
+            for file, setting in (("config.json", in_config), ("generation_config.json", in_generation)):
+                settings = json.loads((folder / file).read_text())
+                settings.pop(name, None)
+                (folder / file).write_text(json.dumps({**settings, **setting}))
+            lines = self.answers(folder, "--max_new_tokens 5")
+            self.assertEqual([line["prediction"] for line in lines], texts_with(token), (in_config, in_generation))
+
     @parameterized.parameters("seq2seq", "encoder")
     def test_a_line_says_how_many_tokens_were_cut(self, family):
         write, *more = {"seq2seq": (hand_made_onnx.write_seq2seq,), "encoder": (hand_made_onnx.write_classifier, 2)}[

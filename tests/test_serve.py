@@ -187,6 +187,20 @@ class AnswersTest(ServedTest):
             for label, probability in line["probabilities"].items():
                 self.assertAlmostEqual(probability, expected[number]["probabilities"][label], delta=1e-5)
 
+    def test_what_is_drawn_for_a_client_does_not_depend_on_who_else_asks(self):
+        """Most requests wait for the first one, and are then answered together."""
+
+        def ask(count: int) -> list[dict]:
+            body = {"rows": ["a b"] * count, "raw": True, "do_sample": True, "seed": 5, "max_new_tokens": 4}
+            return posted(self.url, "/predict", body)["answers"]
+
+        alone = {count: ask(count) for count in (1, 2, 3)}
+        self.assertLen({line["prediction"] for line in alone[3]}, 3)
+        counts = [3, 1, 2, 1, 3, 2, 1, 1]
+        with concurrent.futures.ThreadPoolExecutor(len(counts)) as pool:
+            lines = list(pool.map(ask, counts))
+        self.assertEqual(lines, [alone[count] for count in counts])
+
     @parameterized.parameters({}, {"temperature": 1.5, "seed": 3})
     def test_a_completion_is_the_answer_to_the_text_whole_or_in_pieces(self, **settings):
         text = f"sentiment sentence: {ROWS[3]['sentence']}"

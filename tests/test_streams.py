@@ -418,6 +418,24 @@ class BlockTest(parameterized.TestCase):
                 two_windows = [*range(1, first_size + 1), *range(1, size + 1), 1]
                 self.assertEqual(numbers[: len(two_windows)], two_windows)
 
+    def test_virtual_streams_draw_apart_so_that_every_update_is_of_all_corpora_and_denoisers(self):
+        source = FileSource(written(number_documents(200), "a.txt"))
+
+        def draws_of_updates(seed: int) -> list[list[tuple[int, int]]]:
+            mixed = settings(lengths=(5, 8), denoiser_weights=(1, 1), num_virtual_streams=16, seed=seed)
+            batches = iter(StreamLoader([StreamCorpus(source)] * 2, NumberEncoder(), mixed, as_it_is, 16))
+            return [[(e["corpus"], e["denoiser"]) for e in next(batches)] for _ in range(30)]
+
+        updates_of_seeds = draws_of_updates(3), draws_of_updates(4)
+        for which in (0, 1):
+            streams = set()
+            for draws_UV in updates_of_seeds:
+                drawn_UV = np.array(draws_UV)[:, :, which]
+                self.assertBetween(drawn_UV.sum(axis=1).min(), 2, 8)  # of 16, 8 on average
+                self.assertBetween(drawn_UV.sum(axis=1).max(), 8, 14)
+                streams |= {tuple(drawn_U) for drawn_U in drawn_UV.T.tolist()}
+            self.assertLen(streams, 2 * 16)
+
     def test_a_separator_follows_every_document(self):
         source = FileSource(written(["1 2 3", "4 5"], "a.txt"))
         found, _ = updates(source, 1, num_virtual_streams=1, separator_id=9, lengths=(14,))
