@@ -315,7 +315,8 @@ class FineTuner:
         """Writes the model (or only its adapter) with tokenizer and task card; `FineTuner(folder)` can then predict.
 
         Raises:
-          ConfigError: the folder holds a run, whose files would be overwritten, or another kind of model.
+          ConfigError: the folder holds a run, whose files would be overwritten, or another kind of model; the adapter
+            was merged, and the merged model is what `merge_adapter` returned.
         """
         folder = Path(folder)
         if (folder / MANIFEST).exists():

@@ -361,6 +361,16 @@ class MergingTest(parameterized.TestCase):
         with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
+    def test_a_tuner_whose_adapter_was_merged_writes_no_empty_one(self):
+        tuner = new_tuner("lora")
+        merged = tuner.model.merge_and_unload()
+        place = folder() / "saved"
+        with exits_with(78, r"no adapter any more, .* merge_adapter\(model\).save_pretrained\(folder\)"):
+            tuner.save(place)
+        self.assertFalse(place.exists())
+        merged.save_pretrained(place)
+        self.assertTrue(torch.equal(logits_of(type(merged).from_pretrained(place)), logits_of(merged.eval())))
+
     def test_what_overflows_once_merged_is_refused(self):
         tuner = new_tuner("lora")
         with torch.no_grad():

@@ -82,7 +82,7 @@ class OwnRowsScoreTest(parameterized.TestCase):
         (scores,) = json_lines("score", *words, "--delimiter", ";")
         self.assertEqual(scores, of_run)
         if name == "sets":
-            with exits_with(78, "answered by sets of labels, which have no probabilities"):
+            with exits_with(78, "answered by sets of labels, and has no list of them; name whole answers"):
                 run_cli("predict", "--model_name_or_path", run.directory, "--input", path, "--labels")
 
     def test_scores_of_a_task_file_are_those_of_the_run_whatever_its_benchmark_is_called(self):

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import logging
 import sys
 import tempfile
 from collections import Counter
@@ -701,6 +702,32 @@ class OtherRowsTest(parameterized.TestCase):
         for metrics in ("my_metrics:length_match", "evaluate:./my_metric"):
             task, rows = self.read_for(trained, [row], metrics=metrics)
             self.assertEqual((task.label_words, rows), (["bad", "good"], [row]))
+
+    @parameterized.parameters(
+        (dict(prefix="sum: ", metrics="rouge"), {}, ["prefix='sum: '", "metrics='rouge'"]),
+        (dict(prefix="sum: ", metrics="rouge"), dict(metrics="bleu"), ["prefix='sum: '"]),
+        (dict(prefix="sum: ", metrics="rouge"), dict(prefix="", metrics="bleu"), []),
+        (dict(labels="bad,good", metrics="f1_macro"), {}, ["labels='bad,good'", "metrics='f1_macro'"]),
+        (dict(labels="bad,good", metrics="f1_macro"), dict(labels="none"), []),
+        (dict(metrics="bleu"), dict(labels="bad,good"), []),
+        (dict(input_format="Q: __input__?", output_format="A: __output__"), {},
+         ["input_format='Q: __input__?'", "output_format='A: __output__'"]),
+        ({}, {}, []),
+    )  # fmt: skip
+    def test_a_warning_names_what_other_rows_do_not_take_of_the_model_s_task(self, trained, flags, unused):
+        row = {"text": "Good.", "label": "good"}
+        task = load_own_rows([row], no_eval=True, **COLUMNS, **trained).task
+        for eval_only in (False, True):
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                logging.getLogger("t5suite").warning("one that is there in any case")
+                self.read_for(task, [row], eval_only=eval_only, **COLUMNS, **flags)
+            warnings = [record.getMessage() for record in logs.records[1:]]
+            named = [warning.partition(" of /")[0].split(", ") for warning in warnings]
+            self.assertEqual(named, [unused] if unused else [])
+        without_columns = [{"input": "Good.", "output": "good"}]
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.read_for(task, without_columns, eval_only=False, **trained)
+        self.assertStartsWith(logs.records[0].getMessage(), "text_column='text', target_column='label' of /")
 
 
 class HeldOutTest(parameterized.TestCase):

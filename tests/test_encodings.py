@@ -22,13 +22,13 @@ from t5suite.data.batches.encodings import (
     TextEncoding,
     answer_text,
     leading_ids,
-    segments,
 )
 from t5suite.fine_tuner_answers import answer_rows
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import WrittenAnswer
 from t5suite.inference.settings import InputSettings
 from t5suite.tasks.formatters import FORMATTERS, Example
+from t5suite.tasks.segments import segments
 from t5suite.tasks.tokenization import Lengths, tokenize_rows
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer, write_rows
 

@@ -227,13 +227,13 @@ class PageTest(absltest.TestCase):
     def test_the_blocks_of_the_page_run_one_after_the_other(self):
         page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
         blocks = re.findall(r"```python\n(.*?)```", page.replace('"mini.yaml"', '"mini.yaml", max_steps=200'), re.S)
-        self.assertLen(blocks, 6)
+        self.assertLen(blocks, 7)
         names = {"__name__": "page"}
         with contextlib.chdir(tempfile.mkdtemp()):
             for i, block in enumerate(blocks):
                 with contextlib.redirect_stdout(io.StringIO()):
                     exec(compile(block, f"docs/python.md block {i + 1}", "exec"), names)
-            self.assertEqual({path.name for path in Path("runs").iterdir()}, {"first", "own", "frozen"})
+            self.assertEqual({path.name for path in Path("runs").iterdir()}, {"first", "own", "frozen", "lora"})
         self.assertEqual(set(names["shares"]), {"negative", "positive"})
         self.assertEqual(names["own"].trainer.state.global_step, 15)
         self.assertLess(names["numbers"]["trainable"], names["numbers"]["parameters"])

@@ -153,6 +153,13 @@ class HeadTest(parameterized.TestCase):
         with exits_with(78, "is answered by sets of labels, and an encoder's head gives one label"):
             bert_for(rows, no_eval=True, **columns)
 
+    def test_free_text_of_your_own_rows_names_the_settings_that_make_it_classes_or_numbers(self):
+        flags = {"config_name": "bert", "config_overrides": HEADLESS}
+        with exits_with(
+            78, "own/data is answered in free text, .*; give labels, or a metric of numbers such as pearson"
+        ):
+            tiny_tuner(data=[{"input": "Long.", "output": "40"}], no_eval=True, **flags)
+
     def test_one_head_for_tasks_of_one_label_set(self):
         model = bert_for("glue/rte,qnli")
         self.assertEqual(model.config.id2label, {0: "entailment", 1: "not_entailment"})

@@ -793,6 +793,20 @@ class FilesTest(OddModels):
         with exits_with(78, "there is no config.json in this folder"):
             predict(model)
 
+    @parameterized.parameters(
+        ("decoder_model.onnx", {}, "but decoder_model.onnx: ONNX files"),
+        ("model.bin", {"model_type": None, "add_source_eos": False}, "but model.bin: CTranslate2's files"),
+    )
+    def test_exported_files_are_answered_from_by_predict_and_serve_alone(self, file, settings, message):
+        model = self.copy()
+        (model / WEIGHTS).rename(model / file)
+        config = {**json.loads((model / "config.json").read_text()), **settings}
+        config = {name: value for name, value in config.items() if value is not None}
+        (model / "config.json").write_text(json.dumps(config))
+        for door in (with_fine_tuner, fine_tune):
+            with exits_with(78, f"{message}, from which t5suite predict and serve answer; .* name the model"):
+                door(model)
+
     def sharded(self) -> tuple[Path, list[Path]]:
         model = self.copy()
         T5ForConditionalGeneration.from_pretrained(self.base).save_pretrained(model, max_shard_size="300KB")

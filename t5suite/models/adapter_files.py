@@ -51,12 +51,18 @@ def check_takes_model(folder: Path, model) -> None:
     """Refuses to save a model where files of another kind of model would stay, and be loaded in its place.
 
     Raises:
-      ConfigError: a whole model over an adapter, an adapter over a whole model, or beside another one's base model.
+      ConfigError: a whole model over an adapter, an adapter over a whole model, or beside another one's base model; a
+        model whose adapter has been merged, of which nothing would be saved.
     """
     if is_adapter(folder) and not is_adapted(model):
         raise ConfigError(f"save: {folder} holds an adapter, and this is a whole model; give another folder")
     if not is_adapted(model):
         return
+    if not _adapter_tensors(model):
+        raise ConfigError(
+            "save: this model has no adapter any more, it was merged into the weights; save the model that merging "
+            "returned: merge_adapter(model).save_pretrained(folder)"
+        )
     if not is_adapter(folder) and any((folder / name).is_file() for name in FOLDER_FILES):
         raise ConfigError(f"save: {folder} holds a whole model, and this is an adapter; give another folder")
     base = model.t5suite_base
@@ -74,8 +80,6 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
       state_dict: the model's, gathered from its shards.
       run_folder: a base model that cannot be loaded by name is saved once below it.
     """
-    from peft.utils import get_peft_model_state_dict
-
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if model.t5suite_base.name is None:
@@ -84,14 +88,20 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
         fingerprint = fingerprint_of(model.t5suite_base.sampled)
         model.t5suite_base = dataclasses.replace(model.t5suite_base, name=place, fingerprint=fingerprint)
     base = model.t5suite_base
-    weights = get_peft_model_state_dict(
-        model, state_dict=state_dict, adapter_name=ADAPTER_NAME, save_embedding_layers=False
-    )
-    _write_tensors(weights, folder / ADAPTER_WEIGHTS)
+    _write_tensors(_adapter_tensors(model, state_dict), folder / ADAPTER_WEIGHTS)
     config = _config_for_saving(model.peft_config[ADAPTER_NAME], base)
     config.save_pretrained(str(folder))
     record = {"format": 1, "adapter": adapter_kind(config), "base": base.name, "fingerprint": base.fingerprint}
     (folder / BASE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _adapter_tensors(model, state_dict: dict | None = None) -> dict:
+    """The tensors of the adapter alone, by name; none once it is merged into the model's weights."""
+    from peft.utils import get_peft_model_state_dict
+
+    return get_peft_model_state_dict(
+        model, state_dict=state_dict, adapter_name=ADAPTER_NAME, save_embedding_layers=False
+    )
 
 
 def _config_for_saving(config, base: AdapterBase):

@@ -29,6 +29,7 @@ from t5suite.models.load_errors import loading_error, refuse_missing_path, short
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES, is_declared_tied
 from t5suite.models.untrained_parts import UNTRAINED
+from t5suite.models.weight_files import USE_OF_EXPORTS
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,8 @@ def _read_settings_of_class(config_class: type, name: str, revision) -> dict:
 def _settings_error(error: Exception, name: str, from_scratch: bool) -> UserError:
     if "custom code" in str(error):
         return ConfigError(f"{name}: it needs code of its own (auto_map): read that code, then add --trust_remote_code")
+    if re.search("model.type", str(error)) and (Path(name) / "model.bin").is_file():
+        return ConfigError(f"{name} holds no weights, but model.bin: CTranslate2's files, {USE_OF_EXPORTS}")
     if re.search("model.type", str(error)) and Path(name).exists():
         return ConfigError(
             f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({short_message(error)})"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
 from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, have_head, labels_words
@@ -59,9 +60,14 @@ def _head_of_task(task) -> Head:
             "use a model that generates text (T5, BART, GPT-2)"
         )
     if task.value_kind == "text":
+        setting = ""
+        if task.benchmark == OWN_BENCHMARK:
+            setting = (
+                "give labels, or a metric of numbers such as pearson, if the answers are classes or numbers; else "
+            )
         raise ConfigError(
-            f"{task.benchmark}/{task.name} is answered in free text, which an encoder with a head cannot generate; use "
-            "a model that generates text (T5, BART, GPT-2)"
+            f"{task.benchmark}/{task.name} is answered in free text, which an encoder with a head cannot generate; "
+            f"{setting}use a model that generates text (T5, BART, GPT-2)"
         )
     words = None if task.value_kind == "number" else tuple(task.label_words)
     return Head(words, per_token=task.value_kind == "labels")

@@ -36,6 +36,8 @@ INDEX_ENDING = ".index.json"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Keys of the weights in files that hold more: Lightning, nanoGPT and similar trainers, DeepSpeed.
 WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
+# For messages about exported files, of which no model can be made.
+USE_OF_EXPORTS = "from which t5suite predict and serve answer; for all else name the model that they were made of"
 # Weights of other libraries.
 FOREIGN_FORMATS = ("tf_model*.h5", "flax_model*", "*.gguf", "*.onnx", "*.ckpt.index")
 # Files that a run's folder has next to its weights.
@@ -266,6 +268,8 @@ def _instead_of_weights(folder: Path) -> str:
     if unfinished:
         return f", but an unfinished download, {unfinished[0]}: download it again"
     foreign = [path.name for pattern in FOREIGN_FORMATS for path in sorted(folder.glob(pattern))]
+    if foreign and foreign[0].endswith(".onnx"):
+        return f", but {foreign[0]}: ONNX files, {USE_OF_EXPORTS}"
     if foreign:
         return f", but {foreign[0]}, a format that is not read: convert it to safetensors"
     return "; fine_tune and pre_train start from random ones with --from_scratch"

@@ -41,7 +41,7 @@ from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import TaskCard, read_task_card
-from t5suite.tasks.templates import unescaped
+from t5suite.tasks.templates import INPUT, unescaped
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
 from t5suite.training.optimization import follows_evaluations
 
@@ -283,9 +283,11 @@ def _format_set(arguments, rows=None) -> OwnData:
         form = form_like(task_of_model, formats.data_format, options)
         return own_data(name, form, _wishes(arguments, 0, {}))
     form = format_form(formats.data_format, options)
+    data = own_data(name, form, _wishes(arguments, 0, {}))
+    _warn_of_unused_settings(arguments, data.task)
     if _trains(arguments):
         check_columns_of_files(form.source, _evaluates(arguments))
-    return own_data(name, form, _wishes(arguments, 0, {}))
+    return data
 
 
 def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
@@ -339,6 +341,70 @@ def _flags_of_another_task(formats, task: Task) -> list[str]:
         if value not in (getattr(defaults, name), languages.get(name)):
             flags.append(f"--{name}")
     return flags
+
+
+def _warn_of_unused_settings(arguments, task: Task) -> None:
+    """Warns of settings of the model's own task that this run's task does not have, where no flag speaks of them."""
+    model_name = arguments.model.model_name_or_path
+    task_of_model = own_task_of(model_name)
+    if task_of_model is None:
+        return
+    if has_label_sets(task_of_model.entry) and not _trains(arguments):
+        return  # `_own_task_of_model` has warned
+    settings = _unused_settings(arguments.formats, task_of_model, task)
+    if settings:
+        logger.warning(
+            "%s of %s: the model was trained with this, which is not used here; give it to keep it, or score with "
+            "eval_only and none of these settings, which takes all of the model's own task",
+            ", ".join(f"{name}={value!r:.100}" for name, value in settings.items()),
+            model_name,
+        )
+
+
+def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]:
+    """The settings of a model's own task that another one of your own lacks, without those that flags change."""
+    settings = _settings_of_task(task)
+    unused = {}
+    for name, value in _settings_of_task(task_of_model).items():
+        if value != settings.get(name) and not _is_settled(formats, name):
+            unused[name] = value
+    differ_in_kind = (task.entry["labels"] is None) != (task_of_model.entry["labels"] is None)
+    if differ_in_kind and "labels" not in unused:
+        unused.pop("metrics", None)  # they are for the other kind of answers
+    return unused
+
+
+def _settings_of_task(task: Task) -> dict[str, str]:
+    """What makes a task of your own of rows, by the names of the flags.
+
+    >>> _settings_of_task(task)
+    {'text_column': 'text', 'target_column': 'summary', 'prefix': 'summarize: ', 'metrics': 'rouge'}
+    """
+    entry = task.entry
+    columns = {"text_column": ",".join(as_list(entry["text_column_name"])), "target_column": entry["label_column_name"]}
+    input_format = entry.get("input_format") or INPUT
+    template_flag = "prefix" if input_format.endswith(INPUT) else "input_format"
+    settings = {
+        **(languages_of(task) or columns),
+        "labels": ",".join(task.label_words or ()),
+        template_flag: input_format.removesuffix(INPUT),
+        "output_format": entry.get("output_format") or "",
+        "metrics": ",".join(entry["metric_names"]),
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def _is_settled(formats, name: str) -> bool:
+    """Whether a flag says what a setting of the task is, or the format of the rows has no such setting."""
+    names = ("prefix", "input_format") if name in ("prefix", "input_format") else (name,)
+    fields = type(formats).__dataclass_fields__
+    for flag in names:
+        value = getattr(formats, flag)
+        if flag == "metrics":
+            value = named_metrics(value)  # functions are added to the task's own metrics
+        if value != fields[flag].default:
+            return True
+    return formats.data_format not in fields[name].metadata.get("formats", formats.data_format).split()
 
 
 def _class_sets(arguments) -> list[OwnData]:
