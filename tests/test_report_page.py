@@ -412,16 +412,18 @@ def drawn_set(drawn: random.Random) -> str:
     return ", ".join(sorted(drawn.sample(["blue", "late", "red", "wet"], k=2)))
 
 
-def labelled_run(metric: str, draw) -> Path:
+def labelled_run(metric: str, draw, first_answer: str | None = None) -> Path:
     """A run over rows whose words have labels, or that have several labels, with drawn answers."""
     place, drawn = folder(), random.Random(1)
     entry = {"prefix": "", "text_column_name": "words", "label_column_name": "tags", "labels": None,
              "metric_names": [metric], "metric_to_optimize": metric, "splits": {"validation": "validation"}}  # fmt: skip
     if draw is drawn_labels:
-        entry |= {"labels": "O B-X I-X B-Y I-Y B-Z".split(), "formatter": "token_labels"}
-    rows = [{"words": "a b c d", "tags": draw(drawn)} for _ in range(30)]
+        entry |= {"labels": "O B-X I-X B-Y I-Y B-Z B-V".split(), "formatter": "token_labels"}
+    rows = [{"words": "a b c Ann", "tags": draw(drawn)} for _ in range(30)]
     (place / "tasks.yaml").write_text(json.dumps({"mine": {"rows": entry}}))
     answers = [draw(drawn) for _ in rows]
+    if first_answer is not None:
+        answers[0] = first_answer
     scores = load_task("mine", "rows", str(place / "tasks.yaml")).score(rows, answers)
     lines = [
         {"row": at, "example": 0, "prediction": answer, "target": row["tags"]}
@@ -456,6 +458,22 @@ class LabelScoresTest(parameterized.TestCase):
         self.assertEqual([[cell[0] for cell in row] for row in rows], expected)
         table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
         self.assertEqual([list(row.values()) for row in table], expected)
+
+    @parameterized.parameters(
+        ("token_accuracy", drawn_labels, "B-Ann Ann B-V O", {*"O B-X I-X B-Y I-Y B-Z B-V".split()}, 2),
+        ("span_f1", drawn_labels, "B-Ann Ann B-V O", {*"VXYZ"}, 1),
+        ("micro_f1", drawn_set, "Ann, late", {"blue", "late", "red", "wet"}, 1),
+    )
+    def test_answers_that_are_no_label_are_counted_together_without_their_text(
+        self, metric, draw, answer, labels, other_answers
+    ):
+        report = reported(labelled_run(metric, draw, answer), max_examples=0)
+        (entry,) = report.data["label_scores"]
+        self.assertEqual({scores["label"] for scores in entry["labels"]}, labels)
+        self.assertEqual(entry["other_answers"], other_answers)
+        (caption,) = (name for name in Page(report.html).tables if name.startswith("rows, a"))
+        self.assertEndsWith(caption, f"other answers, which are no label: {other_answers})")
+        self.assertNotIn("Ann", report.html + report.markdown + json.dumps(report.data))
 
 
 def bytes_in(folder: Path) -> dict[str, bytes]:

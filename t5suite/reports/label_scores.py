@@ -1,18 +1,21 @@
 """Scores by label, of tasks that label words or give a row several labels.
 
 >>> label_scores(evaluation)
-{'of': 'spans', 'labels': [{'label': 'DRUG', 'count': 12, 'precision': 75.0, 'recall': 50.0, 'f1': 60.0}, ...]}
+{'of': 'spans', 'labels': [{'label': 'DRUG', 'count': 12, 'precision': 75.0, 'recall': 50.0, 'f1': 60.0}, ...],
+ 'other_answers': 0}
 """
 
 from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.tasks.entry_metrics import metrics_by_reported_name
 from t5suite.tasks.metrics import LabelCounts, counts_of_labels, counts_of_spans, counts_of_words, f1_of_counts
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import has_label_sets
 
 
 def label_scores(evaluation: TaskEvaluation) -> dict | None:
     """What is counted (`words`, `spans`, `rows`), and each label's number of them, precision, recall and F1 in points.
 
+    Answers that are no label of the task (`other_answers`) are counted together: a model may write the texts of rows.
     None for tasks of other kinds, and without known labels. With `span_f1`, spans are scored by their type.
     """
     judged = evaluation.judged
@@ -20,7 +23,21 @@ def label_scores(evaluation: TaskEvaluation) -> dict | None:
     if judged is None or counted is None:
         return None
     counts = COUNTS[counted](judged.predictions, judged.references)
-    return {"of": counted, "labels": [_score(label, counts[label]) for label in sorted(counts)]}
+    labels = _labels_of_task(evaluation.task, counted, counts)
+    others = counts.keys() - set(labels)
+    return {
+        "of": counted,
+        "labels": [_score(label, counts[label]) for label in labels],
+        "other_answers": sum(counts[other].predicted for other in others),
+    }
+
+
+def _labels_of_task(task: Task, counted: str, counts: dict[str, LabelCounts]) -> list[str]:
+    """Those of the counted labels that the task's entry or its rows have."""
+    labels = set(task.label_words or ())
+    if counted == "spans":
+        labels = {label[2:] for label in labels}
+    return [label for label in sorted(counts) if label in labels or counts[label].correct]
 
 
 def kind_of_count(evaluation: TaskEvaluation) -> str | None:

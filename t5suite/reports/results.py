@@ -187,7 +187,7 @@ def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict
 
 
 def label_score_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
-    """`{"run", "task", "of", "labels"}` of every task that labels words or gives a row several labels."""
+    """`{"run", "task", "of", "labels", "other_answers"}` of tasks that label words or give a row several labels."""
     entries = []
     for run, evaluation in evaluated:
         scores = label_scores(evaluation)

@@ -502,6 +502,8 @@ def _scores_by_label(entry: dict) -> Part:
         cells = [number_cell(scores[name]) for name in ("precision", "recall", "f1")]
         rows.append([head_cell(scores["label"]), count_cell(scores["count"]), *cells])
     caption = ", ".join(dict.fromkeys((entry["task"], entry["run"])))
+    if entry["other_answers"]:
+        caption += f" (other answers, which are no label: {entry['other_answers']:,})"
     return Part("table", Table(caption, columns, rows))
 
 
