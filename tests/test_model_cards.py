@@ -32,7 +32,7 @@ import pre_train_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.reports import cards, learning_curves, shared_files
-from t5suite.testing import example_row, save_model, tiny_run, write_rows
+from t5suite.testing import example_row, make_task, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -524,6 +524,14 @@ class TextTest(parameterized.TestCase):
         for name, rows in GLUE_ROWS.items():
             (form,) = re.findall(rf"\*\*{name}\*\* reads `(.*?)` and writes", text)
             self.assertEqual(form.format(**rows[0]), load_task("glue", name).examples(rows[0])[0].inputs)
+
+    @parameterized.parameters(
+        ("topic: ", "text"), ("topic: ", ["text"]), (["topic: "], "text"), (["topic: "], ["text"])
+    )
+    def test_one_prefix_and_one_column_are_shown_in_a_list_as_without(self, prefix, column):
+        task = make_task(prefix=prefix, text_column_name=column)
+        row = {"text": "a film", "label": 0}
+        self.assertEqual(cards.input_template(task.entry).format(**row), task.examples(row)[0].inputs)
 
     @parameterized.parameters(
         (

@@ -832,6 +832,15 @@ class TaskCardTest(parameterized.TestCase):
         words = "--benchmark mini --dataset_name similarity"
         self.check_that_it_warns_and_holds(self.saved("sentiment"), words, message, self.saved("similarity"), rows=rows)
 
+    def test_a_prefix_in_a_list_is_that_of_the_same_task(self):
+        folder = self.saved("sentiment")
+        card = json.loads((folder / "task.json").read_text())
+        card["tasks"]["sentiment"]["prefix"] = [card["tasks"]["sentiment"]["prefix"]]
+        (folder / "task.json").write_text(json.dumps(card))
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
+            self.predict(folder, "--benchmark", "mini", "--dataset_name", "sentiment")
+        self.assertNotIn("differs from", shown.getvalue())
+
     @parameterized.parameters(
         ({"family": "seq2seq"}, {}, "--model_family causal", "--model_family causal differs from seq2seq"),
         ({"answer_separator": ":"}, {"answer_separator": "="}, "--answer_separator =", "--answer_separator = differs from :"),

@@ -181,7 +181,7 @@ def _warn_of_other_task(card: TaskCard, task: Task) -> None:
 
 
 def _text_of_task(task: Task) -> tuple:
-    return task.benchmark, task.entry["prefix"]
+    return task.benchmark, as_list(task.entry["prefix"])
 
 
 def _warn_of_other_settings(trained_settings: dict, flag_settings: dict) -> None:

@@ -321,14 +321,11 @@ def input_template(entry: dict, form: str | None = None) -> str:
     Args:
       form: of the model's encoding, as the manifest describes it.
     """
-    columns = entry.get("text_column_name") or ""
+    columns = as_list(entry.get("text_column_name") or "")
     reads_no_prefix = form == "words" or (form == "segments" and reads_columns(entry))
     if reads_no_prefix:
-        return f" {SEPARATOR} ".join(f"{{{column}}}" for column in as_list(columns))
-    prefixes = entry.get("prefix") or ""
-    if isinstance(prefixes, str):
-        prefixes = [prefixes]
-        columns = [columns]
+        return f" {SEPARATOR} ".join(f"{{{column}}}" for column in columns)
+    prefixes = as_list(entry.get("prefix") or "")
     parts = [f"{prefix}{{{column}}}" for prefix, column in zip(prefixes, columns)]
     text = " ".join(parts)
     if entry.get("input_format"):
