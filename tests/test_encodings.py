@@ -344,16 +344,17 @@ class TokenFilesTest(parameterized.TestCase):
             self.assertEqual([ids.tolist() for ids in tokens.input_ids], encoding.prompts([word] * 2))
         self.assertEqual(sorted(self.cache.rglob("*.arrow")), files)
 
-    def test_rows_of_a_formatter_of_one_s_own_are_held_out_by_all_columns(self):
-        """Its text column may be the same in all rows."""
-        rows = [{"text": "a film", "number": number, "label": "good"} for number in (0, 1, 2, 3, 4, 5, 6, 6)]
+    def test_rows_of_a_formatter_of_one_s_own_are_held_out_by_the_inputs_that_it_makes(self):
+        """Its text column may be the same in all rows, and another one may differ in all of them."""
+        numbers = (0, 1, 2, 3, 4, 5, 6, 6)
+        rows = [{"text": "a film", "number": number, "label": "good", "idx": i} for i, number in enumerate(numbers)]
         options = training_data.DataOptions(train_file=str(write_rows(folder() / "rows.jsonl", rows)))
         subset = training_data.Subset(selection_share=0.5)
         with mock.patch.dict(FORMATTERS, own=lambda row, entry, split: [Example(str(row["number"]), "good")]):
             (part,), _ = training_data.load_training_sets([make_task(formatter="own")], options, subset, seed=0)
         trained, held_out = part.rows["number"], part.selection_rows["number"]
         self.assertLen(held_out, 4)
-        self.assertEqual(sorted([*trained, *held_out]), [row["number"] for row in rows])
+        self.assertEqual(sorted([*trained, *held_out]), [*numbers])
         self.assertEqual(set(trained) & set(held_out), set())
 
 

@@ -70,13 +70,16 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
 def input_digests(rows: Iterable[dict], task: Task) -> list[bytes]:
     """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
 
-    A formatter of the user's own may read every column, so that rows of it are equal only as a whole.
+    A formatter of the user's own may read every column: of its rows the inputs that it makes are compared.
     """
     columns = (*task.text_columns, *OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()))
     digests = []
     for row in rows:
-        read_columns = row if task.has_own_formatter else columns
-        text = "\x00".join(str(value_at(row, column)) for column in read_columns)
+        if task.has_own_formatter:
+            texts = [example.inputs for example in task.examples(row, "train")]
+        else:
+            texts = [str(value_at(row, column)) for column in columns]
+        text = "\x00".join(texts)
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
 
