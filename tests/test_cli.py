@@ -17,7 +17,7 @@ from absl.testing import parameterized
 import fine_tune_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS
-from t5suite.testing import ended_cli, example_row, exits_with, run_cli, tiny_run, write_rows
+from t5suite.testing import ended_cli, example_row, exits_with, read_rows, run_cli, tiny_run, write_rows
 
 TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 RTE_ROWS = [
@@ -401,6 +401,21 @@ class ScoreTest(parameterized.TestCase):
                 call("score", *rte, "--rows", folder / "rows.csv", "--predictions", predictions, *flags)
         with exits_with(78, message):
             call("preview", *rte, "--rows", folder / "rows.csv")
+
+    @parameterized.parameters(
+        ("rows.csv", "text\nhello there\nNone\nbye now\n", ["hello there", "None", "bye now"]),
+        ("rows.csv", "text|other\nNA|\n", ["NA"]), ("rows.tsv", "text\tother\nNone\t\n", ["None"]),
+    )  # fmt: skip
+    def test_rows_that_are_converted_by_the_message_have_the_texts_of_the_file(self, name, content, texts):
+        folder = Path(tempfile.mkdtemp())
+        (folder / name).write_text(content)
+        exit_code, message = ended_cli("preview", *task_flags("glue", "rte"), "--rows", folder / name)
+        self.assertEqual(exit_code, 78)
+        with contextlib.chdir(folder):
+            eval(f"pandas.{message.partition('with pandas: ')[2].strip()}", {"pandas": pandas})
+        rows = read_rows(folder / "rows.jsonl")
+        self.assertEqual([row["text"] for row in rows], texts)
+        self.assertEqual({row.get("other") for row in rows}, {None})
 
     @parameterized.parameters(("csv", ","), ("csv", ";"), ("tsv", "\t"))
     def test_rows_that_are_converted_by_the_message_are_scored(self, kind, delimiter):

@@ -13,8 +13,8 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 
 ROLES = ("train", "validation", "test")
-# What pandas needs to read CSV with any delimiter, and TSV, whose quotes are text.
-PANDAS_ARGUMENTS = {"csv": "sep=None, engine='python'", "tsv": r"sep='\t', quoting=3"}
+# What pandas needs to read empty cells alone as missing values, not texts such as `None`.
+EMPTY_CELLS = "keep_default_na=False, na_values=['']"
 
 
 class TaskRow(NamedTuple):
@@ -79,10 +79,24 @@ def _rows_with_types(task, path: str) -> Iterator[tuple[str, dict]]:
     if kind in TYPELESS:
         raise ConfigError(
             f"--rows {path}: rows of {task.benchmark}/{task.name} are JSON lines, a JSON array of objects or "
-            f"Parquet; with pandas: read_csv({path!r}, {PANDAS_ARGUMENTS[kind]}).to_json('rows.jsonl', "
+            f"Parquet; with pandas: read_csv({path!r}, {_pandas_arguments(path, kind)}).to_json('rows.jsonl', "
             "orient='records', lines=True)"
         )
     yield from TABLES[kind](Path(path))
+
+
+def _pandas_arguments(path: str, kind: str) -> str:
+    """What pandas needs to read CSV with the file's own delimiter, or TSV, whose quotes are text."""
+    from t5suite.data.corpora.byte_files import byte_lines
+    from t5suite.data.rows.separated import chosen_delimiter, text_lines
+
+    if kind == "tsv":
+        return rf"sep='\t', quoting=3, {EMPTY_CELLS}"
+    try:
+        delimiter, _ = chosen_delimiter(text_lines(byte_lines(Path(path)), path), path)
+    except DataError:
+        delimiter = ","  # none fits: pandas says which line does not
+    return f"sep={delimiter!r}, {EMPTY_CELLS}"
 
 
 def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
