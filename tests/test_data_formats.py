@@ -284,11 +284,11 @@ class TablesTest(parameterized.TestCase):
         ),
         (
             {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},
-            "'output', which --data_format alpaca reads; --data_format jsonl .*; the row has instruction, context, response$",
+            "'output', which --data_format alpaca reads; --data_format jsonl .*; there are the columns instruction, context, response$",
         ),
         (
             {"en": "x", "de": "y"}, {"data_format": "translation", "source_id": "en", "target_id": "de"},
-            "'translation.en', which --data_format translation reads; --data_format jsonl .*; the row has en, de$",
+            "'translation.en', which --data_format translation reads; --data_format jsonl .*; there are the columns en, de$",
         ),
     )  # fmt: skip
     def test_the_message_of_a_missing_column_names_the_flag_or_format_that_asks_for_it(self, row, flags, message):
@@ -298,6 +298,16 @@ class TablesTest(parameterized.TestCase):
         in_memory = message.partition("; ")[0]
         with exits_with(65, rf"^train row 0: no row has anything in column {in_memory}; "):
             load([row], **flags)
+
+    def test_the_message_of_a_format_names_the_columns_of_all_rows_and_of_many_the_first(self):
+        rows = [{"instruction": "x", "context": "y"}, {"instruction": "x", "response": "z"}]
+        with exits_with(
+            65, "^train row 0: .*'output', which .*; there are the columns context, instruction, response$"
+        ):
+            load(rows, data_format="alpaca")
+        path = jsonl(folder() / "a.jsonl", [{"instruction": "x"} | {f"c{number}": "y" for number in range(39)}])
+        with exits_with(65, r"'output', which .*; there are the columns instruction, c0, .*, c28 and 10 more$"):
+            load(path, data_format="alpaca")
 
     @parameterized.parameters(
         ({"text_column": "txet", **LABEL}, "'txet' .--text_column.; did you mean text"),

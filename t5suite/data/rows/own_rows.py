@@ -21,7 +21,7 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import file_sha256
-from t5suite.base.lookup import closest, suggestion
+from t5suite.base.lookup import closest, listed, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.data.rows.jsonl import without_nan
@@ -129,14 +129,14 @@ class Columns:
         " (--target_column); did you mean lable?"
 
         Args:
-          names: the columns that the row has.
+          names: the columns that the row, all rows or the data set have.
         """
         if column in self.lang_flags:
             return f" ({self.lang_flags[column]}); {column_suggestion(column, names, is_in_list=False)}"
         if self.data_format is not None:
             return (
                 f", which --data_format {self.data_format} reads; --data_format jsonl reads the columns that "
-                f"--text_column and --target_column name; the row has {', '.join(names)}"
+                f"--text_column and --target_column name; there are the columns {listed(names, MOST_COLUMNS)}"
             )
         if column == self.target:
             return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"
