@@ -19,7 +19,7 @@ from t5suite.commands.checks.checkup import (
 )
 from t5suite.training.sharding.deepspeed import compiled
 
-# So much is read of a program's first line (#!), in bytes: Linux has no longer paths.
+# The most bytes that are read of a program's first line (#!); paths on Linux are at most that long.
 MAX_SHEBANG_BYTES = 4096
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and similar launchers set for each process; `python script.py` then waits for ranks that never start.

@@ -86,7 +86,7 @@ class LabelsEncoding(SegmentEncoding):
         return columns
 
     def _ids_of_words(self, words: list[str]) -> list[list[int]]:
-        if not words:  # which fast tokenizers end with an IndexError
+        if not words:  # fast tokenizers raise an IndexError for an empty list
             return []
         return encoded(self.tokenizer, words, add_special_tokens=False, verbose=False)["input_ids"]
 
