@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import pickle
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -717,6 +718,14 @@ class TaskCardTest(parameterized.TestCase):
         card.write_text(json.dumps(json.loads(card.read_text()) | changes))
         return folder
 
+    def saved_with_unknown_metric(self) -> Path:
+        """A model's folder with a card that names a metric, for the choice of a checkpoint, that no table has."""
+        folder = self.saved("sentiment")
+        card = json.loads((folder / "task.json").read_text())
+        card["tasks"]["sentiment"]["metric_to_optimize"] = "loudness"
+        (folder / "task.json").write_text(json.dumps(card))
+        return folder
+
     def predict(self, folder, *flags, rows=None) -> list[dict]:
         output = Path(tempfile.mkdtemp()) / "answers.jsonl"
         words = ["--model_name_or_path", folder, "--input", rows or self.rows, "--output", output]
@@ -791,18 +800,24 @@ class TaskCardTest(parameterized.TestCase):
         ("predict --input ROWS", "; give --benchmark mini --dataset_name sentiment --task_file FILE"),
         ("score --rows ROWS --predictions ROWS",
          "; give --benchmark mini --dataset_name sentiment --task_file FILE in place of --model_name_or_path"),
-        ("trim --text ROWS --text_column_name sentence --output_dir NEW", ""),
+        ("trim --text ROWS --text_column_name sentence --output_dir NEW",
+         "; or remove task.json, and give the task by flags"),
     )  # fmt: skip
     def test_a_function_that_only_a_task_file_has_is_told_with_what_the_command_takes(self, words, way):
         """Also a metric that only chooses the checkpoint."""
-        folder = self.saved("sentiment")
-        card = json.loads((folder / "task.json").read_text())
-        card["tasks"]["sentiment"]["metric_to_optimize"] = "loudness"
-        (folder / "task.json").write_text(json.dumps(card))
+        folder = self.saved_with_unknown_metric()
         words = words.replace("ROWS", str(self.rows)).replace("NEW", str(folder / "new")).split()
-        message = f"/task.json: mini/sentiment has the metric 'loudness', .* a model has no task{way}$"
+        message = f"/task.json: mini/sentiment has the metric 'loudness', .* adds such functions{way}$"
         with exits_with(78, message):
             run_cli(*words, "--model_name_or_path", folder)
+
+    def test_ranks_can_pass_the_error_of_a_function_that_is_missing(self):
+        with exits_with(78, "metric 'loudness'") as ended:
+            read_task_card(self.saved_with_unknown_metric())
+        error = ended.exception
+        passed_error = pickle.loads(pickle.dumps(error))
+        self.assertEqual((str(passed_error), vars(passed_error)), (str(error), vars(error)))
+        self.assertIn("--task_file", error.task_flags)
 
     def test_where_no_folder_is_named_there_is_no_card(self):
         """A `task.json` of another program may stand in the working directory."""

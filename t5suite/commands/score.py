@@ -86,7 +86,7 @@ def _card_of_model(model: str):
     try:
         card = read_task_card(model)
     except UndefinedFunctionError as error:
-        raise ConfigError(f"{error}; give {error.task_flags} in place of --model_name_or_path") from None
+        raise ConfigError(f"{error.problem}; give {error.task_flags} in place of --model_name_or_path") from None
     if card is None or not card.tasks:
         raise ConfigError(f"--model_name_or_path {model}: no {TASK_CARD} there: give a run, or a model that it saved")
     return card

@@ -39,12 +39,16 @@ CARD_KEYS = tuple(
 class UndefinedFunctionError(ConfigError):
     """A card names a function that no table has: the user's own, or another version's.
 
+    Ranks pass it to each other by pickle, which makes it of the message alone and then sets the attributes.
+
     Attributes:
+      problem: the message without the way out.
       task_flags: the flags that name the task in a task file.
     """
 
-    def __init__(self, message: str, task_flags: str):
+    def __init__(self, message: str, problem: str = "", task_flags: str = ""):
         super().__init__(message)
+        self.problem = problem
         self.task_flags = task_flags
 
 
@@ -181,7 +185,7 @@ def task_card_after_file(name: str | None, revision: str | None, task_file: str 
     try:
         return task_card_of_model(name, revision)
     except UndefinedFunctionError as error:
-        raise ConfigError(f"{error}; give {error.task_flags}") from None
+        raise ConfigError(f"{error.problem}; give {error.task_flags}") from None
 
 
 def _read_card(path: Path) -> TaskCard:
@@ -204,9 +208,13 @@ def _card_of(content: dict, path: Path) -> TaskCard:
     for name, entry in content["tasks"].items():
         undefined = undefined_functions(entry)
         if undefined:
-            raise UndefinedFunctionError(
+            problem = (
                 f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
-                f"have: a Python file of --task_file adds such functions, and without {TASK_CARD} a model has no task",
+                "have; a Python file (--task_file) adds such functions"
+            )
+            raise UndefinedFunctionError(
+                f"{problem}; or remove {TASK_CARD}, and give the task by flags",
+                problem,
                 f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE",
             )
         check_entry(f"{path}: {content['benchmark']}/{name}", entry)
