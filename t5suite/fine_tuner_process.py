@@ -68,11 +68,13 @@ class TunerProcess:
             self._filter_noise(stack)
             self._choose_bars(stack)
             self._load_states()
+            formats_before = float32_formats()
             try:
                 yield
             finally:
                 self._saved_states = shared_states()
-                self._float32_formats = float32_formats()
+                if float32_formats() != formats_before:  # else the process's own, which other code may change
+                    self._float32_formats = float32_formats()
 
     def _filter_noise(self, stack: contextlib.ExitStack) -> None:
         """Hides lines of libraries that say nothing to the user."""
@@ -94,9 +96,10 @@ class TunerProcess:
         datasets.disable_progress_bars()
 
     def _load_states(self) -> None:
-        """Puts this tuner's shared states, and its precision of float32, in place of the process's."""
+        """Puts this tuner's shared states, and the float32 format that its flags set, in place of the process's."""
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
+        if self._float32_formats is not None:
             multiply_float32_in(*self._float32_formats)
 
 

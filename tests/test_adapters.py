@@ -313,6 +313,15 @@ class FilesTest(parameterized.TestCase):
         loaded = tiny_tuner(str(place))
         loaded.save(place)  # over the base model that is there
 
+    def test_a_folder_named_base_beside_no_adapter_is_nobodys_base_model(self):
+        place = folder()
+        (place / "base").mkdir()
+        (place / "base" / "README").write_text("Notes.")
+        tuner = untrained_tuner("lora")
+        tuner.save(place)
+        loaded = tiny_tuner(str(place)).model.eval()
+        self.assertTrue(torch.equal(logits_of(loaded), logits_of(tuner.model.eval())))
+
     @pytest.mark.slow
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
         path = Path(shutil.copytree(untrained_folder("lora"), folder() / "torn"))

@@ -2,8 +2,10 @@
 
 import csv
 import gzip
+import itertools
 import json
 import logging
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -732,12 +734,42 @@ class OtherRowsTest(parameterized.TestCase):
                 logging.getLogger("t5suite").warning("one that is there in any case")
                 self.read_for(task, [row], eval_only=eval_only, **COLUMNS, **flags)
             warnings = [record.getMessage() for record in logs.records[1:]]
-            named = [warning.partition(" of /")[0].split(", ") for warning in warnings]
+            named = [re.search(r"the model's task: (.*?)\. Give", warning)[1].split(", ") for warning in warnings]
             self.assertEqual(named, [unused] if unused else [])
+            for warning in warnings:
+                self.assertEqual("the model's own task is scored" in warning, eval_only)
         without_columns = [{"input": "Good.", "output": "good"}]
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.read_for(task, without_columns, eval_only=False, **trained)
-        self.assertStartsWith(logs.records[0].getMessage(), "text_column='text', target_column='label' of /")
+        self.assertIn(": text_column='text', target_column='label'. Give", logs.records[0].getMessage())
+
+    @parameterized.parameters(
+        (dict(labels='"bad, very",good', text_column='"Text, long",text'),
+         "text_column='\"Text, long\",text', labels='\"bad, very\",good'"),
+        (dict(labels='"so ""called""",good'), "text_column='text', labels='\"so \"\"called\"\"\",good'"),
+    )  # fmt: skip
+    def test_words_with_commas_and_quotes_are_named_as_flags_read_them(self, trained, expected):
+        row = {"Text, long": "Very.", "text": "Good.", "input": "Good.", "label": "good"}
+        task = load_own_rows([row], no_eval=True, **(COLUMNS | trained)).task
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.read_for(task, [row], eval_only=False, **LABEL)
+        self.assertIn(f"task: {expected}. Give", logs.records[0].getMessage())
+
+    @parameterized.parameters(*itertools.permutations(("alpaca", "jsonl", "text", "translation"), 2))
+    def test_a_format_s_own_settings_are_not_named_to_rows_of_another_format(self, trained, now):
+        text = folder() / "text.txt"
+        text.write_text("A text.\n")
+        rows = {
+            "alpaca": [{"instruction": "Name it.", "input": "a cat", "output": "Tom"}],
+            "jsonl": [{"input": "Good.", "output": "Gut."}],
+            "text": str(text),
+            "translation": [{"translation": {"en": "Good.", "de": "Gut."}}],
+        }
+        flags = {name: {"data_format": name} for name in rows}
+        flags["translation"] |= {"source_id": "en", "target_id": "de"}
+        task = load_own_rows(rows[trained], no_eval=True, **flags[trained]).task
+        with self.assertNoLogs("t5suite", "WARNING"):
+            self.read_for(task, rows[now], eval_only=False, **flags[now])
 
 
 class HeldOutTest(parameterized.TestCase):

@@ -724,6 +724,20 @@ class ProcessTest(EqualFiles):
         self.assertEqual(formats_of_cuda(compiled), {"tf32"})
         self.assertEqual(formats_of_cuda(plain), {before})
 
+    def test_a_precision_that_other_code_sets_later_holds_in_a_tuner_whose_flags_set_none(self):
+        made = tuner()
+        made.predict("A joy.")
+        for products in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+            self.addCleanup(setattr, products, "fp32_precision", products.fp32_precision)
+        self.addCleanup(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high")
+        precisions = set()
+        for module in made.model.modules():
+            module.register_forward_pre_hook(lambda *_: precisions.add(torch.get_float32_matmul_precision()))
+        self.assertEqual(formats_of_cuda(made), {"tf32"})
+        self.assertEqual(precisions, {"high"})
+        self.assertEqual(torch.get_float32_matmul_precision(), "high")
+
     @pytest.mark.slow
     @pytest.mark.resume
     def test_ctrl_c_keeps_a_checkpoint_and_training_goes_on_as_if_nothing_had_been(self):

@@ -252,7 +252,7 @@ class MemoryTest(parameterized.TestCase):
         with mock.patch.object(AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error), exits_with(71, message):
             loaded(base())
 
-    def test_so_it_is_where_the_header_of_its_file_is_read(self):
+    def test_a_model_whose_file_cannot_be_mapped_does_not_fit_either(self):
         error = MemoryError("Cannot allocate memory (os error 12)")
         with (
             mock.patch("torch.empty", side_effect=error),  # of the shapes in the header

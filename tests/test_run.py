@@ -75,6 +75,11 @@ class GpusTest(parameterized.TestCase):
         ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_TRES_PER_TASK": "cpu=4"}, 4, None),
         ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"}, 2, 1),
         ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_GPUS_PER_TASK": "2"}, 2, 1),
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_GPU_BIND": "per_task:2"}, 2, 1),
+        ({"LOCAL_RANK": "4", "SLURM_LOCALID": "4", "SLURM_GPU_BIND": "none"}, 4, None),
+        ({"LOCAL_RANK": "4", "SLURM_LOCALID": "4", "SLURM_GPU_BIND": "verbose,none"}, 4, None),
+        ({"LOCAL_RANK": "5", "SLURM_LOCALID": "5", "SLURM_TRES_BIND": "gres/gpu:per_task:2"}, 2, 1),
+        ({"LOCAL_RANK": "4", "SLURM_LOCALID": "4", "SLURM_TRES_BIND": "gres/gpu:none"}, 4, None),
     )
     def test_a_process_takes_the_gpu_of_its_local_rank_among_those_that_it_sees(self, variables, count, expected):
         arguments = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)

@@ -886,6 +886,14 @@ class RefusalTest(parameterized.TestCase):
         with exits_with(65, message):
             run_cli("verify", folder)
 
+    def test_a_model_that_does_not_fit_into_memory_is_no_fault_of_the_record(self):
+        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        with (
+            mock.patch.object(transformers.AutoModelForSeq2SeqLM, "from_pretrained", side_effect=error),
+            exits_with(71, "the model does not fit into memory .*allocate 2 GiB"),
+        ):
+            run_cli("verify", copy_of_small_run())
+
 
 class FlagsTest(parameterized.TestCase):
     """What needs neither torch nor a run to be refused."""

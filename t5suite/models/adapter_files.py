@@ -66,11 +66,16 @@ def check_takes_model(folder: Path, model) -> None:
     if not is_adapter(folder) and any((folder / name).is_file() for name in FOLDER_FILES):
         raise ConfigError(f"save: {folder} holds a whole model, and this is an adapter; give another folder")
     base = model.t5suite_base
-    place = folder / BASE_FOLDER
-    is_over_place = base.name is not None and Path(base.name).absolute() == place.absolute()
+    base_folder = folder / BASE_FOLDER
+    is_its_own_base = base.name is not None and Path(base.name).absolute() == base_folder.absolute()
+    if not base_folder.exists() or is_its_own_base:
+        return
+    saves_base = base.name is None
+    if not saves_base and not is_adapter(folder):
+        return  # nothing here loads that folder, and nothing is written into it
     stored_fingerprint = table_or_empty(folder / BASE_FILE).get("fingerprint")
-    if place.exists() and not is_over_place and stored_fingerprint != base.fingerprint:
-        raise ConfigError(f"save: {place} is the base model of another adapter; give another folder")
+    if stored_fingerprint != base.fingerprint:
+        raise ConfigError(f"save: {base_folder} is the base model of another adapter; give another folder")
 
 
 def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None) -> None:

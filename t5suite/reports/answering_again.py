@@ -18,7 +18,7 @@ import accelerate
 import datasets
 import torch
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, LackOfMemoryError
 from t5suite.base.model_files import LARGEST
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.families import recognize_family
@@ -199,6 +199,8 @@ def loaded(record: RunRecord, load, *arguments, **options):
     """What `load` loads; a model or tokenizer that cannot be loaded is a record that cannot be verified."""
     try:
         return load(*arguments, **options)
+    except LackOfMemoryError:
+        raise  # the record is sound
     except (ConfigError, DataError) as error:
         raise DataError(f"{record.folder}: the model cannot be loaded: {error}") from None
 

@@ -24,6 +24,7 @@ from t5suite.data.rows.formats import (
     at_place,
     check_columns_of_files,
     comma_separated,
+    default_metrics,
     distinct_names,
     form_like,
     form_name,
@@ -31,6 +32,7 @@ from t5suite.data.rows.formats import (
     format_options,
     languages_of,
     own_data,
+    quoted_words,
 )
 from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
@@ -351,14 +353,20 @@ def _warn_of_unused_settings(arguments, task: Task) -> None:
         return
     if has_label_sets(task_of_model.entry) and not _trains(arguments):
         return  # `_own_task_of_model` has warned
+    if task_of_model.entry.get("formatter") != task.entry.get("formatter"):
+        return  # the texts are made in another way, for which these settings were not meant
     settings = _unused_settings(arguments.formats, task_of_model, task)
-    if settings:
-        logger.warning(
-            "%s of %s: the model was trained with this, which is not used here; give it to keep it, or score with "
-            "eval_only and none of these settings, which takes all of the model's own task",
-            ", ".join(f"{name}={value!r:.100}" for name, value in settings.items()),
-            model_name,
-        )
+    if not settings:
+        return
+    way_to_score = ""
+    if not _trains(arguments):
+        way_to_score = "; without any setting of a task the model's own task is scored"
+    logger.warning(
+        "%s: this run does not use these settings of the model's task: %s. Give those again that it should keep%s",
+        model_name,
+        ", ".join(f"{name}={value!r:.100}" for name, value in settings.items()),
+        way_to_score,
+    )
 
 
 def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]:
@@ -366,7 +374,8 @@ def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]
     settings = _settings_of_task(task)
     unused = {}
     for name, value in _settings_of_task(task_of_model).items():
-        if value != settings.get(name) and not _is_settled(formats, name):
+        is_open = _is_read_by_format(formats, name) and not _is_set_by_flag(formats, name)
+        if is_open and value != settings.get(name):
             unused[name] = value
     differ_in_kind = (task.entry["labels"] is None) != (task_of_model.entry["labels"] is None)
     if differ_in_kind and "labels" not in unused:
@@ -375,27 +384,29 @@ def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]
 
 
 def _settings_of_task(task: Task) -> dict[str, str]:
-    """What makes a task of your own of rows, by the names of the flags.
+    """What makes a task of your own of rows, by the names of the flags; no metrics that nobody chose.
 
     >>> _settings_of_task(task)
     {'text_column': 'text', 'target_column': 'summary', 'prefix': 'summarize: ', 'metrics': 'rouge'}
     """
     entry = task.entry
-    columns = {"text_column": ",".join(as_list(entry["text_column_name"])), "target_column": entry["label_column_name"]}
+    text_columns = quoted_words(as_list(entry["text_column_name"]))
+    columns = {"text_column": text_columns, "target_column": entry["label_column_name"]}
+    metrics = entry["metric_names"]
     input_format = entry.get("input_format") or INPUT
     template_flag = "prefix" if input_format.endswith(INPUT) else "input_format"
     settings = {
         **(languages_of(task) or columns),
-        "labels": ",".join(task.label_words or ()),
+        "labels": quoted_words(task.label_words or ()),
         template_flag: input_format.removesuffix(INPUT),
         "output_format": entry.get("output_format") or "",
-        "metrics": ",".join(entry["metric_names"]),
+        "metrics": "" if metrics == default_metrics(task) else ",".join(metrics),
     }
     return {name: value for name, value in settings.items() if value}
 
 
-def _is_settled(formats, name: str) -> bool:
-    """Whether a flag says what a setting of the task is, or the format of the rows has no such setting."""
+def _is_set_by_flag(formats, name: str) -> bool:
+    """Whether a flag says what a setting of the task is."""
     names = ("prefix", "input_format") if name in ("prefix", "input_format") else (name,)
     fields = type(formats).__dataclass_fields__
     for flag in names:
@@ -404,7 +415,13 @@ def _is_settled(formats, name: str) -> bool:
             value = named_metrics(value)  # functions are added to the task's own metrics
         if value != fields[flag].default:
             return True
-    return formats.data_format not in fields[name].metadata.get("formats", formats.data_format).split()
+    return False
+
+
+def _is_read_by_format(formats, name: str) -> bool:
+    """Whether rows of this run's format have such a setting."""
+    field_of_flag = type(formats).__dataclass_fields__[name]
+    return formats.data_format in field_of_flag.metadata.get("formats", formats.data_format).split()
 
 
 def _class_sets(arguments) -> list[OwnData]:

@@ -89,9 +89,14 @@ def gpu_of_rank() -> int:
 
 
 def _tasks_divide_gpus() -> bool:
-    """Whether Slurm was asked for GPUs of a task's own (`--gpus-per-task`, `--gpu-bind`, `--tres-per-task`)."""
-    variables = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
-    return any(map(os.environ.get, variables)) or "gpu" in os.environ.get("SLURM_TRES_PER_TASK", "")
+    """Whether Slurm was asked for GPUs of a task's own.
+
+    By `--gpus-per-task`, `--tres-per-task`, `--gpu-bind` or `--tres-bind`. Bound to `none`, all tasks see all GPUs.
+    """
+    if os.environ.get("SLURM_GPUS_PER_TASK") or "gpu" in os.environ.get("SLURM_TRES_PER_TASK", ""):
+        return True
+    bindings = (os.environ.get("SLURM_GPU_BIND", ""), os.environ.get("SLURM_TRES_BIND", ""))
+    return any(binding and not binding.endswith("none") for binding in bindings)
 
 
 def libraries_of(args) -> Libraries:

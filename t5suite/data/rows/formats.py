@@ -44,6 +44,7 @@ DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
 SIDES = ("source", "target")
+TRANSLATION_METRICS = ["bleu", "chrf"]
 # The texts of a translation are fields of this column.
 TRANSLATION_FIELD = "translation."
 # Fields of an entry that stand in it as None.
@@ -211,7 +212,7 @@ def _translation_form(options: FormatOptions) -> Form:
     entry = {
         "text_column_name": source,
         "label_column_name": target,
-        "metric_names": ["bleu", "chrf"],
+        "metric_names": TRANSLATION_METRICS,
         "metric_to_optimize": "bleu",
     }
     columns = Columns((source,), target, labels=options.labels, data_format="translation")
@@ -419,6 +420,18 @@ def languages_of(task: Task) -> dict[str, str]:
     return {name: column.removeprefix(TRANSLATION_FIELD) for name, column in columns.items() if is_translation}
 
 
+def default_metrics(task: Task) -> list[str]:
+    """The metrics of a task without a formatter, of rows of the user's own, for which nobody chose any.
+
+    >>> default_metrics(task)                  # of free text
+    ['exact_match', 'rouge']
+    """
+    has_labels = task.entry["labels"] is not None
+    if languages_of(task) and not has_labels:
+        return TRANSLATION_METRICS
+    return DEFAULT_METRICS[has_labels]
+
+
 def form_like(task: Task, data_format: str, options: FormatOptions) -> Form:
     """Other rows of the form that a task has: its columns, labels, texts and metrics."""
     entry = dict(task.entry)
@@ -504,6 +517,23 @@ def comma_separated(text: str | None, flag: str, keeps_quoted_spaces: bool = Fal
     if not keeps_quoted_spaces:
         words = [word.strip() for word in words]
     return tuple(words)
+
+
+def quoted_words(words: Sequence[str]) -> str:
+    """Words in one text, which `comma_separated` reads.
+
+    >>> quoted_words(["id", "Text, long", " text"])
+    'id,"Text, long"," text"'
+    """
+    return ",".join(map(_quoted_word, words))
+
+
+def _quoted_word(word: str) -> str:
+    """A word, in quotes if it has a comma, a quote, or a space at an end."""
+    if word == word.strip() and not set(word) & {",", '"'}:
+        return word
+    doubled = word.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _without_spaces_around_words(text: str) -> str:
