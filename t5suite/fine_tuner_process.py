@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import datasets
 import torch
 from transformers.trainer_callback import ProgressCallback
+from transformers.utils import import_utils
 from transformers.utils import logging as transformers_logging
-from transformers.utils.import_utils import enable_tf32
 
 from t5suite.base.errors import Preempted
 from t5suite.base.hub_commits import HubReads, reading_as
@@ -62,8 +62,7 @@ class TunerProcess:
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
             stack.callback(multiply_float32_in, *float32_formats())
-            # transformers 5.24 does nothing at a second call, though the format has changed since the first one.
-            enable_tf32.cache_clear()
+            _forget_tf32_calls()
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -101,6 +100,17 @@ class TunerProcess:
             load_shared_states(self._saved_states)
         if self._float32_formats is not None:
             multiply_float32_in(*self._float32_formats)
+
+
+def _forget_tf32_calls() -> None:
+    """Lets transformers set TF32 once more: 5.24 does nothing at a second call, though the format has changed since.
+
+    A transformers that remembers no calls has nothing to forget.
+    """
+    enable_tf32 = getattr(import_utils, "enable_tf32", None)
+    forget = getattr(enable_tf32, "cache_clear", None)
+    if forget is not None:
+        forget()
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

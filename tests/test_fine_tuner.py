@@ -34,6 +34,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import CallbackHandler
+from transformers.utils import import_utils
 from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
@@ -705,6 +706,12 @@ class ProcessTest(EqualFiles):
         self.assertEqual(formats_of_cuda(second_in_tf32), {"tf32"})
         self.assertEqual(formats_of_cuda(plain), {before})
         self.assertEqual(torch.backends.fp32_precision, before)
+
+    def test_tf32_is_the_tuner_s_own_with_a_transformers_that_remembers_no_calls(self):
+        without_memory = import_utils.enable_tf32.__wrapped__
+        self.enterContext(mock.patch.object(import_utils, "enable_tf32", without_memory))
+        self.enterContext(mock.patch("transformers.training_args.enable_tf32", without_memory))
+        self.test_tf32_is_the_tuner_s_own()
 
     def test_tf32_of_a_compiled_model_is_the_tuner_s_own(self):
         """accelerate turns it on for CUDA's products alone, by torch's older switch."""

@@ -168,25 +168,48 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
 def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:
     """Writes the report of the runs and of the sweeps' trials, and says where."""
     from t5suite.reports.plots import report_plots
-    from t5suite.reports.report_files import PLOTS_FOLDER, write_report
+    from t5suite.reports.report_files import write_report
     from t5suite.reports.results import report_data
+
+    directories = _reported_directories(run_directories, sweeps)
+    data = report_data(directories, arguments.data_dir, arguments.size, arguments.max_examples, sweeps)
+    _note_withheld_texts(data)
+    plots = report_plots(data)
+    written_paths = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
+    message = _message_of_files(written_paths, len(plots))
+    print(message, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    _note_shown_texts(data)
+
+
+def _reported_directories(run_directories: list[str], sweeps: list) -> list[str]:
+    """The named runs, and the sweeps' trials that are runs; one that is named twice once, under its last name."""
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.sweeps import trial_directories
 
     trials = [path for sweep in sweeps for path in trial_directories(sweep).values()]
     paths = run_directories + [path for path in trials if is_run(path)]
-    # A run that is named twice is reported once, under its last name.
-    directories = list({Path(path).resolve(): path for path in paths}.values())
-    data = report_data(directories, arguments.data_dir, arguments.size, arguments.max_examples, sweeps)
+    return list({Path(path).resolve(): path for path in paths}.values())
+
+
+def _message_of_files(written_paths: list, num_plots: int) -> str:
+    """The line that names the files of a report, and how many plots there are."""
+    from t5suite.reports.report_files import PLOTS_FOLDER
+
+    message = "report: " + ", ".join(str(path) for path in written_paths if path.parent.name != PLOTS_FOLDER)
+    if num_plots:
+        message += f" and {2 * num_plots} plots in {written_paths[-1].parent}"
+    return message
+
+
+def _note_withheld_texts(data: dict) -> None:
+    """Says of every run whose texts the report does not show why."""
     for part in data["examples"]:
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
-    plots = report_plots(data)
-    written_paths = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
-    message = "report: " + ", ".join(str(path) for path in written_paths if path.parent.name != PLOTS_FOLDER)
-    if plots:
-        message += f" and {2 * len(plots)} plots in {written_paths[-1].parent}"
-    print(message, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+
+def _note_shown_texts(data: dict) -> None:
+    """Says how many examples' texts the report's files show."""
     examples = [example for part in data["examples"] for example in part["examples"]]
     num_texts = sum(bool(example["inputs"] or example["target"]) for example in examples)
     if num_texts:

@@ -24,11 +24,11 @@ def label_scores(evaluation: TaskEvaluation) -> dict | None:
         return None
     counts = COUNTS[counted](judged.predictions, judged.references)
     labels = _labels_of_task(evaluation.task, counted, counts)
-    others = counts.keys() - set(labels)
+    other_answers = counts.keys() - set(labels)
     return {
         "of": counted,
         "labels": [_score(label, counts[label]) for label in labels],
-        "other_answers": sum(counts[other].predicted for other in others),
+        "other_answers": sum(counts[answer].predicted for answer in other_answers),
     }
 
 

@@ -21,6 +21,7 @@ JSON throughout: `report.json` is this dict, and the page contains it, too.
 
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -178,21 +179,23 @@ def majority_baselines(evaluations: list[TaskEvaluation]) -> dict[str, dict | No
 
 def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
     """`{"run", "task", "labels", "answers", "counts"}` of every task with labels."""
-    entries = []
-    for run, evaluation in evaluated:
-        matrix = confusion_matrix(evaluation)
-        if matrix:
-            entries.append({"run": run["name"], "task": evaluation.name, **matrix})
-    return entries
+    return _entries_of_tasks(evaluated, confusion_matrix)
 
 
 def label_score_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
     """`{"run", "task", "of", "labels", "other_answers"}` of tasks that label words or give a row several labels."""
+    return _entries_of_tasks(evaluated, label_scores)
+
+
+def _entries_of_tasks(
+    evaluated: list[tuple[dict, TaskEvaluation]], facts_of_task: Callable[[TaskEvaluation], dict | None]
+) -> list[dict]:
+    """Facts of each run's tasks, with the names of both; nothing of tasks without such facts."""
     entries = []
     for run, evaluation in evaluated:
-        scores = label_scores(evaluation)
-        if scores:
-            entries.append({"run": run["name"], "task": evaluation.name, **scores})
+        facts = facts_of_task(evaluation)
+        if facts:
+            entries.append({"run": run["name"], "task": evaluation.name, **facts})
     return entries
 
 
