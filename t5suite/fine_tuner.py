@@ -39,7 +39,7 @@ from t5suite.fine_tuner_inputs import (
     separate_plug_ins,
     words_of_flags,
 )
-from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
+from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.model_loading import check_head_answers
 from t5suite.inference.predictor import Predictor
@@ -192,7 +192,7 @@ class FineTuner:
             learner = self._learner()
             data = data_of(setup, learner)
             trainer, _ = trainer_of(setup, learner, data, selects=False)
-            self._show(trainer)
+            self.trainer = trainer
             report = trainer.score(data.scored)
             plan = self.plan
             self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
@@ -546,12 +546,8 @@ class FineTuner:
         return Learner(self.tokenizer, self.model, self.encoding, self._title, self._card)
 
     def _take_trainer(self, trainer) -> None:
-        self._show(trainer)
-        self._card = trainer.checkpoints.task_card
-
-    def _show(self, trainer) -> None:
         self.trainer = trainer
-        show_plain_bar(trainer)
+        self._card = trainer.checkpoints.task_card
 
     def _check_start(self, start) -> None:
         """A model in memory cannot be rebuilt from flags; from here on its weights change."""

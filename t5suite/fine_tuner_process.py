@@ -19,7 +19,6 @@ from collections.abc import Iterator
 
 import datasets
 import torch
-from transformers.trainer_callback import ProgressCallback
 from transformers.utils import import_utils
 from transformers.utils import logging as transformers_logging
 
@@ -172,11 +171,3 @@ def interruptible() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, earlier_handler)
         stop.restore()
-
-
-def show_plain_bar(trainer) -> None:
-    """A bar instead of transformers' table for notebooks, whose columns are made for its own names of metrics."""
-    for callback in list(trainer.callback_handler.callbacks):
-        if type(callback).__name__ == "NotebookProgressCallback":
-            trainer.remove_callback(callback)
-            trainer.add_callback(ProgressCallback)
