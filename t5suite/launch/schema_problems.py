@@ -7,20 +7,12 @@
 The errors are found by `jsonschema`.
 """
 
-import functools
 import re
 from typing import NamedTuple
 
+from t5suite.base.json_schemas import problems_of
 from t5suite.base.lookup import suggestion
-from t5suite.launch.sweep_schema import (
-    DISTRIBUTIONS,
-    METHODS,
-    SWEEP,
-    is_finite_number,
-    is_json_number,
-    is_whole_number,
-    with_distributions,
-)
+from t5suite.launch.sweep_schema import DISTRIBUTIONS, METHODS, SWEEP, with_distributions
 
 # Numbers that PyYAML (YAML 1.1) reads as text: no dot, or no sign in the exponent.
 NUMBER_LIKE = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?\d+)")
@@ -49,21 +41,6 @@ class Problem(NamedTuple):
     needs_server: bool = False
 
 
-@functools.cache
-def _validator():
-    """The validator of SWEEP, for which a number is finite and 2.0 is no integer."""
-    from jsonschema import Draft202012Validator, validators
-
-    checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {
-            "number": lambda _, value: is_finite_number(value),
-            "json number": lambda _, value: is_json_number(value),
-            "integer": lambda _, value: is_whole_number(value),
-        }
-    )
-    return validators.extend(Draft202012Validator, type_checker=checker)(SWEEP)
-
-
 def problems_by_schema(content: dict) -> list[Problem]:
     """All that is wrong by the schema in a sweep file's content.
 
@@ -73,7 +50,7 @@ def problems_by_schema(content: dict) -> list[Problem]:
     if isinstance(content.get("parameters"), dict):
         content = {**content, "parameters": with_distributions(content["parameters"])}
     problems = []
-    for error in _validator().iter_errors(content):
+    for error in problems_of(content, SWEEP):
         problems += _problems_of(error)
     return problems
 

@@ -4,7 +4,7 @@ A subschema's `description` says what would be right: messages are "... is not {
 and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).
 """
 
-import math
+from t5suite.base.json_schemas import is_whole_number
 
 METHODS = ("grid", "random", "bayes", "custom")
 IMPUTED = ("latest", "best", "worst")
@@ -32,23 +32,6 @@ DISTRIBUTIONS = {
     "beta": ((), ("a", "b")),
     "q_beta": ((), ("a", "b", "q")),
 }
-
-
-def is_finite_number(value) -> bool:
-    """Whether it is a number that a search can compute with."""
-    return is_json_number(value) and abs(value) < 1e300
-
-
-def is_json_number(value) -> bool:
-    """Whether JSON has a form of the number: NaN and the infinities have none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) < math.inf
-
-
-def is_whole_number(value) -> bool:
-    """Whether it is an integer, not one like 2.0."""
-    return isinstance(value, int) and is_finite_number(value)
 
 
 def one_of(words) -> dict:
@@ -83,7 +66,7 @@ NUMBER_FROM_0 = {"type": "number", "minimum": 0, "description": "a number from 0
 NUMBER_ABOVE_0 = {"type": "number", "exclusiveMinimum": 0, "description": "a number above 0"}
 NUMBER_ABOVE_1 = {"type": "number", "exclusiveMinimum": 1, "description": "a number above 1"}
 WHOLE_NUMBER = {"type": "integer", "description": "a whole number"}
-# W&B stores values as JSON. "json number" is a type of `schema_problems`: no bound, but NaN and infinities are none.
+# W&B stores values as JSON. "json number" is a type of `base.json_schemas`: no bound, but NaN and infinities are none.
 JSON_VALUE = {
     "type": ["string", "json number", "boolean", "null", "array", "object"],
     "description": "a value of JSON; put it in quotes",

@@ -1,15 +1,10 @@
-"""What the files of a record must look like, checked once when they are read: they may be a stranger's.
+"""What the files of a record must look like, as JSON schemas: they may be a stranger's.
 
 >>> first_problem({"tasks": {"rte": {"accuracy": "75"}}, "averages": {}}, RESULTS_SHAPE)
 "'tasks.rte.accuracy' is '75', not a finite number or null"
 
-A shape is a `Kind` of value, a `TableShape` or a `ListOf` one shape. Keys that no shape names may be anything.
+Keys that no shape names may be anything.
 """
-
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from t5suite.base.script_flags import LIMIT, flags_of
 
@@ -22,222 +17,107 @@ FLAGS_OF_ANSWERING = (
 )  # fmt: skip
 
 
-class Shape(Protocol):
-    """What a value of JSON must look like."""
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        """One sentence for each part that is something else; `place` is the key: `scored.rte.n`."""
-        ...
+def or_null(shape: dict) -> dict:
+    """The shape, or null."""
+    return {**shape, "type": [shape["type"], "null"]}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A value without parts.
-
-    Attributes:
-      title: what it is, for messages.
-      fits: whether a value is one.
-    """
-
-    title: str
-    fits: Callable[[object], bool]
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        if not self.fits(value):
-            yield f"{place!r} is {value!r:.60}, not {self.title}"
+def table_of(shape: dict) -> dict:
+    """A table whose entries have one shape."""
+    return {**TABLE, "additionalProperties": shape}
 
 
-@dataclass(frozen=True)
-class TableShape:
-    """A table.
-
-    Attributes:
-      keys: the shapes of some keys, which may be absent.
-      other_keys: the shape of all others; None: anything.
-      needed: keys that must be there.
-    """
-
-    keys: Mapping[str, Shape] = field(default_factory=dict)
-    other_keys: Shape | None = None
-    needed: tuple[str, ...] = ()
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        if not isinstance(value, dict):
-            yield f"{place!r} is {value!r:.60}, not a table"
-            return
-        for key in self.needed:
-            if key not in value:
-                yield f"{place!r} has no {key!r}"
-        for key, part in value.items():
-            shape = self.keys.get(key, self.other_keys)
-            if shape is not None:
-                yield from shape.problems(part, f"{place}.{key}" if place else key)
+def table_with(shapes: dict, needed: tuple[str, ...] = ()) -> dict:
+    """A table with the shapes of some keys, which may be absent unless they are needed."""
+    return {**TABLE, "required": needed, "properties": shapes}
 
 
-@dataclass(frozen=True)
-class ListOf:
+def list_of(shape: dict) -> dict:
     """A list whose entries have one shape."""
-
-    entry: Shape
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        if not isinstance(value, list):
-            yield f"{place!r} is {value!r:.60}, not a list"
-            return
-        for number, part in enumerate(value):
-            yield from self.entry.problems(part, f"{place}.{number}")
+    return {"type": "array", "description": "a list", "items": shape}
 
 
-@dataclass(frozen=True)
-class OrNull:
-    """A shape, or null."""
-
-    shape: Shape
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        if value is not None:
-            yield from self.shape.problems(value, place)
-
-
-@dataclass(frozen=True)
-class IfTable:
-    """A table's shape; a value that is no table may be anything."""
-
-    shape: TableShape
-
-    def problems(self, value, place: str) -> Iterator[str]:
-        if isinstance(value, dict):
-            yield from self.shape.problems(value, place)
-
-
-def first_problem(value, shape: Shape) -> str:
-    """The first part of a value that does not have the shape; empty if all have."""
-    return next(shape.problems(value, ""), "")
-
-
-def is_text(value) -> bool:
-    """Whether a value is a text."""
-    return isinstance(value, str)
-
-
-def is_count(value) -> bool:
-    """Whether a value is a whole number that libraries can count to."""
-    return type(value) is int and 0 <= value < LIMIT
-
-
-def is_whole(value) -> bool:
-    """Whether a value is a whole number that fits into the libraries' integers."""
-    return type(value) is int and -LIMIT <= value < LIMIT
-
-
-def is_finite(value) -> bool:
-    """Whether a value is a number that a float can hold; True is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def is_score(value) -> bool:
-    """Whether a value is a score: null stands for one that is not defined."""
-    return value is None or is_finite(value)
-
-
-def is_truth(value) -> bool:
-    """Whether a value is true or false."""
-    return isinstance(value, bool)
-
-
-def is_method(value) -> bool:
-    """Whether a value names how a split was answered."""
-    return value in METHODS
-
-
-def is_pair_of_names(value) -> bool:
-    """Whether a value is a list of two texts: a benchmark, and its tasks."""
-    return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
-
-
-def settings_shape() -> TableShape:
+def settings_shape() -> dict:
     """The shapes of the suite's own flags, and of those of Hugging Face's that say how rows were answered, by type."""
     shapes = {}
     for name, flag in flags_of("fine_tune_t5.py").items():
-        kind = KINDS_OF_FLAGS.get(flag["type"])
+        shape = SHAPES_OF_FLAGS.get(flag["type"])
         is_read = flag.get("ours") or name in FLAGS_OF_ANSWERING
-        if is_read and kind is not None and not flag["list"]:
-            shapes[name] = OrNull(kind)
-    return TableShape(
-        {**shapes, "plug_ins": OrNull(TableShape(other_keys=ListOf(TableShape({"name": TEXT}, needed=("name",)))))}
-    )
+        if is_read and shape is not None and not flag["list"]:
+            shapes[name] = or_null(shape)
+    plug_in = table_with({"name": TEXT}, needed=("name",))
+    return table_with({**shapes, "plug_ins": or_null(table_of(list_of(plug_in)))})
 
 
-TEXT = Kind("a text", is_text)
-TRUTH = Kind("true or false", is_truth)
-COUNT = Kind("a whole number of at least 0", is_count)
-SCORE = Kind("a finite number or null", is_score)
-WHOLE = Kind("a whole number", is_whole)
-KINDS_OF_FLAGS = {
-    "str": TEXT,
-    "int": WHOLE,
-    "float": Kind("a finite number", is_finite),
-    "bool": TRUTH,
-}
-HASHES = TableShape(other_keys=TEXT)
-REPOSITORIES = TableShape(other_keys=TableShape({"commit": TEXT}, needed=("commit",)))
-SPLIT = TableShape(
+TABLE = {"type": "object", "description": "a table"}
+TEXT = {"type": "string", "description": "a text"}
+TRUTH = {"type": "boolean", "description": "true or false"}
+WHOLE = {"type": "integer", "minimum": -LIMIT, "maximum": LIMIT - 1, "description": "a whole number"}
+COUNT = {**WHOLE, "minimum": 0, "description": "a whole number of at least 0"}
+NUMBER = {"type": "number", "description": "a finite number"}
+# Null stands for a score that is not defined.
+SCORE = or_null({**NUMBER, "description": "a finite number or null"})
+SHAPES_OF_FLAGS = {"str": TEXT, "int": WHOLE, "float": NUMBER, "bool": TRUTH}
+HASHES = table_of(TEXT)
+REPOSITORIES = table_of(table_with({"commit": TEXT}, needed=("commit",)))
+SPLIT = table_with(
     {
         "n": COUNT,
-        "method": Kind(f"one of {', '.join(METHODS)}", is_method),
-        "max_answer_tokens": OrNull(COUNT),
-        "rows_sha256": OrNull(TEXT),
+        "method": {"enum": METHODS, "description": f"one of {', '.join(METHODS)}"},
+        "max_answer_tokens": or_null(COUNT),
+        "rows_sha256": or_null(TEXT),
     }
 )
+BENCHMARK_AND_TASKS = {
+    "type": "array",
+    "description": "a list of a benchmark and its tasks",
+    "minItems": 2,
+    "maxItems": 2,
+    "items": TEXT,
+}
 # What the manifest and task.json say of a tokenizer.
-TOKENIZER = TableShape(
-    {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": TableShape()},
+TOKENIZER = table_with(
+    {"pieces": COUNT, "vocabulary": TEXT, "special_tokens": TABLE},
     needed=("pieces", "vocabulary"),
 )
-MANIFEST_SHAPE = TableShape(
+MANIFEST_SHAPE = table_with(
     {
         "settings": settings_shape(),
-        "working_directory": OrNull(TEXT),
-        "versions": TableShape(other_keys=OrNull(TEXT)),
-        "hardware": OrNull(TableShape()),
-        "libraries": OrNull(TableShape({"off": OrNull(ListOf(TEXT))})),
-        "hub": TableShape({"models": REPOSITORIES, "datasets": REPOSITORIES}),
-        "data": TableShape(other_keys=IfTable(TableShape({"files": OrNull(HASHES)}))),
-        "trained_on": OrNull(Kind("a list of a benchmark and its tasks", is_pair_of_names)),
-        "tasks": OrNull(TableShape(other_keys=TableShape())),
-        "best_per_task": OrNull(TableShape()),
-        "encoding": OrNull(TableShape({"source_lang_column": OrNull(TEXT), "target_lang_column": OrNull(TEXT)})),
-        "answering": OrNull(TableShape({"dtype": TEXT, "autocast": TEXT, "tf32": TRUTH, "device": TEXT})),
-        "tokenizer": OrNull(TOKENIZER),
-        "scored": OrNull(TableShape(other_keys=SPLIT)),
-        "files": OrNull(HASHES),
-        "model_files": OrNull(HASHES),
-        "withheld": OrNull(ListOf(TEXT)),
-        "record_sha256": OrNull(TEXT),
+        "working_directory": or_null(TEXT),
+        "versions": table_of(or_null(TEXT)),
+        "hardware": or_null(TABLE),
+        "libraries": or_null(table_with({"off": or_null(list_of(TEXT))})),
+        "hub": table_with({"models": REPOSITORIES, "datasets": REPOSITORIES}),
+        # A split whose entry is no table has no files.
+        "data": table_of({"properties": {"files": or_null(HASHES)}}),
+        "trained_on": or_null(BENCHMARK_AND_TASKS),
+        "tasks": or_null(table_of(TABLE)),
+        "best_per_task": or_null(TABLE),
+        "encoding": or_null(table_with({"source_lang_column": or_null(TEXT), "target_lang_column": or_null(TEXT)})),
+        "answering": or_null(table_with({"dtype": TEXT, "autocast": TEXT, "tf32": TRUTH, "device": TEXT})),
+        "tokenizer": or_null(TOKENIZER),
+        "scored": or_null(table_of(SPLIT)),
+        "files": or_null(HASHES),
+        "model_files": or_null(HASHES),
+        "withheld": or_null(list_of(TEXT)),
+        "record_sha256": or_null(TEXT),
     }
 )
-RESULTS_SHAPE = TableShape(
+RESULTS_SHAPE = table_with(
     {
-        "tasks": TableShape(other_keys=TableShape(other_keys=SCORE)),
-        "averages": TableShape(other_keys=SCORE),
-        "groups": OrNull(
-            TableShape(other_keys=TableShape(other_keys=TableShape(other_keys=TableShape(other_keys=SCORE))))
-        ),
+        "tasks": table_of(table_of(SCORE)),
+        "averages": table_of(SCORE),
+        "groups": or_null(table_of(table_of(table_of(table_of(SCORE))))),
     },
     needed=("tasks", "averages"),
 )
-TASK_CARD_SHAPE = TableShape({"tokenizer": OrNull(TOKENIZER)})
-CONFIGURATION_SHAPE = TableShape(
+TASK_CARD_SHAPE = table_with({"tokenizer": or_null(TOKENIZER)})
+CONFIGURATION_SHAPE = table_with(
     {
-        "auto_map": OrNull(TableShape()),
-        "dtype": OrNull(TEXT),
-        "torch_dtype": OrNull(TEXT),
-        "decoder_start_token_id": OrNull(WHOLE),
-        "pad_token_id": OrNull(WHOLE),
+        "auto_map": or_null(TABLE),
+        "dtype": or_null(TEXT),
+        "torch_dtype": or_null(TEXT),
+        "decoder_start_token_id": or_null(WHOLE),
+        "pad_token_id": or_null(WHOLE),
     }
 )

@@ -14,19 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.json_schemas import first_problem
 from t5suite.base.lookup import check_name
 from t5suite.base.model_files import table_or_empty
 from t5suite.reports.evaluated_rows import ScoredSplit
 from t5suite.reports.evaluations import read_prediction_lines, scored_splits_of_role, with_class_ids
 from t5suite.reports.finished_runs import has_weights, hub_commits
-from t5suite.reports.record_shapes import (
-    CONFIGURATION_SHAPE,
-    MANIFEST_SHAPE,
-    RESULTS_SHAPE,
-    TASK_CARD_SHAPE,
-    Shape,
-    first_problem,
-)
+from t5suite.reports.record_shapes import CONFIGURATION_SHAPE, MANIFEST_SHAPE, RESULTS_SHAPE, TASK_CARD_SHAPE
 from t5suite.reports.shared_files import PREDICTIONS, has_own_rows
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entry_checks import check_entry
@@ -163,7 +157,7 @@ def check_is_of_a_task(folder: Path, manifest: Mapping) -> None:
         )
 
 
-def check_shape(path: Path, content, shape: Shape) -> None:
+def check_shape(path: Path, content, shape: dict) -> None:
     """Refuses a file of the record that does not look like one that a run has written.
 
     Raises:
