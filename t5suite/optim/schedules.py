@@ -260,7 +260,7 @@ RANGES = {
 }  # fmt: skip
 
 
-def schedule_settings(name: str, settings, learning_rate: float, where: str = "--lr_scheduler_kwargs") -> dict:
+def schedule_settings(name: str, settings, learning_rate: float) -> dict:
     """The settings of schedule `name`; `min_lr`, an absolute rate, becomes `min_lr_rate`.
 
     >>> schedule_settings("cosine", "min_lr=1e-5,warmup_start=0.5", learning_rate=2e-2)
@@ -270,26 +270,28 @@ def schedule_settings(name: str, settings, learning_rate: float, where: str = "-
       ConfigError: an unknown schedule or setting, a value of the wrong type or out of range.
     """
     function = find(name, SCHEDULES, "schedule", where="--schedule")
-    settings = parse_settings(settings, where)
+    settings = parse_settings(settings, "--lr_scheduler_kwargs")
     if "min_lr" in settings and "min_lr_rate" in setting_types(function):
-        _replace_min_lr(settings, learning_rate, where)
-    settings = settings_for(function, settings, where)
+        _replace_min_lr(settings, learning_rate)
+    settings = settings_for(function, settings, "--lr_scheduler_kwargs")
     for key, value in settings.items():
         low, high = RANGES.get(key, (-math.inf, math.inf))
         if value is not None and key in RANGES and not low <= value <= high:
-            raise ConfigError(f"{where} {key}={value}: must lie between {low} and {high}")
+            raise ConfigError(f"--lr_scheduler_kwargs {key}={value}: must lie between {low} and {high}")
     if "decay_type" in settings:
-        find(settings["decay_type"], DECAY_TYPES, "decay_type", where=where)
+        find(settings["decay_type"], DECAY_TYPES, "decay_type", where="--lr_scheduler_kwargs")
     return settings
 
 
-def _replace_min_lr(settings: dict, learning_rate: float, where: str) -> None:
+def _replace_min_lr(settings: dict, learning_rate: float) -> None:
     """Turns `min_lr`, an absolute rate, into `min_lr_rate`, a share of the learning rate, in place."""
     if "min_lr_rate" in settings:
-        raise ConfigError(f"{where}: give min_lr (a learning rate) or min_lr_rate (its share), not both")
+        raise ConfigError("--lr_scheduler_kwargs: give min_lr (a learning rate) or min_lr_rate (its share), not both")
     min_lr = read_value(settings.pop("min_lr"))
     if not isinstance(min_lr, (int, float)) or not 0 <= min_lr <= learning_rate:
-        raise ConfigError(f"{where} min_lr={min_lr}: must lie between 0 and --learning_rate {learning_rate}")
+        raise ConfigError(
+            f"--lr_scheduler_kwargs min_lr={min_lr}: must lie between 0 and --learning_rate {learning_rate}"
+        )
     settings["min_lr_rate"] = min_lr / learning_rate if learning_rate else 0.0
 
 

@@ -193,7 +193,7 @@ def _is_tuple_of_length(value, kind) -> bool:
     return len(value) == len(typing.get_args(kind))
 
 
-def check_fits(name: str, flag: str = "--optim") -> None:
+def check_fits(name: str) -> None:
     """Refuses an optimizer of Hugging Face's that the suite cannot train with.
 
     Raises:
@@ -201,7 +201,7 @@ def check_fits(name: str, flag: str = "--optim") -> None:
     """
     reason = _entry_of(name, UNFIT)
     if reason is not None:
-        raise ConfigError(f"{flag} {name} {reason}")
+        raise ConfigError(f"--optim {name} {reason}")
 
 
 def refused_optimizers() -> list[str]:
@@ -209,7 +209,7 @@ def refused_optimizers() -> list[str]:
     return " ".join(UNFIT).split()
 
 
-def check_library(name: str, flag: str = "--optim") -> None:
+def check_library(name: str) -> None:
     """Refuses an optimizer whose library is not installed.
 
     Raises:
@@ -219,7 +219,7 @@ def check_library(name: str, flag: str = "--optim") -> None:
     if library is not None and importlib.util.find_spec(library) is None:
         package = PACKAGES.get(library, library)
         alternative = "; --optimizer adafactor also takes little memory" if library == "bitsandbytes" else ""
-        raise ConfigError(f"{flag} {name} is {library}'s, which is not installed: pip install {package}{alternative}")
+        raise ConfigError(f"--optim {name} is {library}'s, which is not installed: pip install {package}{alternative}")
 
 
 def _entry_of(name: str, table: Mapping[str, str]) -> str | None:
@@ -230,7 +230,7 @@ def _entry_of(name: str, table: Mapping[str, str]) -> str | None:
     return None
 
 
-def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
+def check_optim_args(name: str, optim_args) -> None:
     """Refuses settings that a Hugging Face optimizer does not read: the trainer would ignore them.
 
     >>> check_optim_args("sgd", "momentumm=0.9")
@@ -241,29 +241,30 @@ def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
       ConfigError: an unknown setting (with the closest names), a value of another type, a weight decay, which has a
         flag of its own, or a switch that is not True.
     """
-    settings = parse_settings(optim_args, flag)
+    settings = parse_settings(optim_args, "--optim_args")
     if "weight_decay" in settings:
         raise ConfigError(
-            f"{flag} weight_decay={settings['weight_decay']}: --optim {name} has the weight decay of --weight_decay; "
-            "give that flag"
+            f"--optim_args weight_decay={settings['weight_decay']}: --optim {name} has the weight decay of "
+            "--weight_decay; give that flag"
         )
     names = _entry_of(name, SETTINGS) or ""
     if names == "" and name.startswith(ADAMW):
-        _refuse_for_adamw(name, settings, flag)
+        _refuse_for_adamw(name, settings)
     types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
-    typed = typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", settings, flag)
+    owner = f"{name} (--optim; t5suite's own are under --optimizer)"
+    typed = typed_settings(types_by_name, owner, settings, "--optim_args")
     for key in TRUE_FOR_ANY_TEXT:
         if typed.get(key, True) is not True:
             raise ConfigError(
-                f"{flag} {key}={settings[key]}: transformers takes any text for True; give {key}=True, or leave "
-                f"{key} out"
+                f"--optim_args {key}={settings[key]}: transformers takes any text for True; give {key}=True, or "
+                f"leave {key} out"
             )
 
 
-def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:
+def _refuse_for_adamw(name: str, settings: Mapping) -> None:
     """Raises ConfigError for settings of Hugging Face's AdamW, which has flags of its own instead."""
     if settings:
         raise ConfigError(
-            f"{flag} {', '.join(settings)}: --optim {name} reads no such settings, but --adam_beta1, --adam_beta2 and "
-            f"--adam_epsilon; or give --optimizer adamw, which has {', '.join(ADAMW_SETTINGS)}"
+            f"--optim_args {', '.join(settings)}: --optim {name} reads no such settings, but --adam_beta1, "
+            f"--adam_beta2 and --adam_epsilon; or give --optimizer adamw, which has {', '.join(ADAMW_SETTINGS)}"
         )
