@@ -493,10 +493,10 @@ class PredictionTest(OwnStopRequests):
 
 
 class SharesTest(parameterized.TestCase):
-    @parameterized.product(rows=ROW_COUNTS, world_size=(1, *SEVERAL), accumulation=(1, 2))
-    def test_an_update_takes_the_next_rows_of_the_order_whatever_the_ranks(self, rows, world_size, accumulation):
+    @parameterized.product(rows=ROW_COUNTS, world_size=(1, *SEVERAL))
+    def test_a_micro_batch_takes_the_next_rows_of_the_order_whatever_the_ranks(self, rows, world_size):
         order = shuffled_order(rows, seed=4)
-        samplers = [GlobalBatchSampler(order, 2, accumulation, rank, world_size) for rank in range(world_size)]
+        samplers = [GlobalBatchSampler(order, 2, rank, world_size) for rank in range(world_size)]
         for sampler in samplers:
             sampler.set_epoch(1)
         by_rank = [list(sampler) for sampler in samplers]

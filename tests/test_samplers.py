@@ -164,7 +164,7 @@ class RunOrderTest(parameterized.TestCase):
 class LoaderTest(parameterized.TestCase):
     def loader(self, **settings) -> EpochDataLoader:
         order = {0: np.array([2, 0, 1]), 4: np.array([1, 2, 0])}
-        sampler = GlobalBatchSampler(order.__getitem__, 2, 1)
+        sampler = GlobalBatchSampler(order.__getitem__, 2)
         collate = lambda rows: {"ids": torch.tensor(rows), "names": [f"row {row}" for row in rows]}
         return EpochDataLoader([5, 6, 7], batch_sampler=sampler, collate_fn=collate, **settings)
 
@@ -189,7 +189,7 @@ def updates(batch_size, accumulation, world_size, n, epoch=0, order=None):
     order = order or shuffled_order(n, 3)
     ranks = []
     for rank in range(world_size):
-        sampler = GlobalBatchSampler(order, batch_size, accumulation, rank, world_size)
+        sampler = GlobalBatchSampler(order, batch_size, rank, world_size)
         sampler.set_epoch(epoch)
         ranks.append(list(sampler))
         assert len(ranks[-1]) == len(sampler) == math.ceil(n / (batch_size * world_size))
@@ -213,7 +213,7 @@ class GlobalBatchSamplerTest(parameterized.TestCase):
 class PassedOverTest(parameterized.TestCase):
     @parameterized.product(passed=(0, 1, 4, 6), world_size=(1, 2))
     def test_the_batches_that_follow_are_those_of_a_whole_pass(self, passed, world_size):
-        sampler = GlobalBatchSampler(shuffled_order(25, 0), 2, 2, rank=world_size - 1, world_size=world_size)
+        sampler = GlobalBatchSampler(shuffled_order(25, 0), 2, rank=world_size - 1, world_size=world_size)
         whole = list(sampler)
         sampler.pass_over(passed)
         self.assertEqual(list(sampler), [None] * passed + whole[passed:])
@@ -227,6 +227,6 @@ class PassedOverTest(parameterized.TestCase):
             def __getitem__(self, places):
                 raise AssertionError("an index was made")
 
-        sampler = GlobalBatchSampler(lambda epoch: UnreadOrder(), 8, 1)
+        sampler = GlobalBatchSampler(lambda epoch: UnreadOrder(), 8)
         sampler.pass_over(1000)
         self.assertEqual(list(itertools.islice(sampler, 1000)), [None] * 1000)

@@ -259,7 +259,7 @@ def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: Te
     training_sets, missing = load_training_sets(
         plan.train, options, subset, arguments.training.seed, data_args.allow_missing_tasks
     )
-    features = tokenize_training_sets(training_sets, encoding, cache=True)
+    features = tokenize_training_sets(training_sets, encoding)
     formats = arguments.formats
     # Running text is in blocks of the length that a target may have: one that fills it has lost nothing.
     targets_fit = formats.data_format == "text" and formats.max_output_tokens is None

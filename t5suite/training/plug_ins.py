@@ -148,13 +148,12 @@ class TransformedCollator:
       ConfigError: the result is not a batch of the same rows, or random numbers were drawn.
     """
 
-    def __init__(self, collator, transform: Callable[[dict], Mapping], where: str = "--batch_transform"):
+    def __init__(self, collator, transform: Callable[[dict], Mapping]):
         self.collator = collator
         self.transform = transform
-        self.where = where
 
     def __getattr__(self, name):
-        if name in ("collator", "transform", "where"):  # not set yet while a worker unpickles
+        if name in ("collator", "transform"):  # not set yet while a worker unpickles
             raise AttributeError(name)
         return getattr(self.collator, name)
 
@@ -164,15 +163,16 @@ class TransformedCollator:
         random_state = _random_state()
         transformed = self.transform(batch)
         if not isinstance(transformed, Mapping) or not transformed:
-            raise ConfigError(f"{self.where}: it returned {transformed!r:.80}, not a batch {{name: tensor}}")
+            raise ConfigError(f"--batch_transform: it returned {transformed!r:.80}, not a batch {{name: tensor}}")
         if _random_state() != random_state:
             raise ConfigError(
-                f"{self.where}: it draws from global random numbers, which a resumed run cannot repeat; "
+                "--batch_transform: it draws from global random numbers, which a resumed run cannot repeat; "
                 "draw from row_generators(batch, seed) of t5suite.training.plug_ins"
             )
         if _num_rows(transformed) != num_rows:
             raise ConfigError(
-                f"{self.where}: it gave {_num_rows(transformed)} rows for {num_rows}; it must keep the batch's rows"
+                f"--batch_transform: it gave {_num_rows(transformed)} rows for {num_rows}; "
+                "it must keep the batch's rows"
             )
         return dict(transformed)
 

@@ -26,6 +26,8 @@ from t5suite.training.samples import evenly_spread_indices
 NAME = "pre_train"
 # The same for every run, whatever its --seed, so that all are scored on the same noise; no run's seed is that large.
 EVALUATION_SEED = 2**63
+# Examples that are collated at once to count their targets.
+COUNTED_AT_ONCE = 128
 
 
 @dataclass
@@ -218,7 +220,7 @@ def metrics_of_sums(totals: list[float]) -> dict[str, float]:
     return metrics
 
 
-def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:
+def unigram_entropies(collator, held_out: HeldOut) -> dict[str, float]:
     """What the best model without context would score on the same targets: the entropy of their own frequencies.
 
     >>> unigram_entropies(collator, held_out)
@@ -228,8 +230,9 @@ def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dic
     from, does better than this one, which has seen the answers (Gibbs' inequality).
     """
     counts = np.zeros(0, dtype=np.int64)
-    for start in range(0, len(held_out.examples), batch_size):
-        examples = [held_out.examples[i] for i in range(start, min(start + batch_size, len(held_out.examples)))]
+    for start in range(0, len(held_out.examples), COUNTED_AT_ONCE):
+        end = min(start + COUNTED_AT_ONCE, len(held_out.examples))
+        examples = [held_out.examples[i] for i in range(start, end)]
         labels = collator(examples)["labels"].numpy()
         batch_counts = np.bincount(labels[labels != IGNORED])
         counts = np.pad(counts, (0, max(0, len(batch_counts) - len(counts))))

@@ -276,7 +276,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         sampler = GlobalBatchSampler(
             self.data.shifted(),
             args.train_batch_size,
-            args.gradient_accumulation_steps,
             rank=self.accelerator.process_index,
             world_size=self.accelerator.num_processes,
         )

@@ -1,12 +1,12 @@
 """Which examples a step uses: a function of the seed and the step, never of workers, ranks or restarts.
 
-    >>> sampler = GlobalBatchSampler(epoch_order, batch_size=2, accumulation=1, rank=0, world_size=2)
+    >>> sampler = GlobalBatchSampler(epoch_order, batch_size=2, rank=0, world_size=2)
     >>> list(sampler)            # rank 0's share of epoch 0; rank 1 gets the other half of every step
     [[3, 1], [0]]
 
-An update takes the next `batch_size * accumulation * world_size` examples of the epoch's order; each micro-batch of it
-is split into one share per rank. No row is repeated to fill ranks: the last update of an epoch is smaller, and a rank
-without rows gets `[]` (which the collator turns into a batch that the loss ignores).
+A micro-batch takes the next `batch_size * world_size` examples of the epoch's order and is split into one share per
+rank; an update takes the next micro-batches. No row is repeated to fill ranks: the last micro-batch of an epoch is
+smaller, and a rank without rows gets `[]` (which the collator turns into a batch that the loss ignores).
 """
 
 import contextlib
@@ -32,11 +32,10 @@ class GlobalBatchSampler:
     Args:
       epoch_order: epoch -> the indices of all its examples, in order.
       batch_size: examples per rank and micro-batch.
-      accumulation: micro-batches per update.
     """
 
-    def __init__(self, epoch_order: Callable[[int], np.ndarray], batch_size, accumulation, rank=0, world_size=1):
-        self.epoch_order, self.batch_size, self.accumulation = epoch_order, batch_size, accumulation
+    def __init__(self, epoch_order: Callable[[int], np.ndarray], batch_size, rank=0, world_size=1):
+        self.epoch_order, self.batch_size = epoch_order, batch_size
         self.rank, self.world_size = rank, world_size
         self.epoch = self._passed_over = 0
         self._length = -(-len(epoch_order(0)) // (batch_size * world_size))

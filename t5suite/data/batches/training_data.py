@@ -214,9 +214,9 @@ def _may_be_cached(task: Task) -> bool:
     return not task.has_own_formatter and datasets.is_caching_enabled()
 
 
-def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding, cache: bool = False) -> list[TokenArrays]:
+def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a skipped one (WSC) none."""
-    features = [tokenize_split(part.rows, part.task, encoding, "train", cache) for part in sets]
+    features = [tokenize_split(part.rows, part.task, encoding, "train", cache=True) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
             raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")

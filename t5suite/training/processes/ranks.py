@@ -16,7 +16,7 @@ import contextlib
 import logging
 import logging.handlers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -32,13 +32,13 @@ from t5suite.base.redaction import RedactingFormatter
 NO_TIME_LIMIT = timedelta(days=365)
 
 
-def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:
+def check_meeting_place() -> None:
     """Refuses MASTER_PORT=0 with several ranks: nobody listens there, and torch 2.13 would wait for half an hour.
 
     Raises:
       ConfigError: names the flags that choose a free port.
     """
-    if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT") == "0":
+    if os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("MASTER_PORT") == "0":
         raise ConfigError(
             "MASTER_PORT is 0: torchrun does not choose a free port for --master_port 0; on one node start with "
             "torchrun --standalone, on several name a port that is free on the first one"

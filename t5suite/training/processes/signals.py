@@ -155,7 +155,7 @@ class StopRequests:
         return False
 
     @contextlib.contextmanager
-    def excusing_lost_ranks(self, step: int | None = None, checkpoint: str | None = None):
+    def excusing_lost_ranks(self):
         """Treats a collective that fails because another rank has left on the same signal as preemption.
 
         Raises:
@@ -170,7 +170,7 @@ class StopRequests:
                 while not self.requested and time.monotonic() < deadline:  # in set-up, the signal itself raises here
                     time.sleep(0.02)
             if self.explains(error):
-                raise self.preempted(step, checkpoint) from error
+                raise self.preempted() from error
             raise
 
     def install(self) -> None:
