@@ -77,7 +77,7 @@ def tokenizer_differences(description: dict, tokenizer) -> list[str]:
     return lines
 
 
-def check_trained_with(folder, tokenizer, flag: str = "--model_name_or_path") -> None:
+def check_trained_with(folder, tokenizer) -> None:
     """Refuses a tokenizer other than the one that a folder's model was trained with.
 
     Raises:
@@ -88,9 +88,9 @@ def check_trained_with(folder, tokenizer, flag: str = "--model_name_or_path") ->
     if lines:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ConfigError(
-            f"{flag} {folder}: its model was trained with another tokenizer than {name}: {'; '.join(lines)}. Give its "
-            "own (--tokenizer_name), or restore its files; to train its weights with another vocabulary on purpose: "
-            "--init_checkpoint and --config_name instead"
+            f"--model_name_or_path {folder}: its model was trained with another tokenizer than {name}: "
+            f"{'; '.join(lines)}. Give its own (--tokenizer_name), or restore its files; to train its weights with "
+            "another vocabulary on purpose: --init_checkpoint and --config_name instead"
         )
 
 

@@ -197,13 +197,13 @@ class TokenStore:
                 parts.append(FilePart(str(folder / f"{split}.tokens.bin"), counts["tokens"]))
         return parts
 
-    def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
+    def check_tokenizer(self, tokenizer) -> None:
         """Raises ConfigError where the corpus was built with another tokenizer."""
         built = self.manifest["tokenizer"]
         if not encodes_alike(tokenizer, built["fingerprint"], built["vocabulary_size"]):
             raise ConfigError(
-                f"{flag} {tokenizer.name_or_path}: the corpus {self.directory} was built with another tokenizer "
-                f"({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
+                f"--tokenizer_name {tokenizer.name_or_path}: the corpus {self.directory} was built with another "
+                f"tokenizer ({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
             )
 
     def files(self) -> dict[str, StoredFile]:

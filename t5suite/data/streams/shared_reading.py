@@ -70,14 +70,16 @@ class SharedFiles:
     Args:
       open_records: `(file, place)` -> the file's records from number `place` on, each a tuple that ends with the
         document; opening it again at the same place gives the same.
+
+    Attributes:
       characters_kept: the limit of what is kept.
 
     A copy sent to another process begins without open files.
     """
 
-    def __init__(self, open_records: Callable[[int, int], Iterator[tuple]], characters_kept: int = CHARACTERS_KEPT):
+    def __init__(self, open_records: Callable[[int, int], Iterator[tuple]]):
         self.open_records = open_records
-        self.characters_kept = characters_kept
+        self.characters_kept = CHARACTERS_KEPT
         self._open_files: dict[int, list[OpenFile]] = {}
         self._size = 0
 

@@ -20,6 +20,9 @@ from t5suite.data.streams.shares import Deal, Piece, Share, cut_files, dealt_fil
 
 # Passes in a row without any text after which a reader gives up, if every pass gives it other files.
 EMPTY_PASSES_OF_ROTATED_FILES = 20
+# Of so many files, and so many bytes at both ends of each, a stream takes a hash.
+SAMPLED_FILES = 256
+SAMPLED_BYTES = 1 << 16
 
 
 class BadRecord(NamedTuple):
@@ -163,18 +166,18 @@ class FileSource(TextSource):
 
 
 @functools.lru_cache(maxsize=64)
-def samples_hash(paths: tuple, most_files: int = 256, sample: int = 1 << 16) -> str:
-    """A hash of the first and the last 64 KiB of the files, or of `most_files` of them, evenly chosen.
+def samples_hash(paths: tuple) -> str:
+    """A hash of the first and the last 64 KiB of the files, or of 256 of them, evenly chosen.
 
     Reading all of a stream's text first would take hours; an edited file usually differs there.
     """
     digest = hashlib.sha256()
-    step = max(1, len(paths) / most_files)
-    for number in range(min(len(paths), most_files)):
+    step = max(1, len(paths) / SAMPLED_FILES)
+    for number in range(min(len(paths), SAMPLED_FILES)):
         with open(paths[int(number * step)], "rb") as file:
-            digest.update(file.read(sample))
-            file.seek(max(0, file.seek(0, 2) - sample))
-            digest.update(file.read(sample))
+            digest.update(file.read(SAMPLED_BYTES))
+            file.seek(max(0, file.seek(0, 2) - SAMPLED_BYTES))
+            digest.update(file.read(SAMPLED_BYTES))
     return digest.hexdigest()[:16]
 
 
