@@ -22,8 +22,8 @@ from typing import Any
 from t5suite.base.errors import ConfigError
 
 
-def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first.
+def closest(name: str, names: Iterable[str]) -> list[str]:
+    """The names most like `name`, three at most, best first.
 
     >>> closest("ssst2", ["cola", "sst2", "stsb"])
     ['sst2']
@@ -31,7 +31,7 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     by_lower = {}
     for candidate in names:
         by_lower.setdefault(str(candidate).lower(), str(candidate))
-    matches = difflib.get_close_matches(str(name).lower(), by_lower, n=count, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.5)
     return [by_lower[match] for match in matches]
 
 
@@ -187,7 +187,7 @@ def _problem_of_name(name) -> str | None:
     return None
 
 
-def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
+def path_inside(root, *parts, where: str = "") -> Path:
     """`root/part/part`, if it is below `root` even where parts are links, absolute or contain `..`.
 
     >>> path_inside("runs/x", "predictions", "rte.validation.jsonl")
@@ -198,21 +198,21 @@ def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
     """
     path = Path(root, *map(str, parts))
     if "\0" in str(path):
-        raise error(f"{_beginning(where)}{str(path)!r:.200} is not a path")
+        raise ConfigError(f"{_beginning(where)}{str(path)!r:.200} is not a path")
     real_root = os.path.realpath(root)
     real_path = os.path.realpath(path)
     if not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise error(f"{_beginning(where)}{path} does not lie below {root}: it leads to {real_path}")
+        raise ConfigError(f"{_beginning(where)}{path} does not lie below {root}: it leads to {real_path}")
     return path
 
 
-def refuse_links_out(folder, where: str = "") -> None:
+def refuse_links_out(output_dir) -> None:
     """Rejects an output folder whose entries are links to other places (`predictions -> /home/other`).
 
     Raises:
       ConfigError: an entry links outside the folder; a link within it (`best -> checkpoint-400`) is allowed.
     """
-    with os.scandir(folder) as entries:
+    with os.scandir(output_dir) as entries:
         for entry in entries:
             if entry.is_symlink():
-                path_inside(folder, entry.name, where=where)
+                path_inside(output_dir, entry.name, where="--output_dir")

@@ -5,7 +5,6 @@ DataError: rows.jsom: no such file; did you mean rows.jsonl?
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
@@ -18,9 +17,9 @@ from t5suite.base.model_files import check_has_model, check_model_files
 PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
 
 
-def is_only_process(environ: Mapping[str, str] = os.environ) -> bool:
+def is_only_process() -> bool:
     """Whether this is the only process: of several, only the main one needs the files."""
-    return all(environ.get(name, "1") == "1" for name in PROCESS_COUNTS)
+    return all(os.environ.get(name, "1") == "1" for name in PROCESS_COUNTS)
 
 
 def check_input_file(flag: str, path: str, or_folder: bool = False) -> None:

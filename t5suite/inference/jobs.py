@@ -100,9 +100,9 @@ class Job:
         """What is typed for one row: a text for each of the task's columns, or one finished text, `input`."""
         return list(self.task.text_columns) if self.reads_task else ["input"]
 
-    def typed_row(self, index: int, texts: dict[str, str]) -> Row:
+    def typed_row(self, texts: dict[str, str]) -> Row:
         """The row that was typed, by column."""
-        return Row(index, "what was typed", texts if self.reads_task else texts["input"])
+        return Row(0, "what was typed", texts if self.reads_task else texts["input"])
 
     def request(self, row: Row) -> RowRequest:
         """The request for a row.

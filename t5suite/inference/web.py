@@ -49,7 +49,7 @@ def answer_function(job, predictor) -> Callable:
         label_job = dataclasses.replace(job, labels="task")
 
     def answer(*texts):
-        row = job.typed_row(0, dict(zip(job.columns, texts, strict=True)))
+        row = job.typed_row(dict(zip(job.columns, texts, strict=True)))
         (line,) = job.lines([job.request(row)], predictor)
         if label_job is not None:
             # Candidates may be made of columns that are not typed (ReCoRD's entities).

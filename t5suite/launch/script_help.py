@@ -59,18 +59,15 @@ def answer(argv: list[str], script: str, description: str, program: str | None =
     raise SystemExit(0)
 
 
-def help_text(
-    script: str, description: str, shows_all: bool = False, width: int | None = None, program: str | None = None
-) -> str:
-    """The whole help.
+def help_text(script: str, description: str, shows_all: bool, program: str | None) -> str:
+    """The whole help, as wide as the terminal, within limits.
 
     Args:
       script: 'fine_tune_t5' or 'pre_train_t5'.
       shows_all: every flag.
-      width: columns of a line; default: those of the terminal, at most 120.
-      program: the program's name; default: the script's file.
+      program: the program's name; None: the script's file.
     """
-    width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
+    width = max(NARROWEST, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
     flags = flags_of(script)
     shown_flags = {name: entry for name, entry in flags.items() if shows_all or "common" in entry["marks"]}
     epilog = ENDING

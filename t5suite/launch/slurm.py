@@ -105,7 +105,7 @@ def _check_command(job: BatchJob) -> None:
         return
     if not words[0] or any("\0" in word for word in words):
         raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
-    nodes = job.options.get("nodes") or _option_of_template(job.kind, "nodes")
+    nodes = job.options.get("nodes") or _nodes_of_template(job.kind)
     is_for_torchrun = nodes != "1" and job.kind not in ARRAYS
     if is_for_torchrun and not _is_for_each_gpu(words):
         raise ConfigError(
@@ -219,9 +219,9 @@ def _template(kind: str) -> str:
     return (shipped_folder("slurm") / f"{kind}.sbatch").read_text(encoding="utf-8")
 
 
-def _option_of_template(kind: str, name: str) -> str:
-    """The value that a kind's template gives an option: `2` for the `nodes` of `pre_train`."""
-    return re.search(rf"^#SBATCH --{name}=(.*)$", _template(kind), flags=re.MULTILINE)[1]
+def _nodes_of_template(kind: str) -> str:
+    """The number of nodes that a kind's template asks for: `2` for `pre_train`."""
+    return re.search(r"^#SBATCH --nodes=(.*)$", _template(kind), flags=re.MULTILINE)[1]
 
 
 def _template_without(kind: str, directives: list[str]) -> str:

@@ -37,12 +37,11 @@ EMPTY_CELLS = ("", "-")
 NOTHING_CUT_OFF = ("-", points(0.0))
 
 
-def new_console(file=None, **options) -> Terminal:
-    """The terminal in its own width; a file, or output that goes elsewhere, has PLAIN_WIDTH columns."""
-    is_terminal = file is None and Terminal().is_terminal
-    if is_terminal:
-        return Terminal(file=file, **options)
-    return Terminal(file=file, width=PLAIN_WIDTH, **options)
+def new_console(**options) -> Terminal:
+    """The terminal in its own width; output that goes elsewhere has PLAIN_WIDTH columns."""
+    if Terminal().is_terminal:
+        return Terminal(**options)
+    return Terminal(width=PLAIN_WIDTH, **options)
 
 
 def new_table(title: str | None, columns: Iterable[str], right: Collection[str] = ()) -> Table:
@@ -136,13 +135,13 @@ class SplitRow(NamedTuple):
     remarks: list[str]
 
 
-def print_results(directory, manifest: dict, results: dict, file=None) -> None:
+def print_results(directory, manifest: dict, results: dict) -> None:
     """Task, split, rows, metrics, rates and seconds of a finished run, as plain text if not on a terminal.
 
     Args:
       manifest: its `scored` has each split's facts, `marks` the notes; a column without values is omitted.
     """
-    console = new_console(file)
+    console = new_console()
     title = f"{manifest.get('title', 'results')}  ({directory})"
     rows = _rows_of_splits(manifest, results["tasks"])
     if not rows:

@@ -129,7 +129,7 @@ def _new_or_resumed_run(
     if not holds_run:
         _check_is_empty(directory)
         return Run(directory, _new_manifest(new_run_id(), settings, argv), allowed=allowed)
-    refuse_links_out(directory, "--output_dir")
+    refuse_links_out(directory)
     manifest = _read_or_rebuild_manifest(directory, settings, argv)
     if need_new:
         run_id = manifest["run_id"]

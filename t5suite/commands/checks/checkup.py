@@ -49,10 +49,10 @@ class Checkup:
         """Whether a variable is set to a value that libraries read as true."""
         return self.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
-    def output(self, *command: str, seconds: float = 10) -> str | None:
+    def output(self, *command: str) -> str | None:
         """What a program prints; None if it fails, is missing or takes too long."""
         try:
-            process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=dict(self.environ))
+            process = subprocess.run(command, capture_output=True, text=True, timeout=10, env=dict(self.environ))
         except (OSError, subprocess.TimeoutExpired):
             return None
         return process.stdout.strip() if process.returncode == 0 else None

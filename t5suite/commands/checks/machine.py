@@ -45,10 +45,10 @@ def _check_memory() -> CheckResult:
     return CheckResult(WARN, "memory", what, fix)
 
 
-def memory_bytes(limits=MEMORY_LIMITS) -> int:
+def memory_bytes() -> int:
     """The machine's memory, or a container's limit below it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in map(Path, limits):
+    for path in map(Path, MEMORY_LIMITS):
         limit = path.read_text().strip() if path.is_file() else "max"
         if limit.isdigit():
             memory = min(memory, int(limit))
