@@ -1,6 +1,6 @@
 """Which pieces of a vocabulary are kept: those of the text, and those without which a model cannot read any text.
 
-    >>> selection = select_pieces(vocabulary, counts, min_count=1)
+    >>> selection = select_pieces(vocabulary, counts, min_count=1, extra_ids=(), named_ids=())
     >>> len(selection.ids), selection.reasons
     (7552, {'special tokens': 103, 'in the text': 7267, 'single characters': 107, 'others, the likeliest': 75})
 
@@ -49,7 +49,7 @@ class Selection:
 
 
 def select_pieces(
-    vocabulary: Vocabulary, counts: np.ndarray, min_count: int = 1, extra_ids: Iterable[int] = (), named_ids=()
+    vocabulary: Vocabulary, counts: np.ndarray, min_count: int, extra_ids: Iterable[int], named_ids
 ) -> Selection:
     """The pieces that occur in the text, with those that any text needs.
 

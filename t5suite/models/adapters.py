@@ -137,7 +137,7 @@ def _set_prompt_shape(config, model) -> None:
     config.num_attention_heads = 1
 
 
-def wrap_with_adapter(model, config, base_name: str | None, revision: str | None = None):
+def wrap_with_adapter(model, config, base_name: str | None, revision: str | None):
     """PEFT's model of a configuration; its weights are new."""
     sampled = sampled_parameters(model)
     parameters = dict(model.state_dict(keep_vars=True))

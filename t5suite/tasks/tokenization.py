@@ -53,7 +53,7 @@ def by_row(rows: dict[str, list]) -> Iterator[dict]:
     return (dict(zip(rows, values)) for values in zip(*rows.values()))
 
 
-def bind_fits(tokenizer, lengths: Lengths, template: str = "") -> Callable[[str], bool]:
+def bind_fits(tokenizer, lengths: Lengths, template: str) -> Callable[[str], bool]:
     """Whether a text, end-of-sequence token included, is no longer than the longest source kept."""
 
     def fits(text: str) -> bool:
@@ -64,7 +64,7 @@ def bind_fits(tokenizer, lengths: Lengths, template: str = "") -> Callable[[str]
     return fits
 
 
-def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, template: str = "") -> dict:
+def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, template: str) -> dict:
     """`tokenize_rows` for finished examples."""
     if not examples:
         return {"input_ids": [], "labels": []}
@@ -76,10 +76,10 @@ def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, 
     }
 
 
-def target_ids(tokenizer, lengths: Lengths, texts: list[str], template: str = "") -> list:
+def target_ids(tokenizer, lengths: Lengths, texts: list[str], template: str) -> list:
     """Targets as ids of at most `lengths.target`, each with end-of-sequence; long ones are cut as by `cut_ids`.
 
-    >>> target_ids(gemma, Lengths(512, 16), ["positive"])                 # "positive<eos>"
+    >>> target_ids(gemma, Lengths(512, 16), ["positive"], template="")    # "positive<eos>"
     [[30843, 1]]
     >>> gemma(["positive"])["input_ids"]                                  # "<bos>positive"
     [[2, 30843]]

@@ -1,6 +1,6 @@
 """What a fine-tuning run trains on and is scored on: the splits of its tasks, read as the model's family reads them.
 
->>> encoding = encoding_by_flags(model, tokenizer, arguments.data)
+>>> encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, "google/t5-v1_1-small")
 >>> data = data_for(plan, tokenizer, arguments, True, encoding)
 >>> [(part.task.name, len(tokens)) for part, tokens in zip(data.training_sets, data.features)]
 [('rte', 2490)]
@@ -86,9 +86,7 @@ def lengths_of(data_args) -> Lengths:
     return Lengths(data_args.max_source_length, data_args.max_target_length)
 
 
-def encoding_by_flags(
-    model, tokenizer, data_args, changed: dict | None = None, name: str | None = None, revision: str | None = None
-):
+def encoding_by_flags(model, tokenizer, data_args, changed: dict | None, name: str | None, revision: str | None = None):
     """How the model's family reads rows and writes answers; warns of flags that have no effect in the family.
 
     Args:

@@ -40,7 +40,7 @@ def begin_hub_reads(model_revision: str | None, data_revision: str | None = None
                 hub_reads().revisions[kind, repository] = revision
 
 
-def settle_hub_reads(requests: Iterable[Request], earlier: Mapping | None = None) -> None:
+def settle_hub_reads(requests: Iterable[Request], earlier: Mapping | None) -> None:
     """Looks up the commit of every request, once for all ranks, before models and rows are loaded.
 
     What cannot be looked up for another reason than a failure of the hub is left to the code that loads it.

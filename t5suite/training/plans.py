@@ -192,7 +192,7 @@ def plan_tasks(
     )
 
 
-def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
+def choose_metric(task: Task, metric: str | None, num_tasks: int, own_metrics: bool) -> Task:
     """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
 
     Raises:

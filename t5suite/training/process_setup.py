@@ -111,7 +111,7 @@ def libraries_of(args) -> Libraries:
     return Libraries(frozenset().union(*off_by_rank))
 
 
-def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
+def start_logging(is_main: bool, disable_tqdm: bool, verbose: bool = False, rank: int = 0) -> None:
     """Writes our log lines to standard error (other ranks: errors only) and every rank's to its own file.
 
     Args:

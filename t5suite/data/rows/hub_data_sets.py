@@ -28,7 +28,7 @@ from t5suite.base.hub_failures import Reading, read_from_hub
 from t5suite.data.rows.prepared_rows import prepared_folder, read_prepared
 
 
-def load_hub_data(path: str, name: str | None, split: str | None = None, revisions: str | None = None):
+def load_hub_data(path: str, name: str | None, split: str | None, revisions: str | None):
     """`(rows, commit)` of a data set; the commit is None for a local folder, and where it is not known.
 
     Args:

@@ -54,10 +54,10 @@ def numbered_lines(path, values=dict, whole_characters: bool = False) -> Iterato
         yield number, value
 
 
-def parse_line(line: bytes, whole_characters: bool = False):
+def parse_line(line: bytes, whole_characters: bool):
     """The value of one line of JSON.
 
-    >>> parse_line(b'{"label": 1}')
+    >>> parse_line(b'{"label": 1}', whole_characters=True)
     {'label': 1}
 
     Args:

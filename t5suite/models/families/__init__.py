@@ -2,8 +2,8 @@
 
 >>> choose_family(AutoConfig.for_model("bert")).name, choose_family(AutoConfig.for_model("gpt2")).name
 ('masked', 'causal')
+>>> encoding = encoding_for(model, tokenizer, Lengths(512, 16))
 >>> family = recognize_family(model)                        # a T5
->>> encoding = family.make_encoding(model, tokenizer, Lengths(512, 16))
 >>> collator = family.make_collator(model.config)
 >>> answerer = family.make_answerer(model, tokenizer)
 """

@@ -120,12 +120,7 @@ class Family:
         )
 
     def make_encoding(
-        self,
-        model,
-        tokenizer,
-        lengths: Lengths,
-        separator: str | None = None,
-        languages: Languages | None = None,
+        self, model, tokenizer, lengths: Lengths, separator: str | None, languages: Languages | None
     ) -> TextEncoding:
         """How a model reads rows and writes answers, and settings of the model that follow from it.
 
