@@ -21,7 +21,7 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import estimate
 from t5suite.optim.optimizers import make_optimizer
-from t5suite.training.memory_summary import Load, RowsOnly, checkpoint_layers, training_step
+from t5suite.training.memory_summary import Load, RowsOnly, training_step
 
 MIB = 2**20
 
@@ -88,7 +88,7 @@ def prepared(model, case: Case):
     """Frozen and checkpointed as the case says, and in training."""
     freeze(model, case.frozen)
     if case.load.gradient_checkpointing:
-        checkpoint_layers(model)
+        model.activation_checkpointing_enable()
     return model.train()
 
 

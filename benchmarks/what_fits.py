@@ -11,13 +11,13 @@ import argparse
 
 import torch
 
-from t5suite.models.adapters import add_adapter
+from t5suite.models.adapters import add_adapter, inner_model
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model_shapes
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.presets import PRESETS
 from t5suite.models.rehearsal import rehearse
-from t5suite.training.memory_summary import GIB, Load, RowsOnly, checkpoint_layers, training_step
+from t5suite.training.memory_summary import GIB, Load, RowsOnly, training_step
 
 BATCH_SIZES = (1, 8, 32)
 # GiB that the driver reports for cards of so many GB.
@@ -39,7 +39,7 @@ def peaks(model_name: str, batch_size: int, source_length: int, target_length: i
         model = load_model_shapes(tokenizer=RowsOnly(PRESETS[model_name]["vocab_size"]), config_name=model_name)
         model = change(model)
         if load.gradient_checkpointing:
-            checkpoint_layers(model)
+            inner_model(model).activation_checkpointing_enable()
         step = training_step(model, load, autocast=dtype is None, gpu=True, chunked=dtype is None)
         rehearsed = rehearse(model, step, gpu=True, dtype=dtype, keep_gradients=dtype is None)
         for way, (rehearsal, settings) in WAYS.items():

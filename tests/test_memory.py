@@ -355,7 +355,7 @@ class SummaryTest(parameterized.TestCase):
     def test_python_s_summary_counts_sharding_and_names_what_it_does_not_count(self):
         config = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
         args = SimpleNamespace(
-            per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=False, gradient_checkpointing=False,
+            per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=False, activation_checkpointing=False,
             optimizer="adamw", device=torch.device("cpu"), world_size=4, fsdp=None, deepspeed=config,
         )  # fmt: skip
         model_args = SimpleNamespace(load_in_8bit=False, load_in_4bit=True)

@@ -37,7 +37,7 @@ class ClipGradValueCallback(Callback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Refuses DeepSpeed, which does not expose its gradients."""
-        if getattr(args, "deepspeed", None):
+        if args.deepspeed:
             raise ConfigError("--clip_grad_value cannot clip DeepSpeed's gradients; use --max_grad_norm")
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):

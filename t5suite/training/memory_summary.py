@@ -73,7 +73,7 @@ def summarize(
     pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is not autocast
     flops = flops_of_update(model, load)
     if load.gradient_checkpointing:
-        checkpoint_layers(model)
+        inner.activation_checkpointing_enable()
     step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
     memory = estimate(
         model,
@@ -165,13 +165,6 @@ def _counts(parameters) -> tuple[int, int]:
     """How many elements these parameters have, and how many are trained."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]  # ZeRO-3's are elsewhere
     return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
-
-
-def checkpoint_layers(model) -> None:
-    """Turns on recomputation of layers in the backward pass; transformers renamed the method in 5.23."""
-    inner = inner_model(model)
-    enable = getattr(inner, "activation_checkpointing_enable", None) or inner.gradient_checkpointing_enable
-    enable()
 
 
 def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked: bool = True):
@@ -314,7 +307,7 @@ def summary_by_flags(model, arguments) -> dict:
         arguments.data.max_source_length,
         arguments.data.max_target_length,
         bf16=args.bf16,
-        gradient_checkpointing=bool(args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)),
+        gradient_checkpointing=args.activation_checkpointing,
         micro_batches=args.gradient_accumulation_steps,
     )
     optimizer = args.optimizer or getattr(args.optim, "value", args.optim)
