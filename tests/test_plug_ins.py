@@ -143,7 +143,7 @@ class ResumeTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
-        changed = mock.patch.object(plug_ins, "file_digest", lambda path: "f" * 64)
+        changed = mock.patch.object(plug_ins, "file_sha256", lambda path: "f" * 64)
         with changed, exits_with(78, "plug_ins"):
             run(folder, *RESUMED)
 

@@ -12,7 +12,6 @@ gives them. A name that the suite uses itself, for points from 0 to 100, gets `e
 """
 
 import functools
-import hashlib
 import logging
 import numbers
 import os
@@ -20,6 +19,7 @@ import traceback
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.files import file_sha256
 from t5suite.tasks.metric_names import SUITE_NAMES
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
 
@@ -71,7 +71,7 @@ class EvaluateMetric:
     @property
     def digest(self) -> str:
         """The SHA-256 of its code."""
-        return hashlib.sha256(self.script.read_bytes()).hexdigest()
+        return file_sha256(self.script)
 
     def __call__(self, predictions: list, references: list) -> dict[str, float]:
         """The numbers that `compute()` returns, by their reported names.

@@ -37,6 +37,7 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import file_sha256
 from t5suite.tasks.evaluate_metrics import EvaluateMetric
 from t5suite.training.callback import names_of_suite_callbacks
 
@@ -88,15 +89,10 @@ def describe_object(plug_in) -> dict[str, str | None]:
         return described if plug_in.commit is None else {**described, "commit": plug_in.commit}
     named = plug_in if hasattr(plug_in, "__qualname__") else type(plug_in)
     try:
-        digest = file_digest(inspect.getsourcefile(named))
+        digest = file_sha256(inspect.getsourcefile(named))
     except (TypeError, OSError):
         digest = None
     return {"name": f"{named.__module__}:{named.__qualname__}", "sha256": digest}
-
-
-def file_digest(path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[TrainerCallback, ...]:
