@@ -99,6 +99,16 @@ class Preempted(BaseException):
     exit_code = EXIT_PREEMPTED
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or the name of its class if it says nothing.
+
+    >>> first_line(ValueError("no such column\\nit has: text, label")), first_line(MemoryError())
+    ('no such column', 'MemoryError')
+    """
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
 def os_error_text(error: OSError) -> str:
     """What the operating system refused, where, and what to do.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from t5suite.base.errors import first_line
 from t5suite.base.hub import patience, prepare_hub
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def header_of_file(path: Path) -> dict:
     try:
         return metadata_load(path) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
-        logger.warning("%s: its metadata cannot be read: %s", path, _first_line(error))
+        logger.warning("%s: its metadata cannot be read: %s", path, first_line(error)[:300])
         return {}
 
 
@@ -73,11 +74,5 @@ def _downloaded(kind: str, name: str, commit: str, file: str) -> Path | None:
     except EntryNotFoundError:  # not every repository has one
         return None
     except Exception as error:  # the client's library for HTTP has its own errors
-        logger.info("%s: %s is not read: %s", name, file, _first_line(error))
+        logger.info("%s: %s is not read: %s", name, file, first_line(error)[:300])
         return None
-
-
-def _first_line(error: Exception) -> str:
-    """An error's first line, or the name of its class."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0][:300]

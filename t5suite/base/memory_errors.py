@@ -16,12 +16,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     # torch's own class by its name: many commands do without torch.
     is_of_torch = type(error).__name__ == "OutOfMemoryError"
     return is_of_torch or isinstance(error, MemoryError) or any(sign in str(error) for sign in SIGNS)
-
-
-def memory_message(error: BaseException) -> str:
-    """The first line of what the allocator says, or the error's type if it says nothing.
-
-    >>> memory_message(MemoryError())
-    'MemoryError'
-    """
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -25,9 +25,10 @@ from t5suite.base.errors import (
     EXIT_PREEMPTED,
     Preempted,
     UserError,
+    first_line,
     os_error_text,
 )
-from t5suite.base.memory_errors import is_out_of_memory, memory_message
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.base.redaction import printable, redacted
 
 # Names the file to which workers add their exit codes.
@@ -79,7 +80,7 @@ def run_command(main, argv=None) -> int:
 def _out_of_memory_text(error: Exception) -> str:
     """The message of an out-of-memory error that no caller handles."""
     return (
-        f"out of memory ({memory_message(error)}); use smaller batches, shorter texts, a smaller number format "
+        f"out of memory ({first_line(error)}); use smaller batches, shorter texts, a smaller number format "
         "(--bf16, --dtype bfloat16), --optimizer adafactor, a smaller model, or more memory"
     )
 

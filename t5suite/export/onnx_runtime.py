@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5suite.base.errors import CheckpointError, ConfigError, DataError
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, first_line
 
 # The names of the graphs, without `.onnx`.
 ENCODER = "encoder_model"
@@ -196,8 +196,8 @@ class OnnxModel:
         try:
             values = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
         except Exception as error:  # ONNX Runtime's error classes have no other parent
-            reason = str(error).splitlines()[0][:300]
-            raise CheckpointError(f"{self.folder / name}.onnx: ONNX Runtime cannot compute it: {reason}") from error
+            place = f"{self.folder / name}.onnx"
+            raise CheckpointError(f"{place}: ONNX Runtime cannot compute it: {first_line(error):.300}") from error
         return dict(zip(names, values, strict=True))
 
 

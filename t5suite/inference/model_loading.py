@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import ConfigError, LackOfMemoryError
+from t5suite.base.errors import ConfigError, LackOfMemoryError, first_line
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.base.memory_errors import is_out_of_memory, memory_message
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
 from t5suite.inference.outputs import PROGRESS_SUFFIX
 from t5suite.inference.predictor import Predictor
@@ -81,7 +81,7 @@ def load_predictor(
             ways += ["--device_map balanced", "--use_cpu"]
         raise LackOfMemoryError(
             f"--model_name_or_path {source.model_name_or_path}: the model does not fit {device} "
-            f"({memory_message(error)}); use {' or '.join(ways)}"
+            f"({first_line(error)}); use {' or '.join(ways)}"
         ) from None
     return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
 

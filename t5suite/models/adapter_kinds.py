@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, first_line
 from t5suite.base.lookup import find, suggestion
 from t5suite.tasks.task_card import HEADED
 
@@ -148,7 +148,7 @@ def adapter_config(kind_name: str, config, family: str, flag_values: dict, adapt
     try:
         return config_class(**settings)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"--adapter {kind_name}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"--adapter {kind_name}: {first_line(error)}") from None
 
 
 def _settings_of_flags(flag_values: dict) -> dict:

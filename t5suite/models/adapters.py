@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, first_line
 from t5suite.base.libraries import require_proved
 from t5suite.models.adapter_kinds import ADAPTERS, TASK_TYPES, adapter_config, adapter_kind, peft_library, prompt_init
 from t5suite.models.classes import num_elements
@@ -151,7 +151,7 @@ def wrap_with_adapter(model, config, base_name: str | None, revision: str | None
             warnings.filterwarnings("ignore", message=".*(is_gradient_checkpointing|fan_in_fan_out).*")
             adapted_model = peft_class(model, config, adapter_name=ADAPTER_NAME)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ConfigError(f"the adapter does not fit {type(model).__name__}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
     adapted_model.t5suite_base = base
     return adapted_model
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.base.errors import DataError, LackOfMemoryError, UserError
+from t5suite.base.errors import DataError, LackOfMemoryError, UserError, first_line
 from t5suite.base.hub_files import local_options
-from t5suite.base.memory_errors import is_out_of_memory, memory_message
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.models.declared_sizes import check_sizes
 from t5suite.models.generation_settings import reset_unsupported_decoding
@@ -102,7 +102,7 @@ def _fitting_into_memory(name) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise LackOfMemoryError(
-            f"{FLAG} {name}: the model does not fit into memory ({memory_message(error)}); use a smaller model, or "
+            f"{FLAG} {name}: the model does not fit into memory ({first_line(error)}); use a smaller model, or "
             "more memory"
         ) from None
 

@@ -27,8 +27,8 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
-from t5suite.base.errors import LackOfMemoryError
-from t5suite.base.memory_errors import is_out_of_memory, memory_message
+from t5suite.base.errors import LackOfMemoryError, first_line
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
 from t5suite.models.families import recognize_family
@@ -113,7 +113,7 @@ def advising_on_memory(name: str, num_rows: int, batch_flag: str = BATCH_FLAG) -
             size = f"{num_rows} rows"
             advice = f"{batch_flag} {num_rows // 2}"
         raise LackOfMemoryError(
-            f"{name}: out of memory in an evaluation batch of {size} ({memory_message(error)}); use {advice}"
+            f"{name}: out of memory in an evaluation batch of {size} ({first_line(error)}); use {advice}"
         ) from None
 
 

@@ -6,7 +6,7 @@ Its parts are those files, in order.
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5suite.base.errors import DataError, UserError
+from t5suite.base.errors import DataError, UserError, first_line
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read, revision_to_read
 from t5suite.base.hub_failures import (
@@ -49,16 +49,10 @@ def open_stream(name: str):
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        message = f"{name}: cannot be read ({type(error).__name__}: {_first_line(error):.300})"
+        message = f"{name}: cannot be read ({type(error).__name__}: {first_line(error):.300})"
         if is_online:
             raise DataError(message) from None
         raise absent(message, DataError) from None
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of what an error says, or its name if it says nothing."""
-    message = str(error).strip() or type(error).__name__
-    return message.splitlines()[0]
 
 
 def _reading_of(name: str, part: str | None = None) -> Reading:
@@ -111,7 +105,7 @@ def _failure_to_pass(error: Exception, name: str, part: int, row: int, attempt: 
     if failure is None and not isinstance(error, (OSError, ValueError, EOFError, pyarrow.ArrowException)):
         raise error
     if failure is None:
-        raise DataError(f"{name}: file {part} cannot be read after row {row} ({_first_line(error):.300})") from error
+        raise DataError(f"{name}: file {part} cannot be read after row {row} ({first_line(error):.300})") from error
     if not failure.may_pass or attempt == ATTEMPTS:
         raise hub_error(failure, _reading_of(name, _position(part, row))) from error
     return failure

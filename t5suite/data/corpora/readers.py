@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import DataError, first_line
 from t5suite.base.lookup import find, suggestion
 from t5suite.base.text_encodings import other_kind
 from t5suite.data.corpora.byte_files import (
@@ -228,8 +228,7 @@ def parquet_file(path: Path):
 
 
 def _broken_parquet(path: Path, error: Exception) -> DataError:
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    reason = actual_kind(path) or first_line
+    reason = actual_kind(path) or first_line(error)
     return DataError(f"{path}: not a sound parquet file ({reason})")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError, first_line
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
@@ -90,7 +90,7 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        message = f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}"
+        message = f"hub data set {path}: {first_line(error):.300}"
         if online:
             raise ConfigError(message) from None
         raise absent(f"{message}; there is no network, and no copy in the local cache: give a local folder") from None

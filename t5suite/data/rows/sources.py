@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError, first_line
 from t5suite.base.files import file_sha256
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import revision_of
@@ -251,10 +251,9 @@ def _reached_rows_of_hub(task: Task, split: str, revisions: str | None):
         place = f"{task.entry['hub_path']} ({task.entry.get('hub_name')}, {split})"
         if online or isinstance(error, RuntimeError):  # RuntimeError: a data set that is a script
             raise DataError(f"{place}: {error}") from error
-        reason = str(error).strip().partition("\n")[0]
         raise absent(
-            f"cannot reach the hub for {place}, and no copy is in the local cache ({reason:.200}). On a machine with a "
-            f"network run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} "
+            f"cannot reach the hub for {place}, and no copy is in the local cache ({first_line(error):.200}). On a "
+            f"machine with a network run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} "
             "--output_dir DIR`, copy DIR here and give --data_dir DIR",
             DataError,
         ) from None

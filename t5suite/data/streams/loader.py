@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError, first_line
 from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.data.corpora.held_out import is_held_out
 from t5suite.data.streams.documents import NO_COUNTS
@@ -273,7 +273,7 @@ class StreamLoader:
             if "DataLoader worker (pid" not in str(error):
                 raise
             raise ChildProcessError(
-                f"a process that tokenizes during training has died ({str(error).splitlines()[0]}). If memory was "
+                f"a process that tokenizes during training has died ({first_line(error)}). If memory was "
                 "short: lower --dataloader_num_workers or --shuffle_buffer_size"
             ) from error
         for description in message.bad_records:

@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from t5suite.base.errors import CheckpointError, cure_of
+from t5suite.base.errors import CheckpointError, cure_of, first_line
 from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_file, sync_folder
 from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, remove, set_aside
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
@@ -175,7 +175,7 @@ def as_os_error(error: Exception, path) -> OSError | None:
         return None
     # torch does not say why a write failed.
     code = errno.ENOSPC if is_full(Path(path).parent) else errno.EIO
-    return OSError(code, str(error).splitlines()[0], str(path))
+    return OSError(code, first_line(error), str(path))
 
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from t5suite.base.errors import LackOfMemoryError
-from t5suite.base.memory_errors import is_out_of_memory, memory_message
+from t5suite.base.errors import LackOfMemoryError, first_line
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.training.losses import counting_losses
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class MicroBatches:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                return None, FailedPass(memory_message(error), piece, is_last)
+                return None, FailedPass(first_line(error), piece, is_last)
             total = loss if total is None else total + loss
         return total, None
 
