@@ -48,6 +48,20 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"choose from {', '.join(sorted(names))}"
 
 
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first name that is there for the second time; None if each is there once.
+
+    >>> first_repeated(["text", "label", "text"])
+    'text'
+    """
+    earlier: set[str] = set()
+    for name in names:
+        if name in earlier:
+            return name
+        earlier.add(name)
+    return None
+
+
 def listed(names: Sequence, max_names: int = 5) -> str:
     """The first few names, and how many more there are.
 

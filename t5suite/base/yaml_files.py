@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import first_repeated
 
 MAX_VALUES = 100_000
 MAX_DIGITS = 1000
@@ -109,10 +110,9 @@ def unique(pairs: list[tuple]) -> dict:
       ConfigError: a name is in it twice.
     """
     table = dict(pairs)
-    names = [name for name, _ in pairs]
-    if len(table) < len(names):
-        twice = next(name for name in table if names.count(name) > 1)
-        raise ConfigError(f"{twice!r} is given for the second time")
+    if len(table) < len(pairs):
+        repeated = first_repeated(name for name, _ in pairs)
+        raise ConfigError(f"{repeated!r:.100} is given for the second time")
     return table
 
 

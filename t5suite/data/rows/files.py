@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.lookup import listed
+from t5suite.base.lookup import first_repeated, listed
 from t5suite.data.corpora.byte_files import (
     NO_PLAIN_FILE,
     NO_TARGET,
@@ -32,7 +32,7 @@ from t5suite.data.corpora.byte_files import (
 from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
-from t5suite.data.rows.separated import repeated_name, separated_rows
+from t5suite.data.rows.separated import separated_rows
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
     try:
         file = parquet_file(path)
         names = file.schema_arrow.names
-        repeated = repeated_name(names)
+        repeated = first_repeated(names)
         if repeated is not None:
             raise DataError(f"{path}: column {repeated!r} is there for the second time; each column has its name")
         for batch in file.iter_batches():

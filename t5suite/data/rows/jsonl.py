@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
+from t5suite.base.yaml_files import unique
 from t5suite.data.corpora.byte_files import filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
@@ -77,8 +78,8 @@ def parse_line(line: bytes, whole_characters: bool):
         raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
     except json.JSONDecodeError as error:
         raise ValueError(problem_of_rows(line) or _syntax_problem(line, error)) from None
-    except RepeatedKey:
-        raise
+    except ConfigError as error:
+        raise ValueError(f"key {error}; one object has each key once") from None
     except RecursionError:
         raise ValueError("not JSON (nested too deeply)") from None
     except ValueError as error:
@@ -129,20 +130,7 @@ def _refuse_constant(name: str):
     raise ValueError(f"{name} is not a JSON value; write null")
 
 
-class RepeatedKey(ValueError):
-    """An object has two values under one key, of which a reader would drop one."""
-
-
-def _with_unique_keys(pairs: list[tuple]) -> dict:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
-        raise RepeatedKey(f"key {repeated!r:.100} is given for the second time; one object has each key once")
-    return table
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_with_unique_keys)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique)
 
 
 def _packed(file, path: Path):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import first_repeated
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 
 # The delimiters that are tried, with their names in messages.
@@ -62,7 +63,7 @@ def check_column_names(names: list[str], place: str, kind: str, delimiter: str |
     """
     if names.count("") > 1:
         raise DataError(f"{place}: {names.count('')} columns have no name; the first line names the columns")
-    repeated = repeated_name(names)
+    repeated = first_repeated(names)
     if repeated is not None:
         raise DataError(f"{place}: column {repeated!r} is given for the second time; the first line names the columns")
     if names[0].startswith(EXCEL_NOTE):
@@ -73,16 +74,6 @@ def check_column_names(names: list[str], place: str, kind: str, delimiter: str |
             f"{place}: the first line has no tab, but {_shown(elsewhere[0])}: is this a CSV file? Name it .csv, give "
             f"the format csv, or --delimiter {_shown(elsewhere[0])}"
         )
-
-
-def repeated_name(names: list[str]) -> str | None:
-    """The first name that a list has for the second time; None if each is there once."""
-    earlier: set[str] = set()
-    for name in names:
-        if name in earlier:
-            return name
-        earlier.add(name)
-    return None
 
 
 def delimiter_by_flag(value: str | None) -> str | None:
