@@ -17,10 +17,10 @@ import torch
 from transformers import PreTrainedModel
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
-from t5suite.data.corpora.byte_files import unpacked_suffix
-from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES, folders_of_split
+from t5suite.data.rows.files import SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows

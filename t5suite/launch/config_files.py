@@ -8,14 +8,10 @@ import os
 from collections.abc import Iterable
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.files import own_or_shipped
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.launch.flag_problems import MOST_UNKNOWN_FLAGS, check_is_filled, unknown_flag
-
-# Names of files of rows end so, with the `--data_format` that reads them.
-DATA_SUFFIXES = {
-    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".txt": "text",
-}  # fmt: skip
 
 
 def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, object]]:
@@ -64,21 +60,27 @@ def config_content(source: str) -> tuple:
     return path, *read_yaml(path)
 
 
+def format_of_rows(name: str) -> str | None:
+    """The `--data_format` of a file of rows by its name; None for another one, and for `.json`, which may hold flags.
+
+    >>> format_of_rows("reviews.csv.gz"), format_of_rows("run.yaml")
+    ('csv', None)
+    """
+    suffix = unpacked_suffix(name)
+    if suffix == ".json":
+        return None
+    return FORMATS_BY_SUFFIX.get(suffix)
+
+
 def check_is_no_data(source: str) -> None:
     """Refuses a file of rows or of text where a file of flags is expected.
 
     Raises:
       ConfigError: it is one, by its name; the message has the flags that read it.
     """
-    name = source.lower()
-    for packing in (".gz", ".zst"):
-        name = name.removesuffix(packing)
-    suffix = ""
-    if "." in name:
-        suffix = name[name.rfind(".") :]
-    if suffix not in DATA_SUFFIXES:
+    data_format = format_of_rows(source)
+    if data_format is None:
         return
-    data_format = DATA_SUFFIXES[suffix]
     flags = f"--train_file {source}"
     if data_format != "text":
         flags = f"--data_format {data_format} --train_file {source} (fine_tune)"

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from t5suite.base.script_flags import flags_of
-from t5suite.launch.config_files import DATA_SUFFIXES
+from t5suite.launch.config_files import format_of_rows
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
 # With one of these flags it is known already what the files hold.
 DECIDING_FLAGS = ("data_format", "data_class", "benchmark", "task_file")
 # Formats whose files no benchmark has.
 TABLES = {"csv", "tsv", "parquet"}
-PACKINGS = (".gz", ".zst")
 
 
 def with_format(values: Mapping[str, object]) -> dict[str, object]:
@@ -38,7 +37,7 @@ def format_of_files(values: Mapping[str, object]) -> str | None:
     folder = values.get("train_dir")
     if folder not in (None, "None"):
         names += _names_in_folder(Path(str(folder)))
-    formats = {_format_of_name(name) for name in names}
+    formats = {format_of_rows(name) for name in names}
     if len(formats) != 1:
         return None
     data_format = formats.pop()
@@ -52,14 +51,7 @@ def _names_in_folder(folder: Path) -> list[str]:
     """The names of the files of rows in a folder and its subfolders."""
     paths = [*folder.glob("*"), *folder.glob("*/*")]
     names = (path.name for path in paths if path.is_file() and not path.name.startswith("."))
-    return [name for name in names if _format_of_name(name) is not None]
-
-
-def _format_of_name(name: str) -> str | None:
-    name = name.lower()
-    for packing in PACKINGS:
-        name = name.removesuffix(packing)
-    return DATA_SUFFIXES.get(Path(name).suffix)
+    return [name for name in names if format_of_rows(name) is not None]
 
 
 def _own_row_flags(values: Iterable[str]) -> list[str]:

@@ -16,10 +16,10 @@ import hashlib
 import json
 from pathlib import Path
 
+from t5suite.base.file_names import unpacked_suffix
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
-from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
 from t5suite.runs.directory import default_output_dir

@@ -13,32 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from t5suite.base.errors import DataError
+from t5suite.base.file_names import COMPRESSIONS, is_compressed
 from t5suite.base.text_encodings import OTHER_FILES, OTHER_TEXTS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
 NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
 NO_TARGET = "a symbolic link whose file does not exist"
 NOT_BLANK = re.compile(rb"\S")
-
-
-def without_compression(name: str) -> str:
-    """The file's name when unpacked: `articles.jsonl` for `articles.jsonl.gz`."""
-    for suffix in COMPRESSIONS:
-        if name.lower().endswith(suffix):
-            name = name[: -len(suffix)]
-    return name
-
-
-def unpacked_suffix(name: str) -> str:
-    """How a file's name ends when it is unpacked, in small letters: `.jsonl` for `Articles.JSONL.gz`."""
-    return Path(without_compression(name)).suffix.lower()
-
-
-def is_compressed(path) -> bool:
-    """Whether the file's name says that it is compressed."""
-    return Path(path).suffix.lower() in COMPRESSIONS
 
 
 def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.file_names import is_compressed
 from t5suite.base.lookup import suggestion
-from t5suite.data.corpora.byte_files import document_start, is_compressed
+from t5suite.data.corpora.byte_files import document_start
 from t5suite.data.corpora.held_out import held_out_below
 from t5suite.data.corpora.hub_documents import commit_of_source, open_stream
 from t5suite.data.corpora.readers import TextOptions, parquet_file, text_suffix, unit_of_file

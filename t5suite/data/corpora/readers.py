@@ -21,18 +21,10 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from t5suite.base.errors import DataError, first_line
+from t5suite.base.file_names import COMPRESSIONS, is_compressed, unpacked_suffix
 from t5suite.base.lookup import find, suggestion
 from t5suite.base.text_encodings import other_kind
-from t5suite.data.corpora.byte_files import (
-    BYTE_ORDER_MARK,
-    COMPRESSIONS,
-    actual_kind,
-    all_bytes,
-    check_is_file,
-    is_compressed,
-    numbered_byte_lines,
-    unpacked_suffix,
-)
+from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, actual_kind, all_bytes, check_is_file, numbered_byte_lines
 
 ROWS_AT_ONCE = 1024
 

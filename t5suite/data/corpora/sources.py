@@ -11,7 +11,8 @@ import logging
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, unpacked_suffix, without_compression
+from t5suite.base.file_names import unpacked_suffix, without_compression
+from t5suite.data.corpora.byte_files import NO_PLAIN_FILE
 from t5suite.data.corpora.readers import READERS, text_suffix
 
 logger = logging.getLogger(__name__)

@@ -19,16 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix, without_compression
 from t5suite.base.lookup import first_repeated, listed
-from t5suite.data.corpora.byte_files import (
-    NO_PLAIN_FILE,
-    NO_TARGET,
-    all_bytes,
-    byte_lines,
-    filled_lines,
-    unpacked_suffix,
-    without_compression,
-)
+from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, NO_TARGET, all_bytes, byte_lines, filled_lines
 from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
@@ -36,11 +29,6 @@ from t5suite.data.rows.separated import separated_rows
 
 logger = logging.getLogger(__name__)
 
-# The `--data_format` of a file, by the suffix of its name.
-FORMATS_BY_SUFFIX = {
-    ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet",
-    ".txt": "text",
-}  # fmt: skip
 # Names of a split's folders and files.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 # Words of a file's name that say that its rows are not for training.

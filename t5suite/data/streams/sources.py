@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.byte_files import document_start, is_compressed
+from t5suite.base.file_names import is_compressed
+from t5suite.data.corpora.byte_files import document_start
 from t5suite.data.corpora.documents import place_of
 from t5suite.data.corpora.hub_documents import hub_records, open_stream
 from t5suite.data.corpora.readers import BadLine, Document, TextOptions, file_records, text_suffix, unit_of_file
