@@ -47,6 +47,17 @@ def change_manifest(run, part: str, name: str, **changes) -> None:
     (run / "manifest.json").write_text(json.dumps(manifest))
 
 
+def keep_rows(run, numbers) -> None:
+    """Makes a run one that was scored on some of its rows, which are all in its folder of data."""
+    data_dir = folder()
+    rows = tiny_rows("sentiment", count=40)
+    write_rows(data_dir / "mini/sentiment/validation.jsonl", [rows[number] for number in numbers])
+    change_manifest(run, "settings", "", data_dir=str(data_dir))
+    lines = read_rows(run / PREDICTIONS)
+    write_rows(run / PREDICTIONS, [{**lines[number], "row": row} for row, number in enumerate(numbers)])
+    answers_again(run, "sentiment")
+
+
 class CompareTest(parameterized.TestCase):
     def test_scores_and_counts_are_those_of_the_predictions(self):
         first, second = two_runs()
@@ -75,6 +86,20 @@ class CompareTest(parameterized.TestCase):
         (in_order,), (out_of_order,) = Comparison(first, second).scores, Comparison(first, shuffled).scores
         for key in ("a", "b", "mcnemar"):
             self.assertEqual(in_order[key], out_of_order[key])
+
+    @parameterized.parameters(
+        (range(40), range(10, 20)), (range(10, 20), range(40)), (range(30), range(20, 40)), (range(40), range(40)),
+    )  # fmt: skip
+    def test_a_part_of_the_rows_is_said_to_be_one_and_all_of_both_are_not(self, rows_a, rows_b):
+        """Whether A's rows, B's or some of each have no partner in the other run."""
+        runs = two_runs()
+        for run, rows in zip(runs, (rows_a, rows_b), strict=True):
+            keep_rows(run, rows)
+        num_common = len({*rows_a} & {*rows_b})
+        note = f"{num_common} rows in common, of {len(rows_a)} in A and {len(rows_b)} in B"
+        self.assertEqual(note in cli_output("compare", *runs), num_common < 40)
+        (entry,) = Comparison(*runs).scores
+        self.assertEqual((entry["rows"], entry["rows_a"], entry["rows_b"]), (num_common, len(rows_a), len(rows_b)))
 
     def test_other_rows_are_refused_by_name(self):
         first, second = two_runs()

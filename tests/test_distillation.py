@@ -9,9 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import family_worker
 import pytest
 import torch
 from absl.testing import parameterized
+from recorded_batches import fine_tuning_batches
 from safetensors.torch import load_file
 from support import later_wins
 
@@ -70,7 +72,7 @@ def training_flags() -> list[str]:
 
 def history_of(directory: Path) -> dict[str, list[float]]:
     lines = [line for line in read_rows(directory / "metrics.jsonl") if "train/loss" in line]
-    return {name: [line[f"train/{name}"] for line in lines] for name in ("loss", "kl", "grad_norm")}
+    return {name: [line.get(f"train/{name}") for line in lines] for name in ("loss", "kl", "grad_norm")}
 
 
 @functools.cache
@@ -90,6 +92,39 @@ def teacher_folder() -> Path:
 
 def train(folder, *flags) -> dict:
     return fine_tune_t5.main(later_wins(FLAGS, [f"--output_dir={folder}"], flags))
+
+
+SMOOTHING, Z_LOSS = 0.1, 0.05
+
+
+def loss_of_targets(logits, labels) -> float:
+    """The mean over targets of their smoothed surprisal and of the squared log-normaliser's share."""
+    losses = []
+    for logits_V, label in zip(logits[labels.ne(-100)].double(), labels[labels.ne(-100)], strict=True):
+        normaliser = logits_V.exp().sum().log()
+        log_p = logits_V - normaliser
+        surprisal = -(1 - SMOOTHING) * log_p[label] - SMOOTHING * log_p.mean()
+        losses.append(surprisal + Z_LOSS * normaliser**2)
+    return float(sum(losses) / len(losses))
+
+
+class TargetsTest(parameterized.TestCase):
+    @parameterized.product(name=("t5", "gpt2", "bert"), is_taught=(True, False))
+    def test_smoothing_and_z_loss_are_of_the_targets_of_every_family_with_and_without_a_teacher(self, name, is_taught):
+        """A teacher with the student's own weights is at no distance: what is left is the targets' share."""
+        place = family_worker.place_of(name, "entailment")
+        flags = {"label_smoothing_factor": SMOOTHING, "z_loss": Z_LOSS, "train_file": str(place / "train.jsonl")}
+        flags |= {"max_steps": 1, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"}
+        flags |= {"quiet": True, "use_cpu": True, "output_dir": str(Path(tempfile.mkdtemp()) / "run")}
+        if is_taught:
+            flags |= {"teacher": str(place / "model"), "distillation_alpha": ALPHA}
+        (batch,) = fine_tuning_batches(str(place / "model"), "mini/entailment", **flags)
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            logits = family_worker.model_of(name, load_task("mini", "entailment"))(**batch).logits
+        share = 1 - ALPHA if is_taught else 1
+        (loss,) = history_of(Path(flags["output_dir"]))["loss"]
+        self.assertAlmostEqual(loss, share * loss_of_targets(logits, labels), places=5)
 
 
 class LossTest(parameterized.TestCase):

@@ -19,7 +19,16 @@ from support import folder, later_wins
 import fine_tune_t5
 from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import check_task, exits_with, make_task, save_model, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.testing import (
+    check_task,
+    exits_with,
+    make_task,
+    save_model,
+    tiny_model,
+    tiny_tokenizer,
+    tiny_tuner,
+    write_rows,
+)
 
 SCRIPT = """
 import datasets
@@ -220,6 +229,13 @@ def share_of_questions(predictions, targets, rows):
     return {"questions": 100 * sum(row["input"].endswith("?") for row in rows) / len(rows)}
 
 
+def row_of_answers(number: int, num_answers: int) -> dict:
+    """A row of ReCoRD with so many answers, all its own."""
+    names = [f"{letter} {number}" for letter in "abcd"]
+    texts = {"passage": "They came.", "query": "@placeholder came.", "entities": names}
+    return {**texts, "answers": names[:num_answers], "idx": {"passage": 0, "query": number}}
+
+
 class EvaluationTest(parameterized.TestCase):
     def test_what_a_function_returns_is_reported_beside_the_task_s_own(self):
         pairs = {"a?": "yes", "b?": "no", "c": "perhaps", "d?": "no"}
@@ -229,6 +245,27 @@ class EvaluationTest(parameterized.TestCase):
         self.assertEqual([*scores][-3:], ["letters", "answers", "questions"])
         self.assertContainsSubset(["exact_match", "rouge1"], scores)
         self.assertEqual([scores[name] for name in ("letters", "answers", "questions")], [len("perhaps"), 4, 75.0])
+
+    @parameterized.parameters("score", "generate")
+    def test_a_row_of_several_answers_stands_beside_each_of_them(self, method):
+        """ReCoRD has a prediction for each answer of a row; a function with `rows` gets that row, of those drawn."""
+        place = folder()
+        rows = [row_of_answers(number, num_answers) for number, num_answers in enumerate((1, 3, 2, 1, 2, 3, 1, 2))]
+        write_rows(place / "super_glue" / "record" / "validation.jsonl", rows)
+        calls = []
+
+        def own(predictions, targets, rows):
+            queries = [row["idx"]["query"] for row in rows]
+            self.assertLen(predictions, len(targets))
+            calls.append(list(zip(queries, targets, strict=True)))
+            return {"own": 50.0}
+
+        flags = {"data_dir": str(place), "max_eval_samples": 4, "eval_method": method, "metrics": [own]}
+        self.assertEqual(evaluated("super_glue/record", **flags)["own"], 50.0)
+        drawn = {number for number, _ in calls[-1]}
+        self.assertLen(drawn, 4)
+        expected = [(number, answer) for number in sorted(drawn) for answer in rows[number]["answers"]]
+        self.assertEqual(calls, [expected] * len(calls))
 
     @parameterized.parameters(
         (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),

@@ -159,6 +159,72 @@ class SelectionTest(parameterized.TestCase):
         )
 
 
+class Counted:
+    """Rows of one instruction with numbers as their input, for `--data_class`."""
+
+    entry = {"formatter": "instruction", "text_column_name": "instruction"}
+
+    def __init__(self, path, config):
+        self.has_validation = config["validation"]
+
+    def rows(self, split):
+        if split == "train":
+            return counted_rows("instruction", "input")
+        return counted_rows("instruction", "input")[:2] if split == "validation" and self.has_validation else None
+
+
+def counted_rows(*columns: str) -> list[dict]:
+    """40 rows of 20 inputs, which differ in the last of these columns alone."""
+    texts = dict.fromkeys(columns[:-1], "Count it.")
+    return [{**texts, columns[-1]: spelt(number // 2), "output": f"{number}"} for number in range(40)]
+
+
+def pronoun_rows() -> list[dict]:
+    """40 rows of one text, in which one of 20 words is the pronoun that is meant."""
+    row = {"text": " ".join(["he"] * 21), "span1_text": "Tom", "span2_text": "he", "label": 1}
+    return [{**row, "span2_index": 1 + number // 2} for number in range(40)]
+
+
+def flags_of_form(form: str, has_validation: bool) -> dict:
+    """The flags of a run on rows whose inputs differ where this form alone looks."""
+    if form == "class":
+        config = json.dumps({"validation": has_validation})
+        return {"data_class": ["test_subsets:Counted"], "data_config": [config]}
+    if form == "pronoun":
+        flags = {"benchmark": "super_glue", "dataset_name": "wsc"}
+        rows_of_form = pronoun_rows()
+    else:
+        columns = {"alpaca": ("instruction", "input"), "jsonl": ("first", "second")}[form]
+        flags = {"data_format": form}
+        if form == "jsonl":
+            flags |= {"text_column": ",".join(columns), "target_column": "output"}
+        rows_of_form = counted_rows(*columns)
+    where = folder()
+    flags["train_file"] = str(write_rows(where / "train.jsonl", rows_of_form))
+    if has_validation:
+        flags["validation_file"] = str(write_rows(where / "validation.jsonl", rows_of_form[:2]))
+    return flags
+
+
+class SidesTest(parameterized.TestCase):
+    """A share of the training rows is held out, for validation or to select checkpoints."""
+
+    @parameterized.parameters(
+        ("alpaca", "validation_split"), ("jsonl", "validation_split"), ("class", "validation_split"),
+        ("alpaca", "selection_split"), ("jsonl", "selection_split"), ("class", "selection_split"),
+        ("pronoun", "selection_split"),
+    )  # fmt: skip
+    def test_inputs_are_equal_if_all_that_is_read_of_them_is_equal(self, form, flag):
+        share = {"validation_split": 0.25, "selection_split": "train[25%]"}[flag]
+        flags = flags_of_form(form, has_validation=flag == "selection_split")
+        sizes = {"per_device_train_batch_size": 50, "save_strategy": "no", "output_dir": str(folder() / "run")}
+        sizes |= {"eval_strategy": "epoch", "max_target_length": 8, flag: share}
+        (batch,) = fine_tuning_batches(**QUICK, **sizes, **flags)
+        texts = tiny_tokenizer().batch_decode(batch["input_ids"])
+        self.assertLen(texts, 30)
+        self.assertEqual(set(collections.Counter(texts).values()), {2})
+
+
 def parts_of(value) -> list[dict]:
     """Every dict within a JSON value."""
     if isinstance(value, list):

@@ -22,8 +22,9 @@ from t5suite.contrib.alpaca import ALPACA_COLUMNS, ALPACA_ENTRY
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
 from t5suite.data.rows.hub_rows import HubRows
-from t5suite.data.rows.own_rows import Columns, FileRows, Rows, rows_fingerprint
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, Rows, rows_fingerprint
 from t5suite.tasks.cells import as_list
+from t5suite.tasks.formatters import FORMATTER_COLUMNS
 
 # Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
@@ -134,8 +135,10 @@ def _user_form(name: str, flags: DataSetFlags) -> Form:
     entry = getattr(source.data_set, "entry", None) or {}
     if not isinstance(entry, dict):
         raise ConfigError(f"--data_class {name}: its entry is {entry!r:.60}, not a dict of fields")
-    text_columns = as_list(entry.get("text_column_name", "input"))
-    columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"))
+    formatter = str(entry.get("formatter"))
+    text_columns = [*as_list(entry.get("text_column_name", "input")), *FORMATTER_COLUMNS.get(formatter, ())]
+    optional_columns = OPTIONAL_COLUMNS.get(formatter, ())
+    columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"), optional_columns)
     return Form(source, columns, dict(entry))
 
 
