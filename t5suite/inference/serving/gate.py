@@ -13,9 +13,9 @@ import hmac
 import ipaddress
 from collections.abc import Collection
 
+from t5suite.inference.asgi import body_of, header_values, replaying, send_content
 from t5suite.inference.serving.limits import Limits
 from t5suite.inference.serving.refusals import content_of_refusal
-from t5suite.inference.web_guard import body_of, header_values, replaying, send_content
 
 ROUTES = {
     "GET": ("/health", "/metrics", "/v1/models"),
