@@ -51,20 +51,6 @@ class ModelType:
         return self.lacks.get(work, "yes")
 
 
-def why_lacking(config, family: str, work: str) -> str | None:
-    """Why no model of a configuration's type and of a family can do something; None where one can, or there is no row.
-
-    A family without a row of its own (classification) has those of the type.
-
-    >>> why_lacking(AutoConfig.for_model("t5gemma"), "seq2seq", "onnx")
-    'torch cannot trace it'
-    """
-    rows_of_type = [row for row in MATRIX.values() if row.model_type == config.model_type]
-    rows = [row for row in rows_of_type if row.family == family] or rows_of_type
-    reasons = [row.lacks.get(work) for row in rows]
-    return reasons[0] if reasons and all(reasons) else None
-
-
 def seq2seq(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder."""
     lacking_of_all = {} if model_type in CTRANSLATE2 else {"ctranslate2": "no"}
