@@ -10,18 +10,18 @@ import pytest
 from absl.testing import parameterized
 
 ROOT = Path(__file__).resolve().parent.parent
-ENTRY = re.compile(r'"(t5suite\.contrib\.\w+):(\w+)"')
+ENTRY = re.compile(r'"(t5suite\.contrib\.[\w.]+):(\w+)"')
 
 
 class EntriesTest(parameterized.TestCase):
-    def test_every_entry_names_something_and_every_module_has_an_entry(self):
+    def test_every_entry_names_something_and_every_module_or_package_has_an_entry(self):
         entries = set()
         for path in (ROOT / "t5suite").rglob("*.py"):
             entries |= set(ENTRY.findall(path.read_text(encoding="utf-8")))
         for module, name in entries:
             self.assertTrue(hasattr(importlib.import_module(module), name), f"{module}:{name}")
-        modules = {path.stem for path in (ROOT / "t5suite" / "contrib").glob("[!_]*.py")}
-        self.assertEqual({module.rpartition(".")[2] for module, _ in entries}, modules)
+        parts = {path.stem for path in (ROOT / "t5suite" / "contrib").glob("[!_]*")}
+        self.assertEqual({module.split(".")[2] for module, _ in entries}, parts)
 
     @pytest.mark.slow
     def test_the_command_loads_none_of_it_for_what_does_not_need_it(self):

@@ -15,14 +15,7 @@ import onnxruntime
 import pytest
 import torch
 from absl.testing import parameterized
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GenerationConfig,
-    MixtralConfig,
-    T5GemmaConfig,
-    set_seed,
-)
+from transformers import BertConfig, BertForSequenceClassification, GenerationConfig, set_seed
 
 import fine_tune_t5
 from t5suite import load_task
@@ -30,11 +23,11 @@ from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding, Text
 from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx, ordinary_ids
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_graphs import GRAPHS as GRAPHS_BY_FAMILY
+from t5suite.export.onnx_graphs import why_no_graphs
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import ExportedPredictor, exported_kind
 from t5suite.inference.exported_files import CTranslate2Files
-from t5suite.models.matrix import why_lacking
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import (
     bundled_model,
@@ -225,10 +218,9 @@ class PreparationTest(TestCase):
         self.assertEqual(config["architectures"], ["BertForSequenceClassification"])
 
     def test_an_encoder_is_not_refused_for_its_whole_model(self):
-        config = T5GemmaConfig()
-        self.assertEqual(why_lacking(config, "seq2seq", "onnx"), "torch cannot trace it")
-        self.assertIsNone(why_lacking(config, "classification", "onnx"))
-        self.assertEqual(why_lacking(MixtralConfig(), "classification", "onnx"), "torch cannot trace it")
+        self.assertEqual(why_no_graphs("t5gemma", "seq2seq"), "torch cannot trace it")
+        self.assertIsNone(why_no_graphs("t5gemma", "classification"))
+        self.assertEqual(why_no_graphs("mixtral", "classification"), "torch cannot trace it")
 
 
 LENGTHS_OF_TEXTS = Lengths(64, 6)

@@ -1056,9 +1056,8 @@ class ScriptTest(parameterized.TestCase):
         saved = {"loss_from_step": 0, "pending": {}, "callbacks": {}}
         progress.take_up_saved(SimpleNamespace(step=40, of_this_run=True), saved, [])
         self.assertEqual((progress.seconds_before, progress.seconds_from_step), (0.0, 40))
-        progress.take_up_saved(
-            SimpleNamespace(step=40, of_this_run=True), saved | {"seconds": 7.5, "seconds_from_step": 0}, []
-        )
+        saved |= {"seconds": 7.5, "seconds_from_step": 0, "seconds_elsewhere": 0.0}
+        progress.take_up_saved(SimpleNamespace(step=40, of_this_run=True), saved, [])
         self.assertEqual((progress.seconds_before, progress.seconds_from_step), (7.5, 0))
 
     @pytest.mark.slow

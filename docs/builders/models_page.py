@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from docs.builders.markdown import code, table
-from t5suite.models.matrix import MATRIX, WORK
+from docs.builders.model_table import MATRIX, WORK
 
 PAGE = Path(__file__).resolve().parent.parent / "models.md"
 MADE = re.compile(r"(<!-- made by docs/builders/models_page.py: (\w+) -->\n).*?(<!-- end -->)", re.S)

@@ -165,10 +165,11 @@ def _build(arguments) -> None:
 
 def _adopt(arguments) -> None:
     """Makes a folder of token files a corpus."""
-    from t5suite.data.corpora.adopting import AdoptionSettings, adopt_corpus
-    from t5suite.data.corpora.token_files import list_token_files
+    make_settings = load_object("t5suite.contrib.token_files.adopting:AdoptionSettings", "t5suite corpus adopt")
+    adopt_corpus = load_object("t5suite.contrib.token_files.adopting:adopt_corpus", "t5suite corpus adopt")
+    list_token_files = load_object("t5suite.contrib.token_files.folders:list_token_files", "t5suite corpus adopt")
 
-    settings = AdoptionSettings(arguments.validation_fraction, arguments.unit_megabytes, arguments.num_workers)
+    settings = make_settings(arguments.validation_fraction, arguments.unit_megabytes, arguments.num_workers)
     check_output_folder("--output_dir", arguments.output_dir or arguments.folder)
     list_token_files(Path(arguments.folder))
     from t5suite.models.loading import load_tokenizer

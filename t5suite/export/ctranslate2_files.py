@@ -19,8 +19,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.export.sources import ExportSource
-from t5suite.models.matrix import CTRANSLATE2
 from t5suite.models.t5.decoder import scales_outputs
+
+# Types with a loader in CTranslate2 4.8 whose files score and answer as the model. It cannot read a BART's
+# configuration of transformers 5, and with a workaround its scores differ.
+MODEL_TYPES = ("mt5", "t5", "umt5")
 
 
 def require_ctranslate2():
@@ -40,7 +43,7 @@ def loaders() -> dict[str, type]:
     """Converters by transformers' model type; only of encoder-decoders."""
     require_proved("ctranslate2_export")
     table = require_ctranslate2().converters.transformers._MODEL_LOADERS  # 4.8 has no public name for it
-    names = {kind: name for kind, name in CONFIG_MAPPING_NAMES.items() if kind in CTRANSLATE2}
+    names = {kind: name for kind, name in CONFIG_MAPPING_NAMES.items() if kind in MODEL_TYPES}
     return {kind: table[name] for kind, name in sorted(names.items()) if name in table}
 
 

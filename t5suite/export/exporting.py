@@ -21,11 +21,11 @@ from t5suite.export.ctranslate2_checks import check_ctranslate2, compare_ctransl
 from t5suite.export.ctranslate2_files import write_files
 from t5suite.export.onnx_checks import check_onnx, compare_onnx
 from t5suite.export.onnx_files import quantize, write_graphs
+from t5suite.export.onnx_graphs import why_no_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import ExportSource, load_source
 from t5suite.models.generation_settings import save_generation_settings, save_with_generation_settings
 from t5suite.models.loading import describe_model
-from t5suite.models.matrix import why_lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weight_files import read_weights
@@ -90,9 +90,9 @@ def write_onnx(source: ExportSource, folder, flags) -> dict:
     """`--format onnx`."""
     if flags.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {flags.model_class}: only transformers' classes have graphs")
-    reason = why_lacking(source.model.config, source.family, "onnx")
+    model_type = source.model.config.model_type
+    reason = why_no_graphs(model_type, source.family)
     if reason:
-        model_type = source.model.config.model_type
         raise ConfigError(f"--format onnx: models of type {model_type!r} cannot be exported: {reason}")
     require_onnx()
     cast(source.model, torch.float32)

@@ -22,6 +22,16 @@ from t5suite.models.caches import CACHE
 ROWS, SOURCE, TARGET, PAST = 2, 7, 3, 5
 PARTS = ("decoder", "encoder")
 KINDS = ("key", "value")
+NO_TRACE = "torch cannot trace it"
+POSITIONS = "its positions would be constants"
+# Types of models that get no graphs, and why.
+NO_GRAPHS = {
+    "switch_transformers": NO_TRACE, "t5gemma": NO_TRACE, "t5gemma2": NO_TRACE, "nllb-moe": NO_TRACE,
+    "prophetnet": NO_TRACE, "led": NO_TRACE, "m2m_100": POSITIONS, "mixtral": NO_TRACE, "olmoe": NO_TRACE,
+    "qwen3_moe": NO_TRACE, "deepseek_v3": NO_TRACE, "granitemoe": NO_TRACE,
+}  # fmt: skip
+# Of these, the types whose encoder by itself gets one.
+ENCODERS_WITH_GRAPH = ("t5gemma",)
 # How the dimensions that vary are called, by their place.
 BATCH_AND_SOURCE = {0: "batch", 1: "source"}
 BATCH_AND_TARGET = {0: "batch", 1: "target"}
@@ -48,6 +58,17 @@ class Graph(NamedTuple):
     inputs: dict[str, torch.Tensor]
     axes: dict[str, dict[int, str]]
     outputs: list[str]
+
+
+def why_no_graphs(model_type: str, family: str) -> str | None:
+    """Why a model of a type and of a family has no graphs; None if it has.
+
+    >>> why_no_graphs("t5gemma", "seq2seq"), why_no_graphs("t5gemma", "encoder")
+    ('torch cannot trace it', None)
+    """
+    if family != "seq2seq" and model_type in ENCODERS_WITH_GRAPH:
+        return None
+    return NO_GRAPHS.get(model_type)
 
 
 def decoder_step(model, inputs):

@@ -17,7 +17,7 @@ from t5suite.constants import DATASET_VALS
 from t5suite.reports.evaluations import with_class_ids
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.reports.shared_files import FILES_OF_MODEL, FOLDERS_WITHHELD, HASHED, files_of_record
-from t5suite.runs.directory import BASE_FOLDER, MANIFEST, tasks_named
+from t5suite.runs.directory import MANIFEST, tasks_named
 from t5suite.runs.public_record import RECORD_HASH, record_sha256
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.task_card import TASK_CARD, read_task_card
@@ -32,19 +32,12 @@ def problems_of_files(record: RunRecord) -> list[str]:
     hashes = record.manifest.get("files")
     if hashes is not None:
         shared = {name: sha256 for name, sha256 in hashes.items() if not is_withheld(record, name)}
-        problems += differing_files(record.folder, shared, patterns_with_hashes(hashes), "wrote")
+        problems += differing_files(record.folder, shared, HASHED, "wrote")
     hashes_of_model = record.manifest.get("model_files")
     if hashes_of_model is not None and record.model_folder is not None:
         of_model = differing_files(record.model_folder, hashes_of_model, FILES_OF_MODEL, "has read")
         problems += [f"the model in {record.model_folder}: {problem}" for problem in of_model]
     return problems
-
-
-def patterns_with_hashes(hashes: Mapping[str, str]) -> list[str]:
-    """The patterns of files that must have a hash; earlier versions recorded none of an adapter's own base model."""
-    folder_of_base = f"{BASE_FOLDER}/"
-    has_base = any(name.startswith(folder_of_base) for name in hashes)
-    return [pattern for pattern in HASHED if has_base or not pattern.startswith(folder_of_base)]
 
 
 def differing_files(folder: Path, hashes: Mapping[str, str], patterns: Sequence[str], verb: str) -> list[str]:

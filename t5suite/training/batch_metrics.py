@@ -12,37 +12,18 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
+from t5suite.training.losses import LossWithMeans
 
 # Names that the trainer logs itself.
 RESERVED_NAMES = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
 
 
-class MeasuredLoss:
-    """A loss that also calls `batch_metrics`.
-
-    Attributes:
-      watching: whether the update will be logged.
-      batch: the next call's batch.
-      counts: `{name: [sum, weight]}` of the update so far; None before its first batch. Replaced, never changed: an
-        update that is repeated after running out of memory returns to an older one.
-    """
+class MeasuredLoss(LossWithMeans):
+    """A loss that also calls `batch_metrics`; its `counts` are `{name: [sum, weight]}`."""
 
     def __init__(self, loss, batch_metrics: Callable):
-        self.loss = loss
+        super().__init__(loss)
         self.batch_metrics = batch_metrics
-        self.watching = False
-        self.batch: dict | None = None
-        self.counts: dict[str, torch.Tensor] | None = None
-        self._step: int | None = None
-
-    def watch(self, step: int, logged: bool) -> None:
-        """Called before each micro-batch of an update."""
-        if step != self._step:
-            self._step = step
-            self.counts = None
-        self.watching = logged
-        if hasattr(self.loss, "watch"):
-            self.loss.watch(step, logged)
 
     def summed_counts(self, ranks) -> dict[str, list[float]] | None:
         """`counts` over all ranks; None, on all ranks, before the first batch of an update."""

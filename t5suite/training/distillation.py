@@ -25,45 +25,34 @@ from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.classes import num_elements
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.training.losses import TokenLoss, token_logits
+from t5suite.training.losses import LossWithMeans, TokenLoss, token_logits
 
 logger = logging.getLogger(__name__)
 FLAG = "--teacher"
 
 
-class DistilledLoss:
-    """A token loss mixed with the distance to a teacher.
+class DistilledLoss(LossWithMeans):
+    """A token loss mixed with the distance to a teacher, which is logged as `kl`, in nats per token.
 
     Args:
       loss: the loss of the targets themselves.
       pieces: the number of logits that belong to pieces of the shared vocabulary; padding rows follow them.
 
     Attributes:
-      batch: the teacher's input in the next call.
       described: what the manifest says of the teacher.
       autocast: a context in which the teacher computes as the student does.
-      watching, counts: as in `MeasuredLoss`; the distance in logged updates becomes `kl`, in nats per token.
+      batch: has the teacher's input.
+      counts: the summed distance, and the number of its tokens.
     """
 
     def __init__(self, loss, teacher, alpha: float, temperature: float, pieces: int):
-        self.loss = loss
+        super().__init__(loss)
         self.teacher = teacher
         self.alpha = alpha
         self.temperature = temperature
         self.pieces = pieces
         self.autocast = contextlib.nullcontext
         self.described: dict = {}
-        self.batch: dict | None = None
-        self.watching = False
-        self.counts: torch.Tensor | None = None
-        self._step: int | None = None
-
-    def watch(self, step: int, logged: bool) -> None:
-        """Called before each micro-batch of an update."""
-        if step != self._step:
-            self._step = step
-            self.counts = None
-        self.watching = logged
 
     def summed_counts(self, ranks) -> list[float] | None:
         """`counts` over all ranks; None, on all ranks, if none was watching."""

@@ -133,6 +133,33 @@ def counting_losses(loss) -> list:
     return [part for part in wrapped_losses(loss) if hasattr(part, "counts")]
 
 
+class LossWithMeans:
+    """A loss around another one that logs means over an update, too; its `means` returns them.
+
+    Attributes:
+      watching: whether the update will be logged.
+      batch: the next call's batch.
+      counts: sums and weights of the update so far; None before its first batch. Replaced, never changed: an update
+        that is repeated after running out of memory returns to an older one.
+    """
+
+    def __init__(self, loss):
+        self.loss = loss
+        self.watching = False
+        self.batch: dict | None = None
+        self.counts = None
+        self._step: int | None = None
+
+    def watch(self, step: int, logged: bool) -> None:
+        """Called before each micro-batch of an update."""
+        if step != self._step:
+            self._step = step
+            self.counts = None
+        self.watching = logged
+        if hasattr(self.loss, "watch"):
+            self.loss.watch(step, logged)
+
+
 class WatchedLoss:
     """A token loss that adds the loss of sentence pairs, and counts correct guesses in the steps that are logged.
 

@@ -18,8 +18,8 @@ The folder:
 
 There is nothing between documents without a separator; a separator belongs to the document before it.
 
-An adopted corpus has its tokens in other tools' files (`adopting`), and in place of `train.tokens.bin` there is
-`train.runs.npy`, which says where the split's documents are in such a file (`RunsPart`).
+An adopted corpus has its tokens in other tools' files (`contrib.token_files`), and in place of `train.tokens.bin` there
+is `train.runs.npy`, which says where the split's documents are in such a file (`RunsPart`).
 """
 
 import hashlib

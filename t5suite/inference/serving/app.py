@@ -11,8 +11,8 @@
 | `GET /health` | 200 while requests are taken |
 | `GET /metrics` | for Prometheus |
 
-A refused request has `{"detail": why}`, on the routes of OpenAI's API its form of an error (`refusals`). Neither a
-schema nor a page about the routes is served.
+A refused request has `{"detail": why}`, on the routes of OpenAI's API its form of an error
+(`gate.content_of_refusal`). Neither a schema nor a page about the routes is served.
 """
 
 import logging
@@ -25,9 +25,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody, read_body
-from t5suite.inference.serving.gate import Gate
+from t5suite.inference.serving.gate import Gate, content_of_refusal
 from t5suite.inference.serving.limits import Busy, ClientLeft
-from t5suite.inference.serving.refusals import content_of_refusal
 from t5suite.inference.serving.service import Service, numbered_rows
 
 logger = logging.getLogger(__name__)

@@ -8,16 +8,18 @@ DataError: best_of: Input should be less than or equal to 1
 DataError: labels must be a list of labels, "task" or "none"
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from t5suite.base.errors import DataError
+from t5suite.inference.decoding_settings import DecodingSettings
 
 
-class PredictBody(BaseModel):
-    """The body of `POST /predict`: rows, and the settings of `t5suite predict` by their names."""
+class RowsBody(BaseModel):
+    """What `POST /predict` has besides the settings of decoding: rows, and what is to be written of them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -28,20 +30,14 @@ class PredictBody(BaseModel):
     scores: bool = False
     include_inputs: bool = False
     raw: bool = False
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    num_beams: int = 1
-    num_beam_groups: int = 1
-    diversity_penalty: float | None = None
-    do_sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 42
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    length_penalty: float | None = None
-    num_return_sequences: int = 1
+
+
+PredictBody = create_model(
+    "PredictBody",
+    __base__=RowsBody,
+    __doc__="The body of `POST /predict`: rows, and the settings of `t5suite predict` by their names.",
+    **{setting.name: (setting.type, setting.default) for setting in dataclasses.fields(DecodingSettings)},
+)
 
 
 class StreamOptions(BaseModel):

@@ -13,9 +13,8 @@ import hmac
 import ipaddress
 from collections.abc import Collection
 
+from t5suite.inference.asgi import body_of, header_values, replaying, send_content
 from t5suite.inference.serving.limits import Limits
-from t5suite.inference.serving.refusals import content_of_refusal
-from t5suite.inference.web_guard import body_of, header_values, replaying, send_content
 
 ROUTES = {
     "GET": ("/health", "/metrics", "/v1/models"),
@@ -24,6 +23,8 @@ ROUTES = {
 # Routes that need no key: a cluster asks whether the server lives.
 OPEN_ROUTES = ("/health",)
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+# Below it are the routes of OpenAI's API.
+OPENAI_ROUTES = "/v1/"
 
 
 class Gate:
@@ -123,3 +124,23 @@ def is_address(name: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a host."""
     return host in LOCAL_NAMES or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def content_of_refusal(path: str, status: int, message: str) -> dict:
+    """What a refused request gets: OpenAI's form on the routes of its API, which its clients read, ours on the others.
+
+    >>> content_of_refusal("/v1/completions", 404, "no such route")
+    {'error': {'message': 'no such route', 'type': 'invalid_request_error', 'param': None, 'code': None}}
+    >>> content_of_refusal("/predict", 404, "no such route")
+    {'detail': 'no such route'}
+    """
+    if not path.startswith(OPENAI_ROUTES):
+        return {"detail": message}
+    return {"error": {"message": message, "type": _error_type(status), "param": None, "code": None}}
+
+
+def _error_type(status: int) -> str:
+    """OpenAI's word for what a status says."""
+    if status >= 500:
+        return "server_error"
+    return "rate_limit_error" if status == 429 else "invalid_request_error"

@@ -17,9 +17,9 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import file_sha256, whole_file, write_json
+from t5suite.contrib.token_files.folders import TokenFile
 from t5suite.data.corpora.held_out import are_held_out
 from t5suite.data.corpora.store import SPLITS
-from t5suite.data.corpora.token_files import TokenFile
 from t5suite.data.corpora.units import FACTS
 
 TOKENS_AT_ONCE = 2**22

@@ -4,8 +4,8 @@
     >>> len(store.split("train"))
     61203311
 
-The tokens stay where they are (`token_files`). Their files are cut into parts of whole documents, each of which becomes
-a shard (`adopted_parts`): where the documents of each split are in the file, and the SHA-256 of the part's bytes, which
+The tokens stay where they are (`folders`). Their files are cut into parts of whole documents, each of which becomes
+a shard (`parts`): where the documents of each split are in the file, and the SHA-256 of the part's bytes, which
 training compares only if the file has changed since. A killed adoption resumes after the finished parts.
 """
 
@@ -21,13 +21,13 @@ from typing import NamedTuple
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.files import read_json, write_json
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.adopted_parts import DTYPES, PartJob, TokenRules, adopt_part
+from t5suite.contrib.token_files.folders import TokenFile, list_token_files
+from t5suite.contrib.token_files.parts import DTYPES, PartJob, TokenRules, adopt_part
 from t5suite.data.corpora.building import LOCK, BuildProgress, check_work, corpus_lock, summed
 from t5suite.data.corpora.corpus_plan import tokenizer_facts
 from t5suite.data.corpora.encoding import control_ids, unknown_id
 from t5suite.data.corpora.held_out import held_out_below
 from t5suite.data.corpora.store import CHECKED, FORMAT, MANIFEST, SPLITS, VERSION, TokenStore
-from t5suite.data.corpora.token_files import TokenFile, list_token_files
 from t5suite.data.corpora.unit_workers import run_jobs
 from t5suite.data.corpora.units import finished_unit
 

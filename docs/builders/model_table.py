@@ -10,6 +10,9 @@ again, evaluated by generation and by scoring, exported; pre-training; LoRA.
 
 from dataclasses import dataclass, field
 
+from t5suite.export.ctranslate2_files import MODEL_TYPES
+from t5suite.export.onnx_graphs import why_no_graphs
+
 # What a model can do, in the order of the table's columns, with their headings.
 WORK = {
     "fine_tune": "fine-tune", "resume": "resume", "generate": "generate", "score": "score", "pre_train": "pre-train",
@@ -17,11 +20,6 @@ WORK = {
 }  # fmt: skip
 HEAD_ANSWERS = "a head answers"
 WHOLE_MODEL = "the whole model is"
-NO_TRACE = "torch cannot trace it"
-POSITIONS = "its positions would be constants"
-# Types with a loader in CTranslate2 4.8 whose files score and answer as the model. It cannot read a BART's
-# configuration of transformers 5, and with a workaround its scores differ.
-CTRANSLATE2 = ("mt5", "t5", "umt5")
 
 
 @dataclass(frozen=True)
@@ -51,41 +49,37 @@ class ModelType:
         return self.lacks.get(work, "yes")
 
 
-def why_lacking(config, family: str, work: str) -> str | None:
-    """Why no model of a configuration's type and of a family can do something; None where one can, or there is no row.
-
-    A family without a row of its own (classification) has those of the type.
-
-    >>> why_lacking(AutoConfig.for_model("t5gemma"), "seq2seq", "onnx")
-    'torch cannot trace it'
-    """
-    rows_of_type = [row for row in MATRIX.values() if row.model_type == config.model_type]
-    rows = [row for row in rows_of_type if row.family == family] or rows_of_type
-    reasons = [row.lacks.get(work) for row in rows]
-    return reasons[0] if reasons and all(reasons) else None
+def lacks_of_exports(model_type: str, family: str) -> dict[str, str]:
+    """Why `t5suite export` writes no ONNX or CTranslate2 files of such a model, as it says itself."""
+    lacks = {}
+    no_graphs = why_no_graphs(model_type, family)
+    if no_graphs is not None:
+        lacks["onnx"] = no_graphs
+    if family != "seq2seq" or model_type not in MODEL_TYPES:
+        lacks["ctranslate2"] = "no"
+    return lacks
 
 
 def seq2seq(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder."""
-    lacking_of_all = {} if model_type in CTRANSLATE2 else {"ctranslate2": "no"}
-    return ModelType(model_type, "seq2seq", example, {**lacking_of_all, **lacks}, needs)
+    return ModelType(model_type, "seq2seq", example, {**lacks_of_exports(model_type, "seq2seq"), **lacks}, needs)
 
 
-def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+def causal(model_type: str, example: str) -> ModelType:
     """A decoder alone."""
-    return ModelType(model_type, "causal", example, {"ctranslate2": "no", **lacks}, needs)
+    return ModelType(model_type, "causal", example, lacks_of_exports(model_type, "causal"))
 
 
-def masked(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+def masked(model_type: str, example: str, needs: str = "") -> ModelType:
     """An encoder alone; its head answers, whatever the method."""
-    lacking_of_all = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS, "ctranslate2": "no"}
-    return ModelType(model_type, "masked", example, {**lacking_of_all, **lacks}, needs)
+    lacks = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS}
+    return ModelType(model_type, "masked", example, lacks | lacks_of_exports(model_type, "masked"), needs)
 
 
-def encoder(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+def encoder(model_type: str, example: str) -> ModelType:
     """An encoder-decoder's encoder by itself, with a head."""
-    lacking_of_all = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS, "pre_train": WHOLE_MODEL, "ctranslate2": "no"}
-    return ModelType(model_type, "encoder", example, {**lacking_of_all, **lacks}, needs)
+    lacks = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS, "pre_train": WHOLE_MODEL}
+    return ModelType(model_type, "encoder", example, lacks | lacks_of_exports(model_type, "encoder"))
 
 
 MATRIX = {
@@ -98,32 +92,32 @@ MATRIX = {
     "umT5": seq2seq("umt5", "google/umt5-base"),
     "LongT5, local": seq2seq("longt5", "google/long-t5-local-base"),
     "LongT5, global": seq2seq("longt5", "google/long-t5-tglobal-base", onnx="fails at other lengths"),
-    "Switch": seq2seq("switch_transformers", "google/switch-base-8", onnx=NO_TRACE),
-    "T5Gemma": seq2seq("t5gemma", "google/t5gemma-b-b-ul2", onnx=NO_TRACE),
+    "Switch": seq2seq("switch_transformers", "google/switch-base-8"),
+    "T5Gemma": seq2seq("t5gemma", "google/t5gemma-b-b-ul2"),
     "T5Gemma 2": seq2seq(
-        "t5gemma2", "google/t5gemma-2-270m-270m", "`--ddp_find_unused_parameters True` on several GPUs", onnx=NO_TRACE
+        "t5gemma2", "google/t5gemma-2-270m-270m", "`--ddp_find_unused_parameters True` on several GPUs"
     ),
     "BART": seq2seq("bart", "facebook/bart-base"),
     "mBART": seq2seq("mbart", "facebook/mbart-large-50"),
     "Pegasus": seq2seq("pegasus", "google/pegasus-large"),
     "Marian": seq2seq("marian", "Helsinki-NLP/opus-mt-en-de"),
-    "M2M100": seq2seq("m2m_100", "facebook/m2m100_418M", onnx=POSITIONS),
-    "NLLB": seq2seq("m2m_100", "facebook/nllb-200-distilled-600M", onnx=POSITIONS),
-    "NLLB-MoE": seq2seq("nllb-moe", "facebook/nllb-moe-54b", "`moe_eval_capacity_token_fraction=-1.0`", onnx=NO_TRACE),
+    "M2M100": seq2seq("m2m_100", "facebook/m2m100_418M"),
+    "NLLB": seq2seq("m2m_100", "facebook/nllb-200-distilled-600M"),
+    "NLLB-MoE": seq2seq("nllb-moe", "facebook/nllb-moe-54b", "`moe_eval_capacity_token_fraction=-1.0`"),
     "Blenderbot": seq2seq("blenderbot", "facebook/blenderbot-400M-distill"),
-    "ProphetNet": seq2seq("prophetnet", "microsoft/prophetnet-large-uncased", onnx=NO_TRACE),
-    "LED": seq2seq("led", "allenai/led-base-16384", onnx=NO_TRACE),
+    "ProphetNet": seq2seq("prophetnet", "microsoft/prophetnet-large-uncased"),
+    "LED": seq2seq("led", "allenai/led-base-16384"),
     "GPT-2": causal("gpt2", "openai-community/gpt2"),
     "OPT": causal("opt", "facebook/opt-350m"),
     "BLOOM": causal("bloom", "bigscience/bloom-560m"),
     "GPT-NeoX": causal("gpt_neox", "EleutherAI/pythia-410m"),
     "Llama": causal("llama", "meta-llama/Llama-3.2-1B"),
     "Gemma 3": causal("gemma3_text", "google/gemma-3-1b-pt"),
-    "Mixtral": causal("mixtral", "mistralai/Mixtral-8x7B-v0.1", onnx=NO_TRACE),
-    "OLMoE": causal("olmoe", "allenai/OLMoE-1B-7B-0924", onnx=NO_TRACE),
-    "Qwen3 MoE": causal("qwen3_moe", "Qwen/Qwen3-30B-A3B-Base", onnx=NO_TRACE),
-    "DeepSeek V3": causal("deepseek_v3", "deepseek-ai/DeepSeek-V3-Base", onnx=NO_TRACE),
-    "Granite MoE": causal("granitemoe", "ibm-granite/granite-3.0-1b-a400m-base", onnx=NO_TRACE),
+    "Mixtral": causal("mixtral", "mistralai/Mixtral-8x7B-v0.1"),
+    "OLMoE": causal("olmoe", "allenai/OLMoE-1B-7B-0924"),
+    "Qwen3 MoE": causal("qwen3_moe", "Qwen/Qwen3-30B-A3B-Base"),
+    "DeepSeek V3": causal("deepseek_v3", "deepseek-ai/DeepSeek-V3-Base"),
+    "Granite MoE": causal("granitemoe", "ibm-granite/granite-3.0-1b-a400m-base"),
     "BERT": masked("bert", "google-bert/bert-base-uncased"),
     "RoBERTa": masked("roberta", "FacebookAI/roberta-base"),
     "RoBERTa, norms first": masked("roberta-prelayernorm", "andreasmadsen/efficient_mlm_m0.40"),

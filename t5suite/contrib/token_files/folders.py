@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import DataError
-from t5suite.data.corpora.datatrove_files import DatatroveFile, open_datatrove_file
-from t5suite.data.corpora.megatron_files import MegatronFile, open_megatron_file
+from t5suite.contrib.token_files.datatrove import DatatroveFile, open_datatrove_file
+from t5suite.contrib.token_files.megatron import MegatronFile, open_megatron_file
 
 TokenFile = DatatroveFile | MegatronFile
 
