@@ -1,4 +1,4 @@
-"""The text of a pre-training run as rows of tokens on disk: what is trained on, and the documents that are held out.
+"""The text of a pre-training run as tokens on disk, one long row a corpus: what is trained on, and what is held out.
 
     >>> text = tokenized_text(tokenizer, "runs/x/corpus", TextSettings(), train_files=["articles.jsonl.gz"])
     >>> [len(tokens) for tokens in text.train], [len(tokens) for tokens in text.validation]
@@ -27,6 +27,8 @@ from t5suite.runs.settings import allowed_names
 # Lines of the log name the step, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.pre_training")
 
+# The `validation_fraction` of text that is only scored.
+ALL_DOCUMENTS = 1.0
 # What the manifest of a run repeats of a corpus's own.
 DESCRIBED_FIELDS = ("sources", "splits", "tokenizer", "settings")
 
@@ -37,10 +39,12 @@ class TextSettings:
 
     Attributes:
       options: columns, units and errors of the files.
-      validation_files: they are scored, and nothing is held out of the training text.
-      validation_fraction: the share of the documents that is held out without them.
+      validation_files: what is scored; nothing is held out of the training text then.
+      validation_fraction: the share of the training text's documents that is held out if there are no validation files.
       document_separator: 'eos' between documents, or 'none'.
-      split_sentences: a language, where sentence pairs are to be made.
+      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
+      split_sentences: the language whose rules split sentences, such as 'en', for pairs of them; None keeps documents
+        whole.
     """
 
     options: TextOptions = field(default_factory=TextOptions)
@@ -56,7 +60,12 @@ class TextSettings:
         return 0.0 if self.validation_files else self.validation_fraction
 
     def build(self, files: Iterable[str], directory: Path, tokenizer, validation_fraction: float) -> TokenStore:
-        """The corpus of files, tokenized into a directory unless it is there."""
+        """The corpus of files in a directory: opened if it is there, else tokenized into it.
+
+        Raises:
+          ChangedDataError: the directory holds the corpus of other files, or these have changed since.
+          AnotherCorpusError: it holds a corpus of other settings, or of another tokenizer.
+        """
         settings = CorpusSettings(
             self.options,
             validation_fraction=validation_fraction,
@@ -67,7 +76,7 @@ class TextSettings:
 
 
 class Text(NamedTuple):
-    """Rows of tokens to train on, one for each corpus, held-out rows, and what the manifest says of each corpus."""
+    """What is trained on and what is scored, one long row of tokens each, and what the manifest says of each corpus."""
 
     train: list
     validation: list
@@ -84,13 +93,17 @@ def tokenized_text(
     are_separate: bool = False,
     trains: bool = True,
 ) -> Text:
-    """The text of files (by default the bundled one), or of built corpora, as memory-mapped rows of tokens.
+    """The text of built corpora, or else of files (by default the bundled one), as memory-mapped tokens.
 
     Args:
       directory: where text that is tokenized here is stored.
+      corpora: folders of built corpora, to train on instead of `train_files`.
       are_separate: every entry of `train_files` is a separate corpus, to be mixed by weight.
+      trains: False if the run only evaluates: its `Text.train` is empty.
 
     Raises:
+      ChangedDataError, AnotherCorpusError: `directory` holds a corpus of other text or settings (`TextSettings.build`).
+      ConfigError: a corpus was built with another tokenizer.
       DataError: no document is held out.
     """
     if not (train_files or settings.validation_files or corpora):
@@ -98,26 +111,30 @@ def tokenized_text(
         settings = replace(settings, validation_files=[str(bundled_text("validation"))])
     directory = Path(directory)
     stores: dict[str, TokenStore] = {}
+    scores_training_text = not settings.validation_files  # its held-out documents
     if corpora:
         stores = _opened_corpora(corpora)
-    elif train_files and (trains or not settings.validation_files):
+    elif train_files and (trains or scores_training_text):
         groups = [[file] for file in train_files] if are_separate else [list(train_files)]
         stores = _built_corpora(groups, directory, settings, tokenizer)
     for store in stores.values():
         store.check_tokenizer(tokenizer)
     train = [store.split("train") for store in stores.values()] if trains else []
-    held_out = list(stores.values())
+    scored_stores = list(stores.values())
     if settings.validation_files:
-        stores["validation"] = settings.build(settings.validation_files, directory / "validation", tokenizer, 1.0)
-        held_out = [stores["validation"]]
-    for store in held_out:
+        validation_store = settings.build(
+            settings.validation_files, directory / "validation", tokenizer, validation_fraction=ALL_DOCUMENTS
+        )
+        stores["validation"] = validation_store
+        scored_stores = [validation_store]
+    for store in scored_stores:
         check_held_out(store)
     described = {name: describe_store(store) for name, store in stores.items()}
-    return Text(train, [store.split("validation") for store in held_out], described)
+    return Text(train, [store.split("validation") for store in scored_stores], described)
 
 
 def _opened_corpora(folders: Sequence[str]) -> dict[str, TokenStore]:
-    """Corpora that were built before, by their names in the manifest."""
+    """Corpora that were built before, by their names in the manifest; the hashes of new files are compared once."""
     names = names_of_corpora(len(folders))
     return {name: TokenStore.open(folder).check_once() for name, folder in zip(names, folders, strict=True)}
 
@@ -157,10 +174,13 @@ def describe_store(store: TokenStore) -> dict:
 
 
 def tokenized_anew_if_allowed(args, tokenizer, directory: Path, settings: TextSettings, **sources) -> Text:
-    """`tokenized_text`; rebuilds the run's own corpus if its text or settings have changed and nothing depends on it.
+    """`tokenized_text`; a corpus in `directory` that is of other text or settings is rebuilt where that is allowed.
 
-    That is so before the first step (a refused run must not stand in the way of what cures it), and with
-    `--allow_changed data`.
+    It is until the run's first step: a start that ended early has left its corpus there, and the next one may have
+    other flags. Later it takes `--allow_changed data`.
+
+    Args:
+      directory: the run's own; all of it is deleted to be tokenized again. Folders of built corpora are elsewhere.
 
     Raises:
       ConfigError: the text has changed since the run began to train.
