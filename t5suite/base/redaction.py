@@ -15,7 +15,8 @@ import netrc
 import os
 import re
 
-SHOWN = "***"
+# What stands in place of a secret.
+MASK = "***"
 SECRET_WORDS = ("token", "key", "password", "secret")
 # Shorter values would match ordinary words.
 SHORTEST_VALUE = 16
@@ -66,8 +67,8 @@ def redacted(text: str) -> str:
 
 def _without(secrets: list[str], text: str) -> str:
     for secret in secrets:
-        text = text.replace(secret, SHOWN)
-    return SHAPES.sub(SHOWN, text)
+        text = text.replace(secret, MASK)
+    return SHAPES.sub(MASK, text)
 
 
 def redacted_value(value, by_name: bool = True):
@@ -99,7 +100,7 @@ def _redacted_table(table: dict, by_name: bool, secrets: list[str]) -> dict:
         shown_item = _redacted_value(item, by_name, secrets)
         is_filled = isinstance(item, str) and item != ""
         if by_name and is_filled and is_secret_name(name):
-            shown_item = SHOWN
+            shown_item = MASK
         shown_table[_redacted_value(name, True, secrets)] = shown_item
     return shown_table
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
-from t5suite.base.redaction import SHOWN
+from t5suite.base.redaction import MASK
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
 from t5suite.launch.sweep_checks import check_sweep
@@ -130,9 +130,9 @@ def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
     sweep = read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file"))
-    if any(SHOWN in word for word in sweep.command()):
+    if any(MASK in word for word in sweep.command()):
         raise ConfigError(
-            f"{sweep.path}: the command of its trials has a secret, which the file does not hold ({SHOWN}); give the "
+            f"{sweep.path}: the command of its trials has a secret, which the file does not hold ({MASK}); give the "
             "same --grid, --seeds, --tasks and command again"
         )
     return sweep, arguments.words

@@ -24,7 +24,7 @@ from pathlib import Path
 from t5suite.base import errors
 from t5suite.base.files import write_json
 from t5suite.base.programs import code_of_workers, noted_codes
-from t5suite.base.redaction import SHOWN, redacted_value
+from t5suite.base.redaction import MASK, redacted_value
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import (
     DEFAULT_COMMAND,
@@ -101,7 +101,7 @@ class Sweep:
         words_here = shlex.join(without_secrets(words))
         if words_here == words_there:
             return words
-        if not words and SHOWN not in words_there:
+        if not words and MASK not in words_there:
             return words_of_directory
         self.store.close()
         if not words:

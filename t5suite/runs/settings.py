@@ -12,12 +12,14 @@ import json
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.base.redaction import SHOWN, is_secret_name, redacted, redacted_value
+from t5suite.base.redaction import MASK, is_secret_name, redacted, redacted_value
 from t5suite.base.script_flags import changes_of_flags
 
-# What `--extend` may raise: how long a run is.
+# `changes_of_flags` says what another value changes in a run that goes on: "length", how long it is; "layout", where its
+# examples and weights lie; "nothing", no result. A change of any other setting makes it another run.
+# What `--extend` may raise:
 EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() if change == "length")
-# Entries of a description of data that change when the data do.
+# Entries of a description of data that change when the data do, each a number or a hash (`files` is how many).
 IDENTIFYING = frozenset(
     ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
 )
@@ -26,9 +28,9 @@ IDENTIFYING = frozenset(
 def is_decisive(name: str) -> bool:
     """Whether a setting affects a run's result.
 
-    Others say where a run executes and how much it prints (`nothing`), or how an update's examples are laid out over
-    devices and micro-batches, and weights over devices (`layout`): by law 1 the updates are the same, up to the order
-    of a sum, as long as they have the same number of examples (`update_size`, which is compared with the flags).
+    Of the others, some (`nothing`) say where a run executes and how much it prints. The rest (`layout`) say how an
+    update's examples lie over devices and micro-batches, and weights over devices. Updates of as many examples are the
+    same then, up to the order of a sum; how many these are is a decisive setting besides the flags, `update_size`.
     """
     return changes_of_flags().get(name) not in ("nothing", "layout")
 
@@ -37,6 +39,9 @@ def changed_between(before: dict, now: dict) -> dict[str, tuple]:
     """`{name: (value before, value now)}` of the settings that make it another run.
 
     A flag that did not exist when the run began changes nothing as long as it is off.
+
+    Args:
+      before, now: `public_settings`, as manifests have them.
     """
     changes = {}
     for name in sorted(name for name in {*before, *now} if is_decisive(name)):
@@ -44,7 +49,8 @@ def changed_between(before: dict, now: dict) -> dict[str, tuple]:
         if before.get(name) != now.get(name) and not is_new_and_off:
             changes[name] = (before.get(name), now.get(name))
     if saves_when_it_evaluates(now):
-        changes.pop("save_steps", None)  # eval_steps decides; an earlier version kept 500 without --eval_steps
+        # `save_steps` has no effect there: it follows `eval_steps`, but manifests of an earlier version have 500.
+        changes.pop("save_steps", None)
     return changes
 
 
@@ -101,16 +107,14 @@ def settings_fingerprint(settings: dict) -> str:
 
 
 def public_settings(settings: dict) -> dict:
-    """The settings as JSON values, without those that hold a secret, and without secrets in the others."""
-    public = {name: value for name, value in settings.items() if not (is_secret_name(name) or name.startswith("_"))}
+    """The settings as JSON values, without those that hold a secret, and without secrets in the others' texts."""
+    public = {name: value for name, value in settings.items() if not is_secret_name(name)}
     return redacted_value(json.loads(json.dumps(public, default=_as_json_value)))
 
 
 def _as_json_value(value):
-    """What JSON has no form for: a set, a path, a device."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    return list(value) if isinstance(value, (set, frozenset)) else str(value)
+    """What JSON has no form for: an enum's value; a path or a configuration object as text."""
+    return value.value if isinstance(value, enum.Enum) else str(value)
 
 
 def without_secrets(argv) -> list[str]:
@@ -121,9 +125,9 @@ def without_secrets(argv) -> list[str]:
         flag, equals_sign, _ = token.partition("=")
         is_secret_flag = flag.startswith("--") and is_secret_name(flag)
         if is_secret_value:
-            words.append(SHOWN)
+            words.append(MASK)
         elif is_secret_flag and equals_sign:
-            words.append(f"{flag}={SHOWN}")
+            words.append(f"{flag}={MASK}")
         else:
             words.append(redacted(token))
         is_secret_value = is_secret_flag and not equals_sign
