@@ -145,6 +145,20 @@ class NumbersTest(parameterized.TestCase):
             (axes,) = report.figures[f"curve-prices-{name}"].axes
             self.assertEqual(axes.get_ylabel(), unit)
 
+    def test_pictures_have_files_of_their_own_also_where_upper_and_lower_case_are_one(self):
+        long_name = "x" * 200
+        titles = []
+        runs = []
+        for seed, task in enumerate(["Prices", "prices", long_name, f"{long_name}es", "PRICES"]):
+            run = scored_run(task, {}, seed)
+            write_rows(run / "metrics.jsonl", curve_lines(seed, {"accuracy": 50.0}))
+            runs.append(run)
+            titles += [f"{task}: accuracy", f"{task}: training loss"]
+        curves = {name: figure for name, figure in reported(*runs).figures.items() if name.startswith("curve-")}
+        self.assertCountEqual([figure.axes[0].get_title() for figure in curves.values()], titles)
+        self.assertLen({name.lower() for name in curves}, 10)
+        self.assertLessEqual(max(map(len, curves)), 120)
+
     def test_scores_under_another_system_s_name_are_drawn(self):
         scores = {"mcc": 41.2, "accuracy": 70.0, "invalid_rate": 1.0}
         report = reported(scored_run("own", {}, scores={"own": scores}))

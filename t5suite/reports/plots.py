@@ -1,13 +1,15 @@
 """The plots of a report, by matplotlib.
 
+>>> data = report_data(["runs/rte"])                               # reports.results
 >>> [plot.name for plot in report_plots(data)]
 ['scores', 'curve-rte-accuracy', 'curve-rte-training-loss', 'sweep-rates-objective', ...]
 """
 
 import functools
 import io
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
@@ -18,6 +20,7 @@ from t5suite.reports.sweeps import sweep_titles
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 LONGEST_FILE_NAME = 120
+# Characters of what tells a run's setting from the others' (`base, seed 2`), where a label names it.
 LONGEST_SETTING = 28
 
 
@@ -40,7 +43,11 @@ class Plot(NamedTuple):
 
 
 def report_plots(data: dict) -> list[Plot]:
-    """Every plot of a report, under names that every file system accepts: scores, learning curves, those of sweeps."""
+    """Every plot of a report, under names that every file system accepts: scores, learning curves, those of sweeps.
+
+    Args:
+      data: all that the report shows, as `results.report_data` makes it.
+    """
     styles = setting_styles(data)
     plots = score_plots(data, styles)
     for panel in curve_panels(data):
@@ -60,29 +67,43 @@ def sweep_plots(sweep: dict, title: str, number: int) -> list[Plot]:
       number: which of the report's sweeps it is, from 1.
     """
     plots = []
-    for name, plot in PLOTS.items():
-        if plot.applies(sweep):
-            draw = functools.partial(plot.draw, sweep=sweep)
-            plots.append(Plot(f"sweep-{title}-{name}", f"{title}: {plot.title}", draw, (INCHES, 3.6), "sweeps", number))
+    for name, kind in PLOTS.items():
+        if kind.applies(sweep):
+            draw = functools.partial(kind.draw, sweep=sweep)
+            plots.append(Plot(f"sweep-{title}-{name}", f"{title}: {kind.title}", draw, (INCHES, 3.6), "sweeps", number))
     return plots
 
 
 def with_file_names(plots: list[Plot]) -> list[Plot]:
     """The plots under names that every file system accepts, no two alike."""
-    named: dict[str, Plot] = {}
+    named: list[Plot] = []
     for plot in plots:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:LONGEST_FILE_NAME]
-        while name in named:
-            name += "-2"
-        named[name] = plot._replace(name=name)
-    return list(named.values())
+        name = free_file_name(plot.name, [earlier.name for earlier in named])
+        named.append(plot._replace(name=name))
+    return named
+
+
+def free_file_name(name: str, taken_names: Collection[str]) -> str:
+    """A file's name made of this one: short, of plain characters, and a number behind it if the name is taken.
+
+    >>> free_file_name("curve-rte: f1", ["Curve-RTE-f1"])               # one name to some file systems
+    'curve-rte-f1-2'
+    """
+    plain_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    lower_case_names = {taken_name.lower() for taken_name in taken_names}
+    for number in itertools.count(1):
+        ending = f"-{number}" if number > 1 else ""
+        file_name = plain_name[: LONGEST_FILE_NAME - len(ending)] + ending
+        if file_name.lower() not in lower_case_names:
+            return file_name
 
 
 def score_plots(data: dict, styles: dict) -> list[Plot]:
     """The plot of the scores in points, if there are any."""
-    names = (METRICS.keys() | METRIC_ALIASES.keys()) - ERRORS
-    scores = [entry for entry in data["scores"] if entry["metric"] in names]
-    defined = [entry for entry in scores if entry["mean"] is not None]
+    # Mean absolute error and the like have the targets' unit, a metric of the user's may have any.
+    metrics_in_points = (METRICS.keys() | METRIC_ALIASES.keys()) - ERRORS
+    scores = [entry for entry in data["scores"] if entry["metric"] in metrics_in_points]
+    defined = [entry for entry in scores if entry["mean"] is not None]  # a correlation may be undefined
     if not defined:
         return []
     benchmarks = names_of_benchmarks(data["runs"])
@@ -92,7 +113,11 @@ def score_plots(data: dict, styles: dict) -> list[Plot]:
 
 
 def draw_scores(figure, entries: list[dict], styles: dict) -> None:
-    """Means with their intervals, one line per score; a bar marks the majority baseline, a diamond the published T5."""
+    """Means with their intervals, one line per score; a bar marks the majority baseline, a diamond the published T5.
+
+    Args:
+      styles: `{setting: (colour, dash)}`, as `setting_styles` makes them; other settings are grey.
+    """
     axes = figure.add_subplot()
     for row, entry in enumerate(entries):
         colour, _ = styles.get(entry["setting"], (INK, "-"))
@@ -111,7 +136,7 @@ def draw_scores(figure, entries: list[dict], styles: dict) -> None:
 
 
 def score_labels(entries: list[dict]) -> list[str]:
-    """Each score's task and metric, and its setting where another setting has the same score."""
+    """Each score's task and metric, and its setting where another setting has a score of the same task and metric."""
     names = [f"{entry['task']} {entry['metric']}" for entry in entries]
     labels = []
     for name, entry in zip(names, entries, strict=True):
@@ -139,6 +164,6 @@ def render_plot(plot: Plot) -> dict[str, bytes]:
             if form == "svg":
                 metadata["Date"] = None
             figure.savefig(file, format=form, transparent=True, metadata=metadata)
-            figure.set_layout_engine("none")  # laid out by now
+            figure.set_layout_engine("none")  # one layout for both: texts of an SVG have other widths
             images[form] = file.getvalue()
     return images

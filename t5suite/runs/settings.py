@@ -15,8 +15,8 @@ from t5suite.base.lookup import suggestion
 from t5suite.base.redaction import MASK, is_secret_name, redacted, redacted_value
 from t5suite.base.script_flags import changes_of_flags
 
-# `changes_of_flags` says what another value changes in a run that goes on: "length", how long it is; "layout", where its
-# examples and weights lie; "nothing", no result. A change of any other setting makes it another run.
+# `changes_of_flags` says what another value of a flag changes in a run that goes on: "length", how long it is;
+# "layout", where its examples and weights lie; "nothing", no result. Any other setting makes it another run.
 # What `--extend` may raise:
 EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() if change == "length")
 # Entries of a description of data that change when the data do, each a number or a hash (`files` is how many).
