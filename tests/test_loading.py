@@ -466,6 +466,8 @@ class RefusalTest(parameterized.TestCase):
         path = self.changed(f"{TINY},d_ff=64,num_heads=4")
         self.refused(path, r"k.weight \(32x32, not 16x32\)", allow_missing_keys=True)
         self.refused(self.changed(f"{TINY},vocab_size=800"), r"weight \(800x32, not 640x32\)")
+        number = self.changed(**{"shared.weight": torch.tensor(0.5)})
+        self.refused(number, r"shared.weight \(a number, not 640x32\)")
         path = self.changed(**{"shared.weight": torch.ones(640, 32, dtype=torch.int8)})
         with exits_with(65, r"1 tensors are stored as integers.*shared.weight \(int8\)"):
             begun_with(path)

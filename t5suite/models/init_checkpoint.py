@@ -3,12 +3,13 @@
     >>> load_init_checkpoint(model, "checkpoint-pt-65536")                    # a run of nanoT5
     {'path': 'checkpoint-pt-65536', 'loaded': 256, 'missing': [], 'unexpected': []}
 
-nanoT5's T5 has Hugging Face's names; its file holds the one embedding of encoder and decoder under three of them. Its
-output layer is always separate, so the model needs `tie_word_embeddings=False` (a v1.1 preset).
+nanoT5's T5 has Hugging Face's names; its file holds the one embedding of encoder and decoder as `shared`,
+`encoder.embed_tokens` and `decoder.embed_tokens`. Its output layer is always separate, so the model needs
+`tie_word_embeddings=False` (a v1.1 preset).
 
-An embedding of 32100 pieces may have 32128 rows, as rows are padded to a multiple of ROW_MULTIPLE, 128. So a file may
-have up to 128 rows more or fewer than the model: the rows that both have are copied, the model's others keep their
-values.
+An embedding of 32100 pieces may have 32128 rows, as rows are padded to multiples of 128 (ROW_MULTIPLE). So a file's
+embeddings and output layer may have as many as 128 rows more or fewer than the model's: the rows that both have are
+copied, the model's others keep their values.
 """
 
 import logging
@@ -39,15 +40,16 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
       allow_missing: continue without weights that one side lacks; a warning names them.
 
     Raises:
-      ConfigError: an unreadable file; no weight in common; other shapes; integers; two values for tied weights; without
+      ConfigError: an unreadable file; no weight in common; other shapes; two values for tied weights; without
         `allow_missing`, weights that one side lacks.
-      DataError: numbers that are not finite.
+      DataError: integers; numbers that are not finite.
     """
     # With `keep_vars`, the model's own parameters: names of tied weights have the same object.
     model_weights = model.state_dict(keep_vars=True)
     stored = strip_prefixes(read_weights(path), model)
     stored = _without_ignored(stored, model)
     stored, shared_rows = _with_rows_of_model(model, stored, path)
+    # The tensors that fit, by the model's names, and the names of those that do not; `mismatch` is false without any.
     tensors, mismatch = fit_to_model(model, stored)
     if not tensors:
         raise ConfigError(
@@ -55,9 +57,10 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
             f"{listed(sorted(stored))}, the model {listed(sorted(model_weights))}"
         )
     refuse_integers(mismatch.integers, f"{INIT_CHECKPOINT} {path}")
+    only_lacks_weights = not mismatch.reshaped  # which has other shapes, and two values for tied weights
+    if mismatch and not (allow_missing and only_lacks_weights):
+        raise ConfigError(f"{INIT_CHECKPOINT} {path}: {mismatch}{_advice(mismatch)}")
     if mismatch:
-        if mismatch.reshaped or not allow_missing:  # `reshaped` has conflicts of tied weights, too
-            raise ConfigError(f"{INIT_CHECKPOINT} {path}: {mismatch}{_advice(mismatch)}")
         logger.warning("%s %s: %s", INIT_CHECKPOINT, path, mismatch)
     refuse_non_finite(non_finite(tensors.items()), f"{INIT_CHECKPOINT} {path}")
     with torch.no_grad():
@@ -87,10 +90,10 @@ def strip_prefixes(weights: dict, model) -> dict:
 def _without_ignored(stored: dict[str, torch.Tensor], model) -> dict[str, torch.Tensor]:
     """Stored tensors without those that the model does not load: non-persistent buffers, and what its class ignores."""
     model_names = model.state_dict().keys()
-    buffer_names = dict(model.named_buffers()).keys()
+    non_persistent_buffers = dict(model.named_buffers()).keys() - model_names
     loaded = {}
     for name, tensor in stored.items():
-        is_ignored = name in buffer_names or is_ignored_on_loading(model, name)
+        is_ignored = name in non_persistent_buffers or is_ignored_on_loading(model, name)
         if name in model_names or not is_ignored:
             loaded[name] = tensor
     return loaded
@@ -101,7 +104,7 @@ def _with_rows_of_model(model, stored: dict[str, torch.Tensor], path) -> tuple[d
 
     Returns:
       the tensors, and of those that were changed, by name, how many rows both sides have. Rows that only the model has
-      are zeros here, and are never copied.
+      are zeros, so that the shapes are equal (`fit_to_model` compares them); they are never copied.
     """
     model_weights = model.state_dict(keep_vars=True)
     piece_parameters = _parameters_by_piece(model)
@@ -112,20 +115,32 @@ def _with_rows_of_model(model, stored: dict[str, torch.Tensor], path) -> tuple[d
         parameter = model_weights.get(name)
         if parameter is None or id(parameter) not in piece_parameters:
             continue
-        num_rows, *row_shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 its own shape is empty
-        num_stored_rows = len(tensor)
-        differs_in_padding = 0 < abs(num_stored_rows - num_rows) <= ROW_MULTIPLE
-        if list(tensor.shape[1:]) != row_shape or not differs_in_padding:
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 its own shape is empty
+        if not _differs_in_padding(tensor.shape, shape):
             continue
+        num_stored_rows = len(tensor)
+        num_rows = shape[0]
         if id(parameter) not in reported_parameters:
             logger.warning(
                 "%s %s: %s has %d rows, the model %d", INIT_CHECKPOINT, path, name, num_stored_rows, num_rows
             )
         reported_parameters.add(id(parameter))
         shared_rows[name] = min(num_stored_rows, num_rows)
-        fitted[name] = tensor.new_zeros(num_rows, *row_shape)
+        fitted[name] = tensor.new_zeros(shape)
         fitted[name][: shared_rows[name]] = tensor[: shared_rows[name]]
     return fitted, shared_rows
+
+
+def _differs_in_padding(stored_shape: torch.Size, shape: torch.Size) -> bool:
+    """Whether two tensors have rows of one shape, and numbers of rows that differ by no more than ROW_MULTIPLE.
+
+    >>> _differs_in_padding(torch.Size([32100, 512]), torch.Size([32128, 512]))
+    True
+    """
+    have_rows = len(stored_shape) > 0 and len(shape) > 0
+    if not have_rows or stored_shape[1:] != shape[1:]:
+        return False
+    return 0 < abs(stored_shape[0] - shape[0]) <= ROW_MULTIPLE
 
 
 def _parameters_by_piece(model) -> set[int]:
