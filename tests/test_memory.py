@@ -380,6 +380,16 @@ class SummaryTest(parameterized.TestCase):
         self.assertIn("\nmemory of one CPU in a step of 3 x (5 -> 7 tokens), bf16 autocast, adamw\n", shown)
         self.assertRegex(shown, r"(?m)^weights +0\.002 GiB$")
 
+    @parameterized.parameters(([], "bf16 autocast"), (["--deepspeed=zero2", "--num_gpus=2"], "bf16 weights"))
+    def test_the_step_names_the_precision_that_is_counted(self, sharding, precision):
+        """Half of the bytes of float32's weights where DeepSpeed keeps them in bfloat16."""
+        words = ["summary", "--config_name=mini", "--config_overrides=num_layers=1,vocab_size=512", "--bf16"]
+        words += ["--batch_size=3", "--source_length=5", "--target_length=7", *sharding]
+        self.assertIn(f" (5 -> 7 tokens), {precision}, adamw", cli_output(*words))
+        table = json.loads(cli_output(*words, "--json"))
+        weight_bytes = {"bf16 autocast": 4, "bf16 weights": 2}[precision]
+        self.assertEqual(table["memory"]["weights"], weight_bytes * table["parameters"])
+
     @pytest.mark.slow
     def test_virtual_tokens_of_a_text_are_counted_without_a_tokenizer(self):
         text = "num_virtual_tokens=3,prompt_tuning_init=text,prompt_tuning_init_text=good"

@@ -31,7 +31,8 @@ from t5suite.training.sharding.deepspeed import get_key
 
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
-# What an update's seconds are said for; the share is a guess, which a run's own `mfu` replaces.
+# `print_summary` says how long an update takes on this device at this share of its peak. The share is a guess: runs log
+# their own as `train/mfu`.
 USUAL_DEVICE = "A100"
 USUAL_SHARE = 0.4
 
@@ -43,7 +44,7 @@ class Load:
     Attributes:
       batch_size: rows.
       source_length, target_length: tokens of each input and target; a model of one stack has both in one row.
-      bf16: autocast computes in bfloat16; weights stay float32.
+      bf16: autocast computes in bfloat16, and weights stay float32; with DeepSpeed the weights are bfloat16.
       gradient_checkpointing: layers are recomputed in the backward pass.
       micro_batches: of an update (`--gradient_accumulation_steps`).
     """
@@ -62,28 +63,16 @@ def summarize(
     """`{"class", "parameters", "trainable", "frozen", "untrained", "modules", "flops", "memory", ...}`, plain data.
 
     Args:
-      model: on the meta device; else it loses its weights.
+      model: on the meta device; else its weights lose their values. It stays prepared for the step.
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate` and `memory.Sharding`.
     """
     total, trained = _counts(model.parameters())
-    # LoRA's weights are inside the model, those of prompts outside it.
     inner = inner_model(model)
-    has_all_inside = _counts(inner.parameters())[0] == total
-    rows = module_rows(inner if has_all_inside else model)
-    pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is not autocast
+    # LoRA's weights are in the inner model's modules, those of prompts beside it: only the whole model has all of them.
+    inner_total, _ = _counts(inner.parameters())
+    rows = module_rows(inner if inner_total == total else model)
     flops = flops_of_update(model, load)
-    if load.gradient_checkpointing:
-        inner.activation_checkpointing_enable()
-    step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
-    memory = estimate(
-        model,
-        step,
-        optimizer=optimizer,
-        gpu=gpu,
-        dtype=pure,
-        micro_batches=load.micro_batches,
-        sharding=Sharding(sharding, num_gpus) if sharding else None,
-    )
+    memory = _memory_of_update(model, load, optimizer, gpu, Sharding(sharding, num_gpus) if sharding else None)
     return {
         "class": type(model).__name__,
         "parameters": total,
@@ -101,8 +90,32 @@ def summarize(
     }
 
 
+def _memory_of_update(model, load: Load, optimizer: str, gpu: bool, sharding: Sharding | None) -> dict[str, int]:
+    """`memory.estimate` of an update as the trainer makes it.
+
+    DeepSpeed has weights of bfloat16 where other runs have autocast, and its ranks hold parts of the weights, for which
+    the loss is not computed in chunks (`losses.reason_for_logits`).
+    """
+    if load.gradient_checkpointing:
+        inner_model(model).activation_checkpointing_enable()
+    uses_autocast = load.bf16 and sharding is None
+    has_bf16_weights = load.bf16 and sharding is not None
+    step = training_step(model, load, autocast=uses_autocast, gpu=gpu, chunked=sharding is None)
+    return estimate(
+        model,
+        step,
+        optimizer=optimizer,
+        gpu=gpu,
+        dtype=torch.bfloat16 if has_bf16_weights else None,
+        micro_batches=load.micro_batches,
+        sharding=sharding,
+    )
+
+
 def flops_of_update(model, load: Load) -> int | None:
     """Floating-point operations of an update, as `StepFlops` counts them; None for models that it cannot count.
+
+    Those are models whose code does not run on the meta device, as it asks tensors for their values.
 
     >>> flops_of_update(t5_v1_1_base, Load(batch_size=128, source_length=512, target_length=114))
     54520000000000
@@ -141,7 +154,10 @@ def _add_rows(rows: list[dict], paths_by_id: dict[int, str], path: str, module) 
     name = path.split(".")[-1]
     parameters = list(module.parameters())
     new_parameters = [p for p in parameters if id(p) not in paths_by_id]
-    if not new_parameters and (parents or not parameters):
+    is_at_the_top = not parents
+    is_tied = bool(parameters) and not new_parameters
+    # A tied `lm_head` has a row, which says so; a tied `encoder.embed_tokens`, or what has no parameters, has none.
+    if not new_parameters and not (is_tied and is_at_the_top):
         return
     is_list = isinstance(module, nn.ModuleList)
     total, trained = _counts(new_parameters)
@@ -157,6 +173,7 @@ def _add_rows(rows: list[dict], paths_by_id: dict[int, str], path: str, module) 
     if not is_list and len(parents) + 1 < DEPTH:
         for child_name, child in module.named_children():
             _add_rows(rows, paths_by_id, f"{path}.{child_name}", child)
+    # Last, as the modules inside must find their parameters new; so a tied one has the innermost module's path.
     for parameter in new_parameters:
         paths_by_id.setdefault(id(parameter), path)
 
@@ -170,17 +187,20 @@ def _counts(parameters) -> tuple[int, int]:
 def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked: bool = True):
     """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens.
 
+    The step runs on the CPU: on tensors without values in a rehearsal (`models.rehearsal`), whatever device that is of.
+
     Args:
       gpu: a T5's loss is computed in chunks as large as on a GPU.
-      chunked: whether it is computed in chunks at all.
+      chunked: whether it is computed in chunks at all: the T5 gets `loss_labels`, and returns the loss for `TokenLoss`
+        in place of logits (`chunked_loss`).
     """
     family = recognize_family(inner_model(model))
     token_loss = TokenLoss()
-    settings = None
+    loss_settings = None
     if chunked and takes_loss_labels(model):
         accept_loss_labels(model)
         vocab_size = inner_model(model).config.vocab_size
-        settings = LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))
+        loss_settings = LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))
     rows = load.batch_size
     source = load.source_length
     target = load.target_length
@@ -193,14 +213,15 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
         labels = torch.zeros(rows, target, dtype=torch.long)
         if family.has_decoder_inputs:
             batch["decoder_input_ids"] = torch.zeros_like(labels)
-        if not family.has_head:
+        if not family.has_head:  # an encoder with a head has no such argument
             batch["use_cache"] = False
-        if settings:
-            batch |= {"loss_labels": labels, "loss_settings": settings}
+        if loss_settings:
+            batch |= {"loss_labels": labels, "loss_settings": loss_settings}
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             outputs = model(**batch)
-        if autocast:
-            outputs = type(outputs)(convert_outputs_to_fp32(lambda: dict(outputs))())
+        if autocast:  # accelerate converts what a prepared model returns
+            float32_outputs = convert_outputs_to_fp32(lambda: dict(outputs))()
+            outputs = type(outputs)(float32_outputs)
         return token_loss(outputs, labels, num_items_in_batch=rows * target)
 
     return step
@@ -231,7 +252,7 @@ def print_summary(summary: dict, file=None) -> None:
 
 
 def _untrained_note(summary: dict) -> str:
-    """How many of the frozen ones nothing has trained (`models.untrained_parts`)."""
+    """How many of the frozen parameters nothing has ever trained: a placeholder's (`models.untrained_parts`)."""
     if not summary["untrained"]:
         return ""
     return f", {summary['untrained']:,} of them untrained: a vision tower that takes no part"
@@ -250,10 +271,10 @@ def _state_of(row: dict) -> str:
 
 def _described_step(summary: dict) -> str:
     load = summary["load"]
-    parts = [
-        f"{load['batch_size']} x ({load['source_length']} -> {load['target_length']} tokens)",
-        "bf16 autocast" if load["bf16"] else "float32",
-    ]
+    precision = "float32"
+    if load["bf16"]:
+        precision = "bf16 weights" if summary["deepspeed"] else "bf16 autocast"
+    parts = [f"{load['batch_size']} x ({load['source_length']} -> {load['target_length']} tokens)", precision]
     if load["gradient_checkpointing"]:
         parts.append("checkpointing")
     parts.append(summary["optimizer"])
@@ -281,21 +302,31 @@ class RowsOnly:
 def shapes_by_flags(arguments):
     """The model that the flags name, frozen and adapted as they say, on the meta device.
 
-    The vocabulary keeps the configuration's number of rows, unless `--tokenizer_name` or a folder has a tokenizer.
+    The vocabulary has the rows that the configuration says, unless flags change it or a tokenizer is at hand.
     """
     flags = arguments.model
     name = flags.config_name or flags.model_name_or_path
-    needs_tokenizer = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
-    has_tokenizer = name is None or is_adapter(name) or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
-    tokenizer = None
-    if not needs_tokenizer and not has_tokenizer:
-        from_scratch = flags.from_scratch or flags.config_name is not None
+    changes_vocabulary = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
+    tokenizer = None  # then it is loaded
+    if not changes_vocabulary and not _has_tokenizer_at_hand(name):
         config = load_config(
-            name, flags.config_overrides, None, flags.model_revision, flags.trust_remote_code, from_scratch
+            name,
+            flags.config_overrides,
+            revision=flags.model_revision,
+            trust_remote_code=flags.trust_remote_code,
+            from_scratch=flags.from_scratch or flags.config_name is not None,
         )
         tokenizer = RowsOnly(config.get_text_config().vocab_size)
     tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
+
+
+def _has_tokenizer_at_hand(name: str | None) -> bool:
+    """Whether a model's tokenizer is on this machine: the bundled one (no name), an adapter's base's, or a folder's."""
+    if name is None or is_adapter(name):
+        return True
+    folder = Path(name)
+    return folder.is_dir() and any(folder.glob("*tokenizer*"))
 
 
 def summary_by_flags(model, arguments) -> dict:
@@ -310,7 +341,7 @@ def summary_by_flags(model, arguments) -> dict:
         gradient_checkpointing=args.activation_checkpointing,
         micro_batches=args.gradient_accumulation_steps,
     )
-    optimizer = args.optimizer or getattr(args.optim, "value", args.optim)
+    optimizer = args.optimizer or getattr(args.optim, "value", args.optim)  # the memory of both names' is known
     sharding = _sharding_of(args.deepspeed)
     summary = summarize(model, load, optimizer, args.device.type != "cpu", sharding, args.world_size if sharding else 1)
     uncounted_flags = {
@@ -323,7 +354,7 @@ def summary_by_flags(model, arguments) -> dict:
 
 
 def _sharding_of(config: dict | None) -> str | None:
-    """The name of DeepSpeed's sharding by its configuration; None without one, or if it cannot be estimated.
+    """The one of SHARDINGS that DeepSpeed's configuration asks for; None without DeepSpeed, or if it is none of them.
 
     >>> _sharding_of({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})
     'zero2_offload'
