@@ -361,6 +361,13 @@ class SettingsTest(OddModels):
         self.assertRegex("\n".join(logs.output), f"not used here: .*{name}")
         predict(model, "--num_beams", "4" if name == "low_memory" else "1")
 
+    @parameterized.parameters({"diversity_penalty": 0.0}, {"guidance_scale": 1.0, "penalty_alpha": 0.0})
+    def test_ways_to_decode_are_not_left_out_where_they_have_no_effect(self, **settings):
+        model = self.with_settings("generation_config.json", **settings)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            loaded(model)
+        predict(model)
+
     @parameterized.parameters(
         {"length_penalty": 2.0, "temperature": 0.9}, {"temperature": 0.0, "eos_token_id": [1, 2]}, {}
     )

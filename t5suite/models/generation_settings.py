@@ -17,31 +17,39 @@ GENERATION_TOKENS = (
     "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id",
     "forced_eos_token_id",
 )  # fmt: skip
-# What transformers 5 does for single rows only, with a tokenizer or another model at hand, or in code of the hub; with
-# the values that have no effect.
+# Settings with which transformers' `generate` fails on a batch here, each with the value that has no effect.
 UNSUPPORTED_DECODING = {
+    # For single rows, or for models that write behind their prompt.
     "prompt_lookup_num_tokens": None,
     "assistant_early_exit": None,
+    "use_mtp": False,
+    "guidance_scale": 1,
+    # With the tokenizer as an argument.
+    "stop_strings": None,
+    "token_healing": False,
+    # In code of the hub.
     "dola_layers": None,
-    "penalty_alpha": None,
+    "penalty_alpha": 0,
     "constraints": None,
     "force_words_ids": None,
-    "diversity_penalty": None,
-    "stop_strings": None,
-    "guidance_scale": None,
-    "use_mtp": False,
-    "low_memory": False,
-    "token_healing": False,
     "num_beam_groups": 1,
+    "diversity_penalty": 0,
+    # No longer with beams.
+    "low_memory": False,
 }
 
 
 def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
-    """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep theirs.
+    """Writes the tokenizer's ids of special tokens into the configuration.
 
-    T5 starts its decoder with padding, BART with its end token, T5Gemma with <bos>: the configuration says which, if it
-    is set; a fresh T5's names no start token.
+    T5 starts its decoder with padding, BART with its end token, T5Gemma with <bos>, as their configurations say. Where
+    one says nothing, as that of a fresh T5, it is padding.
+
+    Args:
+      names: of the special tokens: `pad`, `eos`, ...
+      scratch: the weights are random. Trained ones keep the ids that their configuration has.
     """
+    # Before the ids change: the start's old id tells which special token it is.
     start = _declared_start(config)
     start_name = _name_of_start(config, start)
     for name in names:
@@ -58,9 +66,10 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
 
 
 def _declared_start(config) -> int | None:
-    """The token that a decoder starts with: the configuration's own, else <bos> of the configuration of its decoder.
+    """The id that a decoder starts with: the configuration's own, else <bos> of the configuration of its decoder.
 
-    T5Gemma has the latter alone, and transformers' own shift of labels begins with it.
+    T5Gemma has the latter alone: transformers shifts its labels behind that <bos>. Its configuration as a whole has the
+    ids of its decoder, too.
     """
     start = getattr(config, "decoder_start_token_id", None)
     if start is not None:
@@ -77,9 +86,9 @@ def _name_of_start(config, start: int | None) -> str:
 
 
 def _new_start(config, name: str) -> int | None:
-    """The id of the special token that a decoder starts with; without <bos> the end token, as text without a prompt.
+    """The id of the special token that a decoder starts with; of a vocabulary without <bos>, the end token.
 
-    Padding would not do: T5Gemma's decoder does not attend to it in training, and does when it writes.
+    Padding would not do: T5Gemma's decoder does not attend to padding in training, but attends to it in `generate`.
     """
     start = getattr(config, f"{name}_token_id", None)
     if start is None and name == "bos":
@@ -106,15 +115,18 @@ def set_generation_tokens(model) -> None:
 
 
 def reset_unsupported_decoding(generation, place: str) -> list[str]:
-    """Resets settings of a model's generation for which `generate` fails on a batch; warns, and returns their names.
+    """Resets settings of a model's generation with which `generate` fails here; warns, and returns their names.
 
     >>> reset_unsupported_decoding(GenerationConfig(dola_layers="high"), "t5")
     ['dola_layers']
+
+    Args:
+      place: the model's name or folder, for the warning.
     """
     names = []
-    for name, neutral in UNSUPPORTED_DECODING.items():
-        if getattr(generation, name, neutral) not in (None, neutral):
-            setattr(generation, name, neutral)
+    for name, value_without_effect in UNSUPPORTED_DECODING.items():
+        if getattr(generation, name, None) not in (None, value_without_effect):
+            setattr(generation, name, None)
             names.append(name)
     if names:
         logger.warning("%s: generation_config.json: not used here: %s", place, ", ".join(names))
@@ -124,8 +136,8 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
 def save_with_generation_settings(model, folder, **settings) -> None:
     """`model.save_pretrained(folder, **settings)`, with the settings of generation as they stand.
 
-    transformers 5.24 refuses to save some of them once another has changed, such as a temperature without `do_sample`;
-    but they count as soon as `generate` is asked to draw, or for several beams.
+    transformers 5.24 refuses to save a setting that has no effect beside the others, such as a temperature without
+    `do_sample`. It is kept here, for it counts as soon as a call of `generate` asks for draws, or for several beams.
     """
     generation = getattr(model, "generation_config", None)
     if generation is None or not model.can_generate():

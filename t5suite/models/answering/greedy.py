@@ -1,5 +1,7 @@
 """Whether settings of `generate` ask for nothing but greedy decoding, which `t5.greedy` does faster."""
 
+from t5suite.models.generation_settings import UNSUPPORTED_DECODING
+
 # Settings that do not affect greedy decoding, or are checked separately.
 SETTINGS_WITHOUT_EFFECT = frozenset(
     "max_length max_new_tokens length_penalty early_stopping temperature top_k top_p typical_p min_p top_h "
@@ -9,12 +11,11 @@ SETTINGS_WITHOUT_EFFECT = frozenset(
 )
 # Values of the other settings that have no effect, in addition to None; settings not listed must be None.
 NEUTRAL_SETTINGS = {
-    **dict.fromkeys("num_beams num_beam_groups num_return_sequences repetition_penalty".split(), 1),
-    "encoder_repetition_penalty": 1,
+    **UNSUPPORTED_DECODING,
+    **dict.fromkeys("num_beams num_return_sequences repetition_penalty encoder_repetition_penalty".split(), 1),
     **dict.fromkeys("min_length min_new_tokens no_repeat_ngram_size encoder_no_repeat_ngram_size".split(), 0),
-    "diversity_penalty": 0,
     **dict.fromkeys("do_sample remove_invalid_values renormalize_logits return_dict_in_generate".split(), False),
-    **dict.fromkeys("output_scores output_logits low_memory is_assistant".split(), False),
+    **dict.fromkeys("output_scores output_logits is_assistant".split(), False),
 }
 
 
