@@ -16,7 +16,7 @@ import shlex
 from pathlib import Path
 
 from t5suite.tracking.backends import PROJECT
-from t5suite.tracking.metric_lines import COLUMNS
+from t5suite.tracking.metric_lines import SAMPLE_COLUMNS
 from t5suite.tracking.tables import RESULT_COLUMNS, result_rows, results_as_markdown, sample_rows, samples_as_markdown
 from t5suite.tracking.trackers import AIM_REPO
 
@@ -150,7 +150,7 @@ class TrackioRun:
         self._last = step
         self._run.log(row, step=step)
         for name, table in tables.items():
-            self._run.log({name: self._table(COLUMNS, sample_rows(table))}, step=step)
+            self._run.log({name: self._table(SAMPLE_COLUMNS, sample_rows(table))}, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results as a table, with the run's last step; the manifest as text."""

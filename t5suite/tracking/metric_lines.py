@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLES = "samples.jsonl"
 # The columns of a table of samples.
-COLUMNS = ("row", "input", "target", "prediction", "right")
+SAMPLE_COLUMNS = ("row", "input", "target", "prediction", "right")
 # How much of a file is read at once if all of it would take too much memory.
 PIECE = 4 << 20
 # Parts of the names of metrics that measure time, speed or memory.
@@ -145,5 +145,5 @@ class SampleLines:
         for line in self._by_step.get(step, []):
             folder = "final_samples" if line.get("final") else "samples"
             table = tables.setdefault(f"{folder}/{line.get('task')}", [])
-            table.append({column: line.get(column) for column in COLUMNS})
+            table.append({column: line.get(column) for column in SAMPLE_COLUMNS})
         return tables

@@ -7,19 +7,23 @@
 import json
 
 from t5suite.base.redaction import printable
-from t5suite.tracking.metric_lines import COLUMNS
+from t5suite.tracking.metric_lines import SAMPLE_COLUMNS
 
 RESULT_COLUMNS = ("task", "metric", "points")
 
 
 def sample_rows(samples: list[dict]) -> list[list]:
-    """A table of samples as lists, in the order of COLUMNS."""
-    return [[sample[column] for column in COLUMNS] for sample in samples]
+    """A table of samples as lists, in the order of SAMPLE_COLUMNS.
+
+    >>> sample_rows([{"row": 7, "input": "Good.", "target": "positive", "prediction": "negative", "right": False}])
+    [[7, 'Good.', 'positive', 'negative', False]]
+    """
+    return [[sample[column] for column in SAMPLE_COLUMNS] for sample in samples]
 
 
 def samples_as_markdown(samples: list[dict]) -> str:
     """A table of samples as Markdown."""
-    return markdown_table(COLUMNS, sample_rows(samples))
+    return markdown_table(SAMPLE_COLUMNS, sample_rows(samples))
 
 
 def result_rows(results: dict) -> list[list]:
@@ -51,10 +55,13 @@ def markdown_table(columns, rows) -> str:
 
 
 def json_as_markdown(content: dict) -> str:
-    """A JSON value as a block of Markdown."""
+    """A table of JSON values as a block of Markdown, in which control characters are `\\u009b` (`printable`)."""
     return "```json\n" + printable(json.dumps(content, indent=2, ensure_ascii=False)) + "\n```"
 
 
 def _cell_text(cell) -> str:
+    """A cell in one line, without a bar that would end it."""
     text = "" if cell is None else str(cell)
-    return printable(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>"))
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|")  # backslashes first: a bar's escape is one
+    line = escaped.replace("\r", " ").replace("\n", "<br>")
+    return printable(line)  # other control characters: `\u001b`, whose backslash is no escape
