@@ -873,6 +873,9 @@ WRONG_FLAGS = (
     (("--scores_only", "--dtype", "bfloat16"), "--dtype has no effect with --scores_only"),
     (("--model_revision", "main"), "--model_revision main has no effect: .* is a folder"),
     (("--record_sha256", "abc"), "--record_sha256 abc: a SHA-256 has 64 hexadecimal digits"),
+    (("--record_sha256", ""), "--record_sha256 : a SHA-256 has 64 hexadecimal digits"),
+    (("--exported", ""), "--exported : no such folder"),
+    (("--scores_only", "--exported", ""), "--exported has no effect with --scores_only"),
     (("--dtype", "int8"), "--dtype.*int8"),
 )
 
@@ -1054,7 +1057,8 @@ class RecordTest(parameterized.TestCase):
     def test_the_hash_of_the_record_is_compared_with_one_from_elsewhere(self):
         folder = record_of_six_right_answers()
         sha256 = json.loads((folder / "manifest.json").read_text())["record_sha256"]
-        self.assertEqual(verified(folder, "--scores_only", "--record_sha256", sha256)[0], 0)
+        for form in (sha256, sha256.upper()):
+            self.assertEqual(verified(folder, "--scores_only", "--record_sha256", form)[0], 0)
         expected = f"the record is another one: its SHA-256 is {sha256}, not {'0' * 64}"
         self.assertEqual(differences(folder, "--scores_only", "--record_sha256", "0" * 64), [expected])
 

@@ -1,4 +1,7 @@
-"""`t5suite verify`: a finished run's scores once more, from its record: every row answered again by its model.
+"""`t5suite verify`: a finished run's scores once more.
+
+The run's record (its settings, scores, answers and hashes of files: `reports.run_records`) is checked, and its model
+answers every row again.
 
 t5suite verify runs/mini-sentiment
 """
@@ -37,7 +40,7 @@ def verify_flags(parser) -> None:
     )
     add("--model_revision", help="branch, tag or commit of a model on the hub; a commit cannot have been altered")
     add("--record_sha256", help="what the record's hash must be, if you have it from elsewhere")
-    add("--exported", help="let the ONNX or CTranslate2 files of this folder answer, and measure with the run's model")
+    add("--exported", help="let the ONNX or CTranslate2 files of this folder answer in place of the run's model")
     add("--batch_size", type=int, help="rows answered at once; default: the run's own batches")
     add("--dtype", choices=["float32", "bfloat16"], help="precision of the weights; default: the run's")
     add("--use_cpu", action="store_true", help="use no GPU")
@@ -51,17 +54,17 @@ def verify(arguments) -> None:
     """Checks a run's record, answers its rows again, and prints what differs.
 
     Raises:
-      ConfigError: flags that do not go together, or no such run.
-      DataError: the run cannot be verified: a file is missing, or it needs its author's code.
-      SystemExit: with 1, if something differs.
+      ConfigError: flags that do not go together, or no such run (78).
+      DataError: the run cannot be verified: a file is missing, or it needs its author's code (65).
+      SystemExit: with EXIT_DIFFERENT, if something differs.
     """
     _check_verify_flags(arguments)
     libraries = choose_libraries(allow_untested=arguments.allow_untested_libraries)
     from t5suite.reports.run_records import read_record
 
-    record = read_record(*place_of_run(arguments))
     # Libraries may print when they are first used, but standard output is for the result only.
     with contextlib.redirect_stdout(sys.stderr):
+        record = read_record(*place_of_run(arguments))
         verification = verification_of(record, arguments, libraries.off)
     print_verification(verification, arguments)
     sys.stdout.flush()
@@ -76,12 +79,15 @@ def _check_verify_flags(arguments) -> None:
       ConfigError: which.
     """
     check_at_least(arguments, batch_size=1, max_rows=0)
-    if arguments.record_sha256 and not re.fullmatch("[0-9a-f]{64}", arguments.record_sha256):
-        raise ConfigError(f"--record_sha256 {arguments.record_sha256}: a SHA-256 has 64 hexadecimal digits")
+    sha256 = arguments.record_sha256
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+        raise ConfigError(f"--record_sha256 {sha256}: a SHA-256 has 64 hexadecimal digits")
     if arguments.scores_only:
         for name in ("exported", "batch_size", "dtype", "use_cpu"):
-            if getattr(arguments, name):
+            if getattr(arguments, name) not in (None, False):
                 raise ConfigError(f"--{name} has no effect with --scores_only, which does not run the model")
+    if arguments.exported is not None and not os.path.isdir(arguments.exported):
+        raise ConfigError(f"--exported {arguments.exported}: no such folder; give one of t5suite export")
     run = arguments.run
     if os.path.isfile(run):
         raise ConfigError(f"t5suite verify {run}: a file; give the run's directory, {Path(run).parent}")
@@ -97,62 +103,73 @@ def place_of_run(arguments) -> tuple[Path, str | None]:
     if os.path.isdir(arguments.run):
         return Path(arguments.run), None
     from t5suite.base.hub_runs import download_run
-    from t5suite.reports.shared_files import SHARED
+    from t5suite.reports.shared_files import FILES_TO_VERIFY
 
-    return download_run(arguments.run, arguments.model_revision, SHARED)
+    return download_run(arguments.run, arguments.model_revision, FILES_TO_VERIFY)
 
 
-def verification_of(record, arguments, off: frozenset[str]):
-    """The verification as the flags ask for it."""
+def verification_of(record, arguments, fast_paths_off: frozenset[str]):
+    """The verification as the flags ask for it.
+
+    Args:
+      fast_paths_off: names of fast paths that are not used with the installed libraries.
+    """
     from t5suite.reports.run_records import check_model_is_here
     from t5suite.reports.verification import verify_record
 
+    expected_sha256 = None
+    if arguments.record_sha256 is not None:
+        expected_sha256 = arguments.record_sha256.lower()
     if arguments.scores_only:
-        return verify_record(record, arguments.data_dir, expected=arguments.record_sha256)
+        return verify_record(record, arguments.data_dir, expected=expected_sha256)
     check_model_is_here(record)
     from t5suite.reports.answering_again import answer_again, tokenizer_problems
     from t5suite.training.process_setup import start_logging
 
     start_logging(is_main=True, disable_tqdm=True)
-    answering = answering_by_flags(record, arguments, off)
+    answering = answering_by_flags(record, arguments, fast_paths_off)
     other_answers = None
     if arguments.exported is not None:
-        check_tokenizer_of_export(record, arguments.exported)
         other_answers = answers_of_exported_files(record, arguments, answering)
-    answer = partial(answer_again, answering=answering, other_answers=other_answers)
-    return verify_record(record, arguments.data_dir, answer, tokenizer_problems, arguments.record_sha256)
+    return verify_record(
+        record,
+        arguments.data_dir,
+        answer=partial(answer_again, answering=answering, other_answers=other_answers),
+        check_tokenizer=tokenizer_problems,
+        expected=expected_sha256,
+    )
 
 
 def check_tokenizer_of_export(record, folder: str) -> None:
-    """Refuses exported files that read other ids than the run's model, as those of a trimmed model do.
+    """Refuses exported files that read other ids than the run's model, as those of a model that `t5suite trim` made.
 
     Raises:
       ConfigError: how their tokenizer differs.
     """
     from t5suite.models.loading import load_tokenizer
-    from t5suite.models.tokenizer_checks import KEY, tokenizer_differences
+    from t5suite.models.tokenizer_checks import TOKENIZER_KEY, tokenizer_differences
 
-    description = record.manifest.get(KEY)
-    if not description:
+    description = record.manifest.get(TOKENIZER_KEY)
+    if not description:  # a run of an earlier version
         return
     differences = tokenizer_differences(description, load_tokenizer(folder, flag="--exported"))
     if differences:
         raise ConfigError(
-            f"--exported {folder}: its tokenizer is not the run's: {'; '.join(differences)}; score the model that was "
-            "exported by t5suite evaluate, and verify that run"
+            f"--exported {folder}: its tokenizer is not the run's: {'; '.join(differences)}; evaluate the model that "
+            "was exported (t5suite evaluate), and verify that run"
         )
 
 
-def answering_by_flags(record, arguments, off: frozenset[str]):
+def answering_by_flags(record, arguments, fast_paths_off: frozenset[str]):
     """How the run answered, with what the flags change."""
     from dataclasses import replace
 
     from t5suite.reports.answering_again import Answering
 
-    answering = Answering.of(record, off)
-    if arguments.batch_size is not None:
+    answering = Answering.of(record, fast_paths_off)
+    if arguments.batch_size is not None:  # in place of batches of so many tokens, too
         answering = replace(answering, batch_rows=arguments.batch_size, batch_tokens=None)
-    if arguments.dtype is not None:
+    if arguments.dtype is not None:  # autocast would compute in its own type, whatever the weights'
         answering = replace(answering, dtype=arguments.dtype, autocast="no")
     if arguments.use_cpu:
         answering = replace(answering, use_cpu=True)
@@ -160,16 +177,17 @@ def answering_by_flags(record, arguments, off: frozenset[str]):
 
 
 def answers_of_exported_files(record, arguments, answering):
-    """What answers in place of the run's model.
+    """What answers in place of the run's model, which only measures how far apart two answers are that differ.
 
     Raises:
-      ConfigError: the folder has no exported files.
+      ConfigError: the folder has no exported files, or they read other ids than the run's model.
     """
     from t5suite.inference.export_answers import answers_of_export
     from t5suite.inference.exported import exported_kind
 
     if exported_kind(arguments.exported) is None:
         raise ConfigError(f"--exported {arguments.exported}: no folder of t5suite export --format onnx or ctranslate2")
+    check_tokenizer_of_export(record, arguments.exported)
     return answers_of_export(arguments.exported, record.settings, answering)
 
 

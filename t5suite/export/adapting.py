@@ -31,8 +31,7 @@ from t5suite.models.generation_settings import save_with_generation_settings, se
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.t5.output_layer import random_model
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import check_trained_with, describe_tokenizer
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, check_trained_with, describe_tokenizer
 from t5suite.models.vocabulary import add_sentinels, embedding_rows
 
 FLAG = "--model_name_or_path"
@@ -214,7 +213,7 @@ def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]
         "num_sentinels": decoder.num_sentinels,
         "new_rows": adapted.config.vocab_size - decoder.config.vocab_size,
         "parameters": {"copied": copied, "new": total - copied - untrained, "untrained": untrained},
-        TOKENIZER: describe_tokenizer(decoder.tokenizer),
+        TOKENIZER_KEY: describe_tokenizer(decoder.tokenizer),
         "tensors": [{"name": origin.name, "shape": list(origin.shape), "origin": origin.origin} for origin in origins],
     }
 

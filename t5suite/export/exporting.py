@@ -26,8 +26,7 @@ from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import ExportSource, load_source
 from t5suite.models.generation_settings import save_generation_settings, save_with_generation_settings
 from t5suite.models.loading import describe_model
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weights import fit_to_model
 from t5suite.tasks.task_card import TASK_CARD
@@ -56,7 +55,7 @@ def export_model(flags) -> dict:
                 "source": flags.model_name_or_path or flags.init_checkpoint,
                 "family": source.family,
                 "model": describe_model(source.model),
-                TOKENIZER: describe_tokenizer(source.tokenizer),
+                TOKENIZER_KEY: describe_tokenizer(source.tokenizer),
             }
             card |= WRITERS[flags.format](source, folder, flags)
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -45,8 +45,7 @@ from t5suite.export.trim_vocabularies import (
 from t5suite.export.trim_weights import check_configured_ids, configured_ids, trim_weights, vocabulary_dimensions
 from t5suite.export.trim_words import named_ids, task_words, tasks_with_unlisted_targets
 from t5suite.models.generation_settings import save_with_generation_settings
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer
 from t5suite.tasks.task_card import TASK_CARD, TaskCard, task_card_of_model
 
 logger = logging.getLogger(__name__)
@@ -117,8 +116,8 @@ def trim_model(flags) -> dict:
             write_trim_card(folder, flags.model_name_or_path, terms, record)
             write_json(folder / KEPT_IDS, plan.selection.ids.tolist())
             tokenizer = _load_trimmed_tokenizer(folder, plan)
-            record[TOKENIZER] = describe_tokenizer(tokenizer)
-            _renew_task_card(folder, record[TOKENIZER])
+            record[TOKENIZER_KEY] = describe_tokenizer(tokenizer)
+            _renew_task_card(folder, record[TOKENIZER_KEY])
             if flags.check:
                 source = _load(flags, Path(staging) / "again")
                 record["check"] = _check(source.model, tokenizer, folder, plan, flags.min_count)
@@ -296,7 +295,7 @@ def _renew_task_card(folder: Path, description: dict) -> None:
     """Says in a run's task card which tokenizer its model now has."""
     path = folder / TASK_CARD
     if path.is_file():
-        write_json(path, read_json(path) | {TOKENIZER: description})
+        write_json(path, read_json(path) | {TOKENIZER_KEY: description})
 
 
 def _check(model, tokenizer, folder: Path, plan: TrimPlan, min_count: int) -> dict:

@@ -23,7 +23,7 @@ from t5suite.models.vocabulary import ROW_MULTIPLE
 
 logger = logging.getLogger(__name__)
 
-KEY = "tokenizer"
+TOKENIZER_KEY = "tokenizer"
 # Files of a folder that may say which tokenizer its model was trained with; a checkpoint's is in its run's.
 RECORDS = ("task.json", "export.json", "adapt.json", "trim.json", "manifest.json")
 SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -54,7 +54,7 @@ def stored_description(folder) -> dict | None:
     if folder.name.startswith("checkpoint-"):
         paths.append(folder.parent / RECORDS[-1])
     for path in paths:
-        description = table_or_empty(path).get(KEY)
+        description = table_or_empty(path).get(TOKENIZER_KEY)
         if isinstance(description, dict) and {"pieces", "vocabulary"} <= description.keys():
             return description
     return None

@@ -24,8 +24,7 @@ from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.placement import has_accelerator
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import tokenizer_differences
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, tokenizer_differences
 from t5suite.models.weights import load_weights
 from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
@@ -180,7 +179,7 @@ class Answered:
 
 def tokenizer_problems(record: RunRecord) -> list[str]:
     """How the tokenizer in the folder differs from the one that the run recorded."""
-    description = record.manifest.get(TOKENIZER)
+    description = record.manifest.get(TOKENIZER_KEY)
     if not description:
         return []
     name = tokenizer_name(record) or record.model

@@ -36,7 +36,7 @@ HASHED = (
 # Where an upload may leave files of the record out.
 FOLDERS_WITHHELD = (f"{PREDICTIONS}/", f"{ROWS}/", "best/")
 # What verification reads of a run on the hub, besides what it can do without.
-SHARED = (MANIFEST, *HASHED, CARD)
+FILES_TO_VERIFY = (MANIFEST, *HASHED, CARD)
 
 
 def hashes_of_run(directory, patterns: Sequence[str] = HASHED) -> dict[str, str]:

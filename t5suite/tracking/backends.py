@@ -27,7 +27,7 @@ from t5suite.base.errors import EXIT_PREEMPTED
 from t5suite.base.files import read_json
 from t5suite.base.redaction import redacted
 from t5suite.runs.directory import MANIFEST
-from t5suite.tracking.metric_lines import COLUMNS
+from t5suite.tracking.metric_lines import SAMPLE_COLUMNS
 from t5suite.tracking.tables import (
     RESULT_COLUMNS,
     json_as_markdown,
@@ -104,7 +104,7 @@ class WandbRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row."""
         self._last = step
-        sample_tables = {name: self._table(COLUMNS, sample_rows(samples)) for name, samples in tables.items()}
+        sample_tables = {name: self._table(SAMPLE_COLUMNS, sample_rows(samples)) for name, samples in tables.items()}
         self._run.log({**row, **sample_tables}, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:

@@ -24,8 +24,7 @@ from t5suite.models.adapters import num_virtual_tokens
 from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer
 from t5suite.tasks.task_card import TaskCard, make_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.checkpoints.data_positions import ExampleOrder
@@ -279,7 +278,7 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
         name = eval_set.task.name
         answer_lengths[name] = max(answer_lengths.get(name, 1), eval_set.max_target_tokens)
     tasks = [part.task for part in data.training_sets] + [eval_set.task for eval_set in data.scored]
-    settings = {TOKENIZER: describe_tokenizer(tokenizer)}
+    settings = {TOKENIZER_KEY: describe_tokenizer(tokenizer)}
     separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
     if separator is not None:
         settings[SEPARATOR] = separator
@@ -320,5 +319,5 @@ def task_card_by_flags(plan: Plan, arguments, encoding, model) -> TaskCard:
         recognize_family(model).name,
         scored_by_labels=[name for name, method in methods.items() if method == "score"],
         made_by_flags=bool(plan.sources),
-        **{TOKENIZER: describe_tokenizer(encoding.tokenizer)},
+        **{TOKENIZER_KEY: describe_tokenizer(encoding.tokenizer)},
     )

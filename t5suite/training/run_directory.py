@@ -15,8 +15,7 @@ from pathlib import Path
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, FullDiskError, Preempted, TemporaryError
 from t5suite.base.libraries import Libraries
 from t5suite.data.corpora.store import MANIFEST as CORPUS
-from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer, tokenizer_differences
+from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer, tokenizer_differences
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock, living_owner
@@ -243,11 +242,11 @@ def note_tokenizer(run: Run, tokenizer) -> None:
     Raises:
       ConfigError: the run began with another one; says what differs.
     """
-    description = run.manifest.get(TOKENIZER)
+    description = run.manifest.get(TOKENIZER_KEY)
     lines = tokenizer_differences(description, tokenizer) if description else []
     if lines:
         raise ConfigError(
             f"--output_dir {run.directory}: this run began with another tokenizer: {'; '.join(lines)}. Restore it, or "
             "start another run with --output_dir"
         )
-    run.update(**{TOKENIZER: describe_tokenizer(tokenizer)})
+    run.update(**{TOKENIZER_KEY: describe_tokenizer(tokenizer)})
