@@ -4,9 +4,9 @@ r"""Super-NaturalInstructions: an instance and its task's instruction as one tex
 ' Positive Example 1 -\nInput: India.\n Output: New Delhi.\n\n'
 
 The form is exactly that of Tk-Instruct (arXiv:2204.07705, table 2; `yizhongw/Tk-Instruct`, `ni_collator.py`): every
-part ends in punctuation, a full stop where it had none. Demonstrations are added one after the other as long as the
-whole fits into the source length, and none after the first that does not. If a row has several references, a training
-example takes one of them, drawn for each row from (seed, the row's `idx`).
+part ends in punctuation, a full stop where it had none. Positive demonstrations are added one after the other up to the
+first with which the whole does not fit into the source length, then negative ones likewise. If a row has several
+references, a training example takes one of them, drawn for each row from (seed, the row's `idx`).
 """
 
 import string
@@ -24,14 +24,14 @@ ENCODING_KEYS = ("add_task_definition", "num_pos_examples", "num_neg_examples", 
 
 
 def fits_always(text: str) -> bool:
-    """As a model without a limit on the length of its inputs."""
+    """True: every text fits into a model without a limit on the length of its inputs."""
     return True
 
 
 def check_instance(row) -> None:
     """Raises a `DataError` that names the part of an instance that is missing or invalid."""
     for column in ("task", "definition", "input"):
-        cell(row, column, str)
+        cell(row, column, str)  # raises
     for column in ("positive_examples", "negative_examples"):
         for i, example in enumerate(cell(row, column, list)):
             if not _is_demonstration(example):
@@ -50,7 +50,7 @@ def instruction_text(row, settings: dict, fits: Callable[[str], bool] = fits_alw
 
     Args:
       row: `task`, `definition`, `positive_examples`, `negative_examples` and `input`.
-      settings: the entry's `instruction`.
+      settings: the task's `instruction`: `seed`, `tk_instruct` and ENCODING_KEYS, as the flags of these names.
       fits: whether a text is short enough for the model; the default keeps every demonstration.
     """
     encoding = encoding_of(row, settings)
@@ -58,18 +58,28 @@ def instruction_text(row, settings: dict, fits: Callable[[str], bool] = fits_alw
     if encoding["add_task_definition"]:
         definition = _closed(f"Definition: {row['definition'].strip()}") + "\n\n"
     instance = _closed(f"Now complete the following example -\nInput: {row['input'].strip()}") + "\nOutput: "
-    positive: list[str] = []
-    for text in _demonstrations(row, "Positive", encoding):
-        if not fits(definition + " ".join(positive) + text + instance):
-            break
-        positive.append(text)
-    negative: list[str] = []
-    for text in _demonstrations(row, "Negative", encoding):
-        if not fits(definition + " ".join(positive) + " ".join(negative) + text + instance):
-            break
-        negative.append(text)
+    positive = _those_that_fit(_demonstrations(row, "Positive", encoding), definition, instance, fits)
+    before_negative = definition + " ".join(positive)
+    negative = _those_that_fit(_demonstrations(row, "Negative", encoding), before_negative, instance, fits)
     task_name = f"{row['task']}. " if encoding["add_task_name"] else ""
     return task_name + definition + "".join(positive + negative) + instance
+
+
+def _those_that_fit(demonstrations: list[str], before: str, instance: str, fits: Callable[[str], bool]) -> list[str]:
+    """The demonstrations up to the first with which the text is too long.
+
+    As in Tk-Instruct, the text that is measured has spaces between demonstrations, and not the task's name: the model
+    reads one without these spaces, and with the name.
+
+    Args:
+      before: what stands before these demonstrations.
+    """
+    fitting: list[str] = []
+    for text in demonstrations:
+        if not fits(before + " ".join(fitting) + text + instance):
+            break
+        fitting.append(text)
+    return fitting
 
 
 def _demonstrations(row, kind: str, encoding: dict) -> list[str]:
@@ -109,14 +119,15 @@ def drawn_reference(row, references: list[str], settings: dict) -> str:
 
 
 def encoding_of(row, settings: dict) -> dict:
-    """The encoding of the row's instruction: from the settings, or (`tk_instruct`) one of five, drawn for the row."""
+    """What is in a row's instruction, by ENCODING_KEYS: as the settings say, or (`tk_instruct`) one of MIXED_ENCODINGS,
+    drawn for the row."""
     if not settings["tk_instruct"]:
         return {key: settings[key] for key in ENCODING_KEYS}
     return MIXED_ENCODINGS[int(_generator(row, settings, _ENCODING_STREAM).integers(len(MIXED_ENCODINGS)))]
 
 
 def _generator(row, settings: dict, stream: int) -> "np.random.Generator":
-    number = row.get("idx", 0)
+    number = row.get("idx", 0)  # rows of files have one
     if not isinstance(number, (int, np.integer)) or number < 0:
         raise DataError(f"column 'idx' holds {number!r}, not the row's number")
     return np.random.default_rng((settings["seed"], stream, int(number)))
@@ -127,15 +138,21 @@ def _closed(text: str) -> str:
     return text if text[-1] in string.punctuation else text + "."
 
 
-def _encoding(definition: bool, positive: int, negative: int, explanation: bool) -> dict:
-    return dict(zip(ENCODING_KEYS, (definition, positive, negative, explanation, False), strict=True))
+def _encoding(definition: bool = True, positive: int = 2, negative: int = 0, explanation: bool = False) -> dict:
+    return {
+        "add_task_definition": definition,
+        "num_pos_examples": positive,
+        "num_neg_examples": negative,
+        "add_explanation": explanation,
+        "add_task_name": False,
+    }
 
 
 # Tk-Instruct's mixture: definition; examples; both; both with negative examples; both with explanations.
 MIXED_ENCODINGS = [
-    _encoding(True, 0, 0, False),
-    _encoding(False, 2, 0, False),
-    _encoding(True, 2, 0, False),
-    _encoding(True, 2, 2, False),
-    _encoding(True, 2, 0, True),
+    _encoding(positive=0),
+    _encoding(definition=False),
+    _encoding(),
+    _encoding(negative=2),
+    _encoding(explanation=True),
 ]
