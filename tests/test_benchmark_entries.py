@@ -247,6 +247,20 @@ class InstructionTextTest(parameterized.TestCase):
         self.assertEqual(drawn[:50], draw(42, 50))
         self.assertNotEqual(drawn[:50], draw(43, 50))
 
+    @parameterized.parameters({}, {"idx": None})
+    def test_rows_without_a_number_draw_by_their_inputs(self, **columns):
+        """As a file of the user's own may have them; on every start the same."""
+        unnumbered = {name: value for name, value in ROW.items() if name != "idx"}
+        rows = [{**unnumbered, **columns, "input": f"Land {i}"} for i in range(100)]
+
+        def drawn(rows):
+            task = instructed(tk_instruct=True)
+            examples = [task.examples(row, "train")[0] for row in rows]
+            return [(example.inputs.rpartition("Now complete")[0], example.targets) for example in examples]
+
+        self.assertLen(set(drawn(rows)), 5 * 2)
+        self.assertEqual(drawn(rows[::-1]), drawn(rows)[::-1])
+
     def test_a_training_row_writes_one_reference_drawn_by_seed_and_row(self):
         task = load_task("super_ni", "english")
         drawn = [task.examples({**ROW, "idx": i}, "train")[0].targets for i in range(100)]

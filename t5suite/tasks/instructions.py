@@ -6,10 +6,12 @@ r"""Super-NaturalInstructions: an instance and its task's instruction as one tex
 The form is exactly that of Tk-Instruct (arXiv:2204.07705, table 2; `yizhongw/Tk-Instruct`, `ni_collator.py`): every
 part ends in punctuation, a full stop where it had none. Positive demonstrations are added one after the other up to the
 first with which the whole does not fit into the source length, then negative ones likewise. If a row has several
-references, a training example takes one of them, drawn for each row from (seed, the row's `idx`).
+references, a training example takes one of them, drawn for each row from the seed and the row's `idx`, or its input
+where it has none.
 """
 
 import string
+import zlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -112,7 +114,7 @@ def demonstration(title: str, example: dict, explains: bool) -> str:
 
 
 def drawn_reference(row, references: list[str], settings: dict) -> str:
-    """The reference of a training example: a function of the seed and the row's `idx`."""
+    """The reference of a training example: a function of the seed and the row."""
     if len(references) == 1:
         return references[0]
     return references[int(_generator(row, settings, _REFERENCE_STREAM).integers(len(references)))]
@@ -127,7 +129,9 @@ def encoding_of(row, settings: dict) -> dict:
 
 
 def _generator(row, settings: dict, stream: int) -> "np.random.Generator":
-    number = row.get("idx", 0)  # rows of files have one
+    number = row.get("idx")
+    if number is None:
+        number = zlib.crc32(row["input"].encode("utf-8", "surrogatepass"))
     if not isinstance(number, (int, np.integer)) or number < 0:
         raise DataError(f"column 'idx' holds {number!r}, not the row's number")
     return np.random.default_rng((settings["seed"], stream, int(number)))
