@@ -115,10 +115,10 @@ def _memory_of_update(model, load: Load, optimizer: str, gpu: bool, sharding: Sh
 def flops_of_update(model, load: Load) -> int | None:
     """Floating-point operations of an update, as `StepFlops` counts them; None for models that it cannot count.
 
-    Those are models whose code does not run on the meta device, as it asks tensors for their values.
-
     >>> flops_of_update(t5_v1_1_base, Load(batch_size=128, source_length=512, target_length=114))
     54520000000000
+
+    Those are models whose code does not run on the meta device, as it asks tensors for their values.
     """
     rows = load.batch_size * load.micro_batches
     shapes = {"input_ids": (1, load.source_length), "decoder_input_ids": (1, load.target_length)}

@@ -78,7 +78,8 @@ def holds_parts(model) -> bool:
 def _is_part(parameter: torch.Tensor) -> bool:
     is_of_zero3 = hasattr(parameter, "ds_id")
     is_of_fsdp2 = hasattr(parameter, "placements")
-    return is_of_zero3 or is_of_fsdp2 or parameter.numel() == 0
+    is_empty = parameter.numel() == 0  # of FSDP: all of it is on other ranks
+    return is_of_zero3 or is_of_fsdp2 or is_empty
 
 
 def bias_by_distance(attention, longest: int) -> torch.Tensor:
