@@ -287,12 +287,12 @@ def _ragged(count: int, column_count: int, kind: str) -> str:
 
 
 def _cure_of_open_quote(cells: list[str]) -> str:
-    """How to read a TSV file whose cells are quoted as in CSV, if one of these cells opens a quote that it leaves open."""
+    """How to read a TSV file that is quoted as in CSV, if one of its cells opens a quote and does not close it."""
     for cell in cells:
         if cell.startswith('"') and cell.count('"') % 2:
             return (
-                f"; {cell!r:.40} opens a quote, which has no meaning in TSV: a file whose quoted cells hold line breaks "
-                "or tabs is read as it was meant under a name that ends in .csv"
+                f"; {cell!r:.40} opens a quote, which has no meaning in TSV: a file whose quoted cells hold line "
+                "breaks or tabs is read as it was meant under a name that ends in .csv"
             )
     return ""
 
