@@ -668,16 +668,20 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(results[0], results[1])
         self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
 
-    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self):
+    @parameterized.parameters(
+        ("--train_file=rows.tsv", ""), ("--train_file=renamed.tsv", ""), ("--validation_file=renamed.tsv", "/checkpoint-1")
+    )  # fmt: skip
+    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self, rows, checkpoint):
         shutil.copy("rows.tsv", "renamed.tsv")
-        scoring = ["--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(rows, f"--model_name_or_path=runs/rows-tiny{checkpoint}", "--eval_only", "--use_cpu")
         remedy = "--train_file with --seed 5 --validation_split 0.2"
-        for rows in ("--train_file=rows.tsv", "--train_file=renamed.tsv", "--validation_file=renamed.tsv"):
-            _, log = self.evaluate(*scoring, rows)
-            self.assertRegex(log, rf"WARNING .*runs/rows-tiny was trained on 32 rows of rows.tsv.*{remedy}")
-            self.assertIn("trained on some of these rows", log)
-            self.assertNotIn("--train_file has no effect", log)
-        _, log = self.evaluate(*scoring, "--train_file=renamed.tsv", "--seed=5", "--validation_split=0.2")
+        self.assertRegex(log, rf"WARNING .*runs/rows-tiny\S* was trained on 32 rows of rows.tsv.*{remedy}")
+        self.assertIn("trained on some of these rows", log)
+        self.assertNotIn("--train_file has no effect", log)
+
+    def test_rows_that_the_run_held_out_are_scored_as_such(self):
+        scoring = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(*scoring, "--seed=5", "--validation_split=0.2")
         self.assertNotIn("trained on 32", log)
         self.assertNotIn("trained on some of these rows", log)
 

@@ -53,15 +53,17 @@ def trained_split(model_name: str | None, description: Mapping) -> TrainedSplit 
 
 def _manifest_of_model(name: str | None) -> dict | None:
     """The manifest of the run that saved a model in its folder, or in a checkpoint there."""
-    if name is None or not Path(name).is_dir():
+    if name is None:
         return None
-    for folder in (Path(name), Path(name).resolve().parent):
-        if (folder / MANIFEST).is_file():
-            try:
-                return read_manifest(folder)
-            except ConfigError:  # the model may be whole though its run's manifest is not
-                return None
-    return None
+    folder = Path(name).resolve()
+    if folder.name.startswith("checkpoint-"):
+        folder = folder.parent
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        return read_manifest(folder)
+    except ConfigError:  # the model may be whole though its run's manifest is not
+        return None
 
 
 def _hashes(facts: Mapping) -> set[str]:
