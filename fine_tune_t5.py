@@ -66,8 +66,6 @@ def main(argv=None) -> dict:
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     if trains:
         warn_of_idle_saving_flags(args)
-    else:
-        steps.warn_of_trained_rows(arguments, plan)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or the existing one of this run.

@@ -609,7 +609,7 @@ class FineTuner:
         if is_named and not self._has_task:
             check_head_answers(self.model, self.model_args.model_name_or_path)
         is_one_row = isinstance(inputs, (str, Mapping))
-        rows = [inputs] if is_one_row else _rows_or_texts(inputs)
+        rows = _rows_or_texts([inputs] if is_one_row else inputs)
         model_args = self.model_args
         flags_given = self.data_args.flags_given
         languages = getattr(self.encoding, "languages", NO_LANGUAGES)

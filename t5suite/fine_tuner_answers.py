@@ -6,8 +6,9 @@ Answer(text='Es regnet.', score=-0.5, truncated=False)
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from t5suite.data.rows.own_rows import with_empty_texts
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import WINDOW, Job
 from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
@@ -60,7 +61,12 @@ def answer_rows(
         fits=fits,
         languages=text.languages,
     )
-    requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
+    text_columns = text.task.text_columns if job.reads_task else ()
+    requests = []
+    for i, value in enumerate(rows):
+        if isinstance(value, Mapping):
+            value = with_empty_texts(value, text_columns)
+        requests.append(job.request(Row(i, f"row {i}", value)))
     lines = []
     for start in range(0, len(requests), WINDOW):
         lines += job.lines(requests[start : start + WINDOW], predictor)

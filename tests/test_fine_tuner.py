@@ -46,6 +46,7 @@ from t5suite.testing import (
     read_rows,
     save_model,
     tiny_model,
+    tiny_run,
     tiny_tokenizer,
     write_rows,
 )
@@ -370,6 +371,27 @@ class DataTest(EqualFiles):
         for rows, message in ((7, "int holds no rows"), ([], "no rows"), (["a"], "row 0 is 'a', not a dict")):
             with exits_with(65, message):
                 FineTuner(None, rows, **SETTINGS)
+
+    def test_an_empty_cell_of_a_table_s_text_is_that_of_a_csv_file(self):
+        place = Path(tempfile.mkdtemp()) / "rows.csv"
+        place.write_text("title,text,label\nA,Fine.,good\nB,,bad\n,Bad.,bad\n")
+        columns = {"text_column": "title,text", "target_column": "label", "labels": "bad,good", "no_eval": True}
+        frame = pd.read_csv(place)
+        self.assertTrue(frame.text.isna().any())
+        expected = load_own_rows(place, **columns).rows
+        for table in (frame, frame.to_dict("records"), datasets.Dataset.from_pandas(frame)):
+            self.assertEqual(load_own_rows(table, **columns).rows, expected)
+        columns["text_column"] = "text,age"
+        frame["age"] = [1.5, float("nan"), 3.0]
+        self.assertEqual([row["age"] for row in load_own_rows(frame, **columns).rows], ["1.5", "", "3.0"])
+
+    def test_a_table_with_an_empty_cell_is_answered_as_a_file_is(self):
+        run = tiny_run(benchmark="mini", dataset_name="entailment", max_steps=1).directory
+        tuner = FineTuner(run, use_cpu=True, quiet=True)
+        frame = pd.DataFrame({"premise": ["It rains.", None], "hypothesis": [float("nan"), "It is wet."]})
+        expected = tuner.predict(frame.fillna("").to_dict("records"))
+        self.assertEqual(tuner.predict(frame), expected)
+        self.assertEqual(tuner.predict(frame.iloc[0].to_dict()), expected[0])
 
 
 class TalkingRun:

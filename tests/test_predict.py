@@ -87,10 +87,10 @@ def folder_with_ends() -> str:
 
 
 @functools.cache
-def answers_and_log(flags: str) -> tuple[list[dict], str]:
-    """What the model of `folder_with_ends` answers to 12 rows, and what is logged."""
+def answers_and_log(flags: str, rows=None) -> tuple[list[dict], str]:
+    """What the model of `folder_with_ends` answers to rows, by default 12 of its task, and what is logged."""
     with contextlib.redirect_stderr(io.StringIO()) as log:
-        lines = answers(flags, rows=rows_file(count=12), model=folder_with_ends())
+        lines = answers(flags, rows=rows or rows_file(count=12), model=folder_with_ends())
     return lines, log.getvalue()
 
 
@@ -170,6 +170,12 @@ class AnswersTest(parameterized.TestCase):
         several = answers("--do_sample --num_return_sequences 2", rows=rows)
         self.assertEqual([line["prediction"] for line in several], drawn)
         self.assertNotEqual([answers_of(line)[1]["text"] for line in several], drawn)
+
+    def test_a_cut_answer_is_to_be_chosen_where_it_should_be_a_label_and_longer_where_it_is_text(self):
+        finished_texts = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", ["It was a long day."] * 3)
+        for flags, rows, remedy in (("", None, "with --labels"), ("--raw", finished_texts, "--max_new_tokens allows")):
+            lines, log = answers_and_log(f"{flags} --min_new_tokens 6 --max_new_tokens 6", rows)
+            self.assertRegex(log, rf"{len(lines)} of {len(lines)} answers are cut off .*; {remedy}")
 
     @parameterized.parameters(
         {}, {"num_beams": 3}, {"num_beams": 3, "length_penalty": -4.0}, {"num_beams": 3, "num_return_sequences": 2},

@@ -16,6 +16,7 @@ from pathlib import Path
 import lxml.html
 import numpy as np
 import pytest
+import sklearn.metrics
 from absl.testing import parameterized
 from report_runs import (
     Reported,
@@ -467,8 +468,29 @@ class LabelScoresTest(parameterized.TestCase):
             f1 = f"{200 * right / (of_answers + of_rows):.1f}"
             expected.append([label, str(of_rows), *shares, f1])
         report = reported(run)
-        head, *rows = Page(report.html).tables["rows, a"]
+        head, *rows = Page(report.html).tables["rows by label, a"]
         self.assertEqual([cell[0] for cell in head], ["Label", counted, "Precision", "Recall", "F1"])
+        self.assertEqual([[cell[0] for cell in row] for row in rows], expected)
+        table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
+        self.assertEqual([list(row.values()) for row in table], expected)
+
+    def test_classes_have_the_scores_of_scikit_learn(self):
+        run = make_run(folder() / "a", "entailment", wrong=0.4, invalid=0.1)
+        lines = read_rows(run / "predictions/entailment.validation.jsonl")
+        answers = [line["prediction"] for line in lines]
+        labels = load_task("mini", "entailment").label_words
+        scores = sklearn.metrics.precision_recall_fscore_support(
+            [line["target"] for line in lines], answers, labels=labels, zero_division=0
+        )
+        expected = []
+        for label, precision, recall, f1, count in zip(labels, *scores, strict=True):
+            shares = [f"{100 * share:.1f}" for share in (precision, recall, f1)]
+            expected.append([label, str(count), *shares])
+        other_answers = sum(answer not in labels for answer in answers)
+        report = reported(run)
+        caption = f"entailment by label, a (other answers, which are no label: {other_answers})"
+        head, *rows = Page(report.html).tables[caption]
+        self.assertEqual([cell[0] for cell in head], ["Label", "Rows", "Precision", "Recall", "F1"])
         self.assertEqual([[cell[0] for cell in row] for row in rows], expected)
         table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
         self.assertEqual([list(row.values()) for row in table], expected)
@@ -485,7 +507,7 @@ class LabelScoresTest(parameterized.TestCase):
         (entry,) = report.data["label_scores"]
         self.assertEqual({scores["label"] for scores in entry["labels"]}, labels)
         self.assertEqual(entry["other_answers"], other_answers)
-        (caption,) = (name for name in Page(report.html).tables if name.startswith("rows, a"))
+        (caption,) = (name for name in Page(report.html).tables if name.startswith("rows by label, a"))
         self.assertEndsWith(caption, f"other answers, which are no label: {other_answers})")
         self.assertNotIn("Ann", report.html + report.markdown + json.dumps(report.data))
 

@@ -668,13 +668,35 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(results[0], results[1])
         self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
 
-    def test_rows_that_may_have_been_trained_on_are_not_scored_without_a_warning(self):
-        same_rows = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
-        _, log = self.evaluate(*same_rows)
-        self.assertRegex(log, "WARNING .*trained on other rows.* --seed 5 --validation_split 0.2 ")
+    @parameterized.parameters(
+        ("--train_file=rows.tsv", ""), ("--train_file=renamed.tsv", ""), ("--validation_file=renamed.tsv", "/checkpoint-1")
+    )  # fmt: skip
+    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self, rows, checkpoint):
+        shutil.copy("rows.tsv", "renamed.tsv")
+        _, log = self.evaluate(rows, f"--model_name_or_path=runs/rows-tiny{checkpoint}", "--eval_only", "--use_cpu")
+        remedy = "--train_file with --seed 5 --validation_split 0.2"
+        self.assertRegex(log, rf"WARNING .*runs/rows-tiny\S* was trained on 32 rows of rows.tsv.*{remedy}")
+        self.assertIn("trained on some of these rows", log)
         self.assertNotIn("--train_file has no effect", log)
-        _, log = self.evaluate(*same_rows, "--seed=5", "--validation_split=0.2")
-        self.assertNotIn("trained on other rows", log)
+
+    def test_rows_that_the_run_held_out_are_scored_as_such(self):
+        scoring = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(*scoring, "--seed=5", "--validation_split=0.2")
+        self.assertNotIn("trained on 32", log)
+        self.assertNotIn("trained on some of these rows", log)
+
+    def test_a_tuner_and_score_name_rows_that_were_trained_on_too(self):
+        columns = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
+        tuner = FineTuner("runs/rows-tiny", {"validation": "rows.tsv"}, quiet=True, **columns)
+        with self.assertLogs("t5suite", "WARNING") as log:
+            tuner.evaluate()
+        self.assertRegex("\n".join(log.output), "runs/rows-tiny was trained on 32 rows of rows.tsv")
+        answers = Path("answers.jsonl")
+        answers.write_text("".join(json.dumps(row["mood"]) + "\n" for row in ROWS))
+        flags = ["--model_name_or_path", "runs/rows-tiny", "--predictions", answers]
+        with contextlib.redirect_stderr(io.StringIO()) as notes:
+            cli_output("score", *flags, "--rows", "rows.tsv")
+        self.assertIn("runs/rows-tiny was trained on 32 rows of rows.tsv", notes.getvalue())
 
     @pytest.mark.slow
     def test_answers_to_other_rows_are_not_cut_at_the_longest_of_their_targets(self):
@@ -711,9 +733,9 @@ class OwnRowsTest(InFolderTest):
         self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
 
     def evaluate(self, *words, method="score") -> tuple[dict, str]:
-        """The scores of a run that trains nothing, and what it logs."""
+        """The scores of a run that trains nothing, and what it logs and prints."""
         words = [*words, f"--eval_method={method}", "--output_dir", tempfile.mkdtemp() + "/scores"]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as log:
+        with contextlib.redirect_stderr(io.StringIO()) as log, contextlib.redirect_stdout(log):
             return fine_tune_t5.main(words), log.getvalue()
 
     @parameterized.parameters(

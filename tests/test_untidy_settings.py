@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def own_split(rows, split: str = "train", **flags) -> list[dict]:
     """Rows with the columns text and label, as a run reads them from a file."""
     path = write_rows(folder() / "rows.jsonl", rows)
-    columns = {"text_column": "text", "target_column": "label", "no_eval": True}
-    return load_own_rows({split: path}, split, **columns, **flags).rows
+    flags = {"text_column": "text", "target_column": "label", "no_eval": True, **flags}
+    return load_own_rows({split: path}, split, **flags).rows
 
 
 class CommandLinesTest(parameterized.TestCase):
@@ -160,7 +160,11 @@ class RowsTest(parameterized.TestCase):
         rows = [{"text": text, "label": "x"} for text in ("good", " \t", "", "fine")]
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertLen(own_split(rows), 4)
-        self.assertIn("2 rows with an empty text (first: ", logs.output[0])
+        self.assertIn("2 rows with an empty text (2 in 'text'; first: ", logs.output[0])
+        pairs = [{"opened": day, "text": text, "label": "x"} for day, text in (("", "a"), ("", " "), ("May", "b"))]
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            own_split(pairs, text_column="opened,text")
+        self.assertRegex(logs.output[0], "2 rows with .* \\(2 in 'opened', 1 in 'text'; first: .*rows.jsonl:1\\)")
         with exits_with(65, "rows.jsonl:1: no row has a text in 'text': .*white space alone"):
             own_split([{"text": " ", "label": "x"}, {"text": "\n", "label": "y"}])
 

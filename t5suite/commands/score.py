@@ -34,6 +34,7 @@ def score(arguments) -> None:
     role = role_of(task, arguments.split)
     task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
+    _note_trained_rows(arguments)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
     for metric, points in without_nan(scores).items():
@@ -47,6 +48,21 @@ def score(arguments) -> None:
         return
     for metric, points in scores.items():
         print(f"{metric:<22} {points:.4f}")
+
+
+def _note_trained_rows(arguments) -> None:
+    """Says so if the file with the rows is one that the model's run was trained on."""
+    from t5suite.base.files import file_sha256
+    from t5suite.runs.trained_rows import trained_split
+
+    model = arguments.model_name_or_path
+    if model is None:
+        return
+    trained = trained_split(model, {"fingerprint": f"sha256:{file_sha256(arguments.rows)}"})
+    if trained is not None:
+        note(
+            f"{model} was trained on {trained.row_count} rows of {arguments.rows}: these are not scores of unseen rows"
+        )
 
 
 def _task_by_flags(arguments):

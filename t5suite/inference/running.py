@@ -321,11 +321,15 @@ def predict_rows(
     if invalid_count:
         logger.warning("%d of %d answers are no label or number of the task: invalid", invalid_count, answered_count)
     if truncated_count:
+        remedy = "--max_new_tokens allows longer ones"
+        if job.reads_task and job.task.has_candidates:
+            remedy = "with --labels each is the likeliest answer that the task allows"
         logger.warning(
-            "%d of %d answers are cut off after %d tokens (truncated); --max_new_tokens allows longer ones",
+            "%d of %d answers are cut off after %d tokens (truncated); %s",
             truncated_count,
             answered_count,
             job.max_new_tokens,
+            remedy,
         )
     return row_count, answered_count
 

@@ -17,6 +17,7 @@ MEANINGS = {
     "train s": "seconds of training, of all starts of a run",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
+    "trained on some of these rows": "the score is not one of unseen rows",
     "nothing selected": "no evaluation during training gave a number: these are the last weights",
     "subset": "not all rows were scored",
     "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",

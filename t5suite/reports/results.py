@@ -13,7 +13,7 @@ JSON throughout: `report.json` is this dict, and the page contains it, too.
 | `settings` | which runs are seeds of one setting (`group_by_setting`) |
 | `scores`, `averages` | one per setting, task and metric (or average): mean, deviation, interval, published score |
 | `confusions` | a matrix per run and task with labels (`confusion_matrix`) |
-| `label_scores` | precision, recall and F1 by label, of tasks that label words or give a row several (`label_scores`) |
+| `label_scores` | precision, recall and F1 by label, of tasks with labels of rows or words (`label_scores`) |
 | `examples` | the answers of each run and task, as many as are shown (`shown_examples`) |
 | `sweeps` | as `read_sweep_record` has them |
 | `method` | how the numbers were made |
@@ -183,7 +183,7 @@ def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict
 
 
 def label_score_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
-    """`{"run", "task", "of", "labels", "other_answers"}` of tasks that label words or give a row several labels."""
+    """`{"run", "task", "of", "labels", "other_answers"}` of tasks with labels of rows, words or spans."""
     return _entries_of_tasks(evaluated, label_scores)
 
 

@@ -501,7 +501,7 @@ def _scores_by_label(entry: dict) -> Part:
     for scores in entry["labels"]:
         cells = [number_cell(scores[name]) for name in ("precision", "recall", "f1")]
         rows.append([head_cell(scores["label"]), count_cell(scores["count"]), *cells])
-    caption = ", ".join(dict.fromkeys((entry["task"], entry["run"])))
+    caption = f"{entry['task']} by label, {entry['run']}"
     if entry["other_answers"]:
         caption += f" (other answers, which are no label: {entry['other_answers']:,})"
     return Part("table", Table(caption, columns, rows))

@@ -11,7 +11,6 @@
 """
 
 import logging
-from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
@@ -19,7 +18,6 @@ from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.models.loading import describe_model
-from t5suite.runs.directory import MANIFEST, read_manifest
 from t5suite.runs.opening import hub_before
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.distillation import note_teacher
@@ -102,32 +100,6 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
 def holds_rows_out(plan: Plan) -> bool:
     """Whether the rows that are scored are held out of training rows."""
     return any(isinstance(source, HeldOutRows) for source in plan.sources.values())
-
-
-def warn_of_trained_rows(arguments, plan: Plan) -> None:
-    """Warns if rows that are held out now may be rows that the model was trained on: its run held out others."""
-    name = arguments.model.model_name_or_path
-    if name is None or not holds_rows_out(plan) or not (Path(name) / MANIFEST).is_file():
-        return
-    try:
-        settings = read_manifest(name)["settings"]
-    except ConfigError:  # the model may be whole though its run's manifest is not
-        return
-    flags = {**vars(arguments.data), **vars(arguments.formats)}
-    has_same_files = any(
-        flags[file_flag] and settings.get(file_flag) and Path(flags[file_flag]).name == Path(settings[file_flag]).name
-        for file_flag in ("train_file", "train_dir")
-    )
-    now = {"seed": arguments.training.seed, "validation_split": flags["validation_split"]}
-    then = {flag: settings.get(flag) for flag in now}
-    if has_same_files and now != then:
-        given_then = " ".join(f"--{flag} {value}" for flag, value in then.items() if value is not None)
-        logger.warning(
-            "%s was trained on other rows of these files than are left out now: rows that are scored here may be "
-            "among those that it has seen; %s holds out those that it has not",
-            name,
-            given_then,
-        )
 
 
 def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> dict[str, str]:

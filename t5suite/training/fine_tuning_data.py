@@ -47,6 +47,7 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.trained_rows import warn_of_trained_rows
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
 # Lines of the log name the step, whichever module of it writes them.
@@ -186,6 +187,7 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
+    warn_of_trained_rows(scored, described, plan.sources, arguments.model.model_name_or_path)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)

@@ -362,14 +362,29 @@ class MemoryRows:
     def read(self, role: str, tokenizer=None) -> Rows:
         """All rows of a split.
 
+        A text column's missing cell (a DataFrame's NaN) is an empty text, as the empty cell of a CSV file is.
+
         Raises:
           DataError: a column that no row has.
         """
-        rows = [self.columns.shaped(row) for row in self.rows[role]]
+        text_columns = [column for column in self.columns.texts if column != self.columns.target]
+        rows = [self.columns.shaped(with_empty_texts(row, text_columns)) for row in self.rows[role]]
         places = [f"{role} row {i}" for i in range(len(rows))]
         unused = set().union(*self.rows[role]) - set().union(*rows)
         check_columns(self.columns, role, rows, places[0], unused)
         return Rows(rows, places, f"{role} rows in memory", rows_fingerprint(rows))
+
+
+def with_empty_texts(row: Mapping, columns: Sequence[str]) -> Mapping:
+    """A row in memory with an empty text in each of these columns that has no value.
+
+    >>> with_empty_texts({"title": None, "text": "Fine."}, ["title", "text"])
+    {'title': '', 'text': 'Fine.'}
+    """
+    for column in columns:
+        if value_at(row, column, "") is None:
+            row = with_value_at(row, column, "")
+    return row
 
 
 def as_rows(data: Any, name: str = "data") -> list[dict]:

@@ -4,6 +4,7 @@
 DataError: a.jsonl:1: label 7 in column 'label' is none of 0 negative, 1 positive (-1: unlabelled)
 """
 
+import itertools
 import logging
 import re
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     Raises:
       DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
     """
-    rows_with_empty_text: list[int] = []
+    empty_rows_by_column: dict[str, set[int]] = {column: set() for column in task.text_columns}
     rows_with_quotes: list[int] = []
     all_empty = True
     are_labelled: bool | None = None
@@ -75,8 +76,8 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             what = f"{type(error).__name__}: {error}"
             raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
         empty = [_is_empty(text) for text in texts]
-        if any(empty):
-            rows_with_empty_text.append(i)
+        for column in itertools.compress(task.text_columns, empty):
+            empty_rows_by_column[column].add(i)
         if any(map(_is_quoted, texts)):
             rows_with_quotes.append(i)
         all_empty = all_empty and all(empty)
@@ -86,9 +87,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         _note_numbers(task, rows)
         _note_quoted_texts(rows_with_quotes, place)
         _note_label_sets(task, rows, place)
-    if rows_with_empty_text:
-        _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
-    return len(rows_with_empty_text)
+    return _report_empty_texts(task, role, empty_rows_by_column, all_empty, place)
 
 
 def _check_metrics_of_lists(task: Task, row) -> None:
@@ -238,12 +237,18 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     return are_labelled
 
 
-def _report_empty_texts(task: Task, role: str, row_numbers: list[int], all_empty: bool, place) -> None:
-    """Logs how many rows have an empty text.
+def _report_empty_texts(task: Task, role: str, rows_by_column: dict[str, set[int]], all_empty: bool, place) -> int:
+    """How many rows have an empty text, which is logged with the columns.
+
+    Args:
+      rows_by_column: the rows in which each text column is empty.
 
     Raises:
       DataError: no row has a text.
     """
+    row_numbers = sorted(set().union(*rows_by_column.values()))
+    if not row_numbers:
+        return 0
     if all_empty:
         names = ", ".join(map(repr, task.text_columns))
         raise DataError(
@@ -251,8 +256,18 @@ def _report_empty_texts(task: Task, role: str, row_numbers: list[int], all_empty
         )
     # Published rows are scored unchanged; QQP has empty questions.
     level = logging.INFO if task.entry.get("hub_path") else logging.WARNING
-    split = f"{task.benchmark}/{task.name} {role}"
-    logger.log(level, "%s: %d rows with an empty text (first: %s)", split, len(row_numbers), place(row_numbers[0]))
+    counts = [f"{len(rows)} in {column!r}" for column, rows in rows_by_column.items() if rows]
+    logger.log(
+        level,
+        "%s/%s %s: %d rows with an empty text (%s; first: %s)",
+        task.benchmark,
+        task.name,
+        role,
+        len(row_numbers),
+        ", ".join(counts),
+        place(row_numbers[0]),
+    )
+    return len(row_numbers)
 
 
 def check_rounding(task: Task, rows, place: Callable[[int], str]) -> None:

@@ -45,14 +45,17 @@ def separated_rows(
         delimiter that fits.
     """
     names = None
+    previous_cells: list[str] = []
     for place, cells in _records(lines, name, kind, delimiter):
         if names is None:
             names = cells
             check_column_names(names, place, kind, delimiter)
         elif len(cells) != len(names):
-            raise DataError(f"{place}: {_ragged(len(cells), len(names), kind)}")
+            cure = _cure_of_open_quote([*previous_cells, *cells]) if kind == "tsv" else ""
+            raise DataError(f"{place}: {_ragged(len(cells), len(names), kind)}{cure}")
         else:
             yield place, dict(zip(names, cells, strict=True))
+        previous_cells = cells
 
 
 def check_column_names(names: list[str], place: str, kind: str, delimiter: str | None) -> None:
@@ -272,6 +275,17 @@ def _csv_problem(error: csv.Error) -> str:
 def _ragged(count: int, column_count: int, kind: str) -> str:
     cure = "" if kind == "tsv" else " (a cell that contains the delimiter is quoted)"
     return f"{count} cells, but the first line names {column_count} columns{cure}"
+
+
+def _cure_of_open_quote(cells: list[str]) -> str:
+    """How to read a TSV file that is quoted as in CSV, if one of its cells opens a quote and does not close it."""
+    for cell in cells:
+        if cell.startswith('"') and cell.count('"') % 2:
+            return (
+                f"; {cell!r:.40} opens a quote, which has no meaning in TSV: a file whose quoted cells hold line "
+                "breaks or tabs is read as it was meant under a name that ends in .csv"
+            )
+    return ""
 
 
 def _shown(delimiter: str) -> str:

@@ -321,8 +321,8 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 
 
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
-    """The rows; numbers as texts where a column of one type would change them: 1 beside 2.5 would be 1.0, a decimal 1.5
-    beside 2.25 would be 1.50.
+    """The rows; numbers as texts where a column of one type would change them (1 beside 2.5 would be 1.0, a decimal 1.5
+    beside 2.25 would be 1.50) or cannot hold them (beside empty texts).
     """
     target_column = task.entry["label_column_name"]
     if has_free_numbers(task.entry):
@@ -332,7 +332,8 @@ def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     text_targets = [target_column] if value_kind(task.entry) == "text" else []
     for column in dict.fromkeys([*task.text_columns, *text_targets]):
         kinds = _kinds_in(rows, column)
-        if kinds <= {int, float, Decimal} and (len(kinds) > 1 or Decimal in kinds):
+        kinds_of_filled_cells = _kinds_in([row for row in rows if value_at(row, column) != ""], column)
+        if kinds_of_filled_cells <= {int, float, Decimal} and (len(kinds) > 1 or Decimal in kinds):
             rows = _as_texts(rows, column, str)
     return rows
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
+from t5suite.runs.trained_rows import HELD_OUT, NOT_HELD_OUT
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
@@ -113,10 +114,10 @@ class HeldOutRows:
         is_held_out = self._are_held_out(rows)
         if role == "validation":
             row_numbers = np.flatnonzero(is_held_out)
-            origin = f"{rows.origin} (held-out rows)"
+            origin = f"{rows.origin}{HELD_OUT}"
         else:
             row_numbers = np.flatnonzero(~is_held_out)
-            origin = f"{rows.origin} (not held-out rows)"
+            origin = f"{rows.origin}{NOT_HELD_OUT}"
         return rows._replace(
             rows=[rows.rows[i] for i in row_numbers], places=[rows.places[i] for i in row_numbers], origin=origin
         )
