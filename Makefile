@@ -6,9 +6,6 @@ BIN := $(VENV)/bin
 RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Puts this folder on Python's path: the finder of an editable install comes too late in a folder that holds a clone
-# t5suite/, which Python takes for a package.
-BY_PATH := $(BIN)/python -c "import sysconfig; open(sysconfig.get_path('purelib') + '/t5suite.pth', 'w').write('$(CURDIR)\n')"
 
 .PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz golden mutants lint format clean
 
@@ -21,13 +18,11 @@ $(BIN)/python:
 $(RUNNABLE): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV): some minutes, most of them for torch."
 	$(PIP) -e ".[peft,sweeps,tracking]"
-	$(BY_PATH)
 	touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV), with what tests and documentation need: some minutes."
 	$(PIP) -e ".[dev]"
-	$(BY_PATH)
 	touch $@
 
 install: $(INSTALLED)  ## make .venv and install the suite into it, with all that tests and documentation need

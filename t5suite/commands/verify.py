@@ -128,7 +128,7 @@ def verification_of(record, arguments, fast_paths_off: frozenset[str]):
 
     start_logging(is_main=True, disable_tqdm=True)
     answering = answering_by_flags(record, arguments, fast_paths_off)
-    other_answers = None
+    other_answers = None  # the run's model answers
     if arguments.exported is not None:
         other_answers = answers_of_exported_files(record, arguments, answering)
     return verify_record(
@@ -177,7 +177,9 @@ def answering_by_flags(record, arguments, fast_paths_off: frozenset[str]):
 
 
 def answers_of_exported_files(record, arguments, answering):
-    """What answers in place of the run's model, which only measures how far apart two answers are that differ.
+    """What answers in place of the run's model.
+
+    The run's model only measures how far apart two answers are that differ.
 
     Raises:
       ConfigError: the folder has no exported files, or they read other ids than the run's model.

@@ -17,7 +17,8 @@ GENERATION_TOKENS = (
     "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id",
     "forced_eos_token_id",
 )  # fmt: skip
-# Settings with which transformers' `generate` fails on a batch here, each with the value that has no effect.
+# Settings with which transformers' `generate` fails on a batch here, each with the value that has no effect,
+# as None has none.
 UNSUPPORTED_DECODING = {
     # For single rows, or for models that write behind their prompt.
     "prompt_lookup_num_tokens": None,
@@ -34,7 +35,7 @@ UNSUPPORTED_DECODING = {
     "force_words_ids": None,
     "num_beam_groups": 1,
     "diversity_penalty": 0,
-    # No longer with beams.
+    # With beams, as transformers no longer keeps it there.
     "low_memory": False,
 }
 
@@ -68,8 +69,8 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
 def _declared_start(config) -> int | None:
     """The id that a decoder starts with: the configuration's own, else <bos> of the configuration of its decoder.
 
-    T5Gemma has the latter alone: transformers shifts its labels behind that <bos>. Its configuration as a whole has the
-    ids of its decoder, too.
+    T5Gemma has the latter alone: transformers shifts its labels behind that <bos>, which the configuration of the whole
+    model names, too.
     """
     start = getattr(config, "decoder_start_token_id", None)
     if start is not None:

@@ -49,7 +49,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     stored = strip_prefixes(read_weights(path), model)
     stored = _without_ignored(stored, model)
     stored, shared_rows = _with_rows_of_model(model, stored, path)
-    # The tensors that fit, by the model's names, and the names of those that do not; `mismatch` is false without any.
+    # The tensors that fit, by the model's names, and the names of those that do not: `mismatch` is false if all fit.
     tensors, mismatch = fit_to_model(model, stored)
     if not tensors:
         raise ConfigError(

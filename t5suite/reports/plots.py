@@ -100,7 +100,7 @@ def free_file_name(name: str, taken_names: Collection[str]) -> str:
 
 def score_plots(data: dict, styles: dict) -> list[Plot]:
     """The plot of the scores in points, if there are any."""
-    # Mean absolute error and the like have the targets' unit, a metric of the user's may have any.
+    # `ERRORS`, such as the mean absolute error, have the targets' unit; a metric of the user's may have any.
     metrics_in_points = (METRICS.keys() | METRIC_ALIASES.keys()) - ERRORS
     scores = [entry for entry in data["scores"] if entry["metric"] in metrics_in_points]
     defined = [entry for entry in scores if entry["mean"] is not None]  # a correlation may be undefined
@@ -158,12 +158,13 @@ def render_plot(plot: Plot) -> dict[str, bytes]:
     images = {}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": plot.name, "font.size": 9}):
         plot.draw(figure)
+        # The PNG lays the figure out. The SVG, whose texts have other widths, keeps that layout.
         for form in ("png", "svg"):
             file = io.BytesIO()
             metadata = {}
             if form == "svg":
                 metadata["Date"] = None
             figure.savefig(file, format=form, transparent=True, metadata=metadata)
-            figure.set_layout_engine("none")  # one layout for both: texts of an SVG have other widths
+            figure.set_layout_engine("none")
             images[form] = file.getvalue()
     return images

@@ -29,8 +29,9 @@ def is_decisive(name: str) -> bool:
     """Whether a setting affects a run's result.
 
     Of the others, some (`nothing`) say where a run executes and how much it prints. The rest (`layout`) say how an
-    update's examples lie over devices and micro-batches, and weights over devices. Updates of as many examples are the
-    same then, up to the order of a sum; how many these are is a decisive setting besides the flags, `update_size`.
+    update's examples lie over devices and micro-batches, and weights over devices: with as many examples, the update is
+    the same, up to the order of a sum. The number of examples is a setting besides the flags, `update_size`. A setting
+    that is no flag affects the result.
     """
     return changes_of_flags().get(name) not in ("nothing", "layout")
 

@@ -63,7 +63,8 @@ def summarize(
     """`{"class", "parameters", "trainable", "frozen", "untrained", "modules", "flops", "memory", ...}`, plain data.
 
     Args:
-      model: on the meta device; else its weights lose their values. It stays prepared for the step.
+      model: on the meta device; else its weights lose their values. What `training_step` and checkpointing of its
+        layers change in it stays changed.
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate` and `memory.Sharding`.
     """
     total, trained = _counts(model.parameters())
@@ -173,7 +174,7 @@ def _add_rows(rows: list[dict], paths_by_id: dict[int, str], path: str, module) 
     if not is_list and len(parents) + 1 < DEPTH:
         for child_name, child in module.named_children():
             _add_rows(rows, paths_by_id, f"{path}.{child_name}", child)
-    # Last, as the modules inside must find their parameters new; so a tied one has the innermost module's path.
+    # After the modules inside, which must find their parameters new: a tied one is then known by its innermost module.
     for parameter in new_parameters:
         paths_by_id.setdefault(id(parameter), path)
 
@@ -187,7 +188,8 @@ def _counts(parameters) -> tuple[int, int]:
 def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked: bool = True):
     """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens.
 
-    The step runs on the CPU: on tensors without values in a rehearsal (`models.rehearsal`), whatever device that is of.
+    The step is for `models.rehearsal`, which counts the memory of tensors that have a shape and no values. They stand for
+    the CPU's, for a GPU's update as well.
 
     Args:
       gpu: a T5's loss is computed in chunks as large as on a GPU.
@@ -213,7 +215,7 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
         labels = torch.zeros(rows, target, dtype=torch.long)
         if family.has_decoder_inputs:
             batch["decoder_input_ids"] = torch.zeros_like(labels)
-        if not family.has_head:  # an encoder with a head has no such argument
+        if not family.has_head:  # an encoder that classifies has no such argument
             batch["use_cache"] = False
         if loss_settings:
             batch |= {"loss_labels": labels, "loss_settings": loss_settings}
@@ -341,7 +343,7 @@ def summary_by_flags(model, arguments) -> dict:
         gradient_checkpointing=args.activation_checkpointing,
         micro_batches=args.gradient_accumulation_steps,
     )
-    optimizer = args.optimizer or getattr(args.optim, "value", args.optim)  # the memory of both names' is known
+    optimizer = args.optimizer or getattr(args.optim, "value", args.optim)  # the suite's own flag, or transformers'
     sharding = _sharding_of(args.deepspeed)
     summary = summarize(model, load, optimizer, args.device.type != "cpu", sharding, args.world_size if sharding else 1)
     uncounted_flags = {
