@@ -22,7 +22,6 @@ from t5suite.data.rows.formats import (
     OwnData,
     Wishes,
     at_place,
-    check_columns_of_files,
     comma_separated,
     default_metrics,
     distinct_names,
@@ -34,7 +33,7 @@ from t5suite.data.rows.formats import (
     own_data,
     quoted_words,
 )
-from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.own_rows import RowSource, check_columns_of_files
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list

@@ -461,26 +461,6 @@ def format_source(settings: Mapping, task: Task) -> RowSource:
     return _with_validation("the data set", form, wishes)
 
 
-def check_columns_of_files(source: RowSource, evaluates: bool) -> None:
-    """Rejects columns that the first row of the training or validation files lacks, before anything is loaded or made.
-
-    >>> form = format_form("csv", FormatOptions(train_file="a.csv", text_columns=("txet",)))
-    >>> check_columns_of_files(form.source, evaluates=True)
-    DataError: a.csv: the first line names no column 'txet' (--text_column); did you mean text?
-
-    Args:
-      evaluates: whether the run reads validation rows.
-
-    Raises:
-      DataError: names the column, the row, and the column that was probably meant.
-    """
-    if not isinstance(source, FileRows):
-        return
-    for role in ("train", "validation") if evaluates else ("train",):
-        if role in source.roles:
-            source.check_first_row(role)
-
-
 def rows_stay(settings: Mapping) -> bool:
     """Whether a run's rows can be read again later: not in memory, nor made by a class, nor split by a tokenizer.
 

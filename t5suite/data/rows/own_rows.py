@@ -295,6 +295,25 @@ def _unwrapped(row: dict, unwrap: Callable[[dict], dict], place: str) -> dict:
         raise DataError(f"{place}: {error}") from None
 
 
+def check_columns_of_files(source: RowSource, evaluates: bool) -> None:
+    """Rejects columns that the first row of the training or validation files lacks, before anything is loaded or made.
+
+    >>> check_columns_of_files(FileRows({"train": (Path("a.csv"),)}, "csv", Columns(("txet",))), evaluates=True)
+    DataError: a.csv: the first line names no column 'txet' (--text_column); did you mean text?
+
+    Args:
+      evaluates: whether the run reads validation rows.
+
+    Raises:
+      DataError: names the column, the row, and the column that was probably meant.
+    """
+    if not isinstance(source, FileRows):
+        return
+    for role in ("train", "validation") if evaluates else ("train",):
+        if role in source.roles:
+            source.check_first_row(role)
+
+
 def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unread: set[str]) -> None:
     """Rejects a column that no row has: the mistake is in the flags, not in the rows.
 
