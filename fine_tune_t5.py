@@ -20,6 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.launch.bundled_runs import with_recipe
+from t5suite.launch.command_line import without_launcher_flags
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
@@ -37,7 +38,6 @@ from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
-from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 

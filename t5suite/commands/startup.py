@@ -26,8 +26,9 @@ def begin_program(script: str, description: str, program: str | None = None, wor
       words: its command-line arguments; default: those of this process.
     """
     from t5suite.commands.looking_ahead import look_ahead
+    from t5suite.launch.command_line import without_launcher_flags
     from t5suite.launch.script_help import answer
-    from t5suite.training.processes.launchers import join_srun, stop_with_launchers, without_launcher_flags
+    from t5suite.training.processes.launchers import join_srun, stop_with_launchers
     from t5suite.training.processes.signals import catch_signals
 
     words = sys.argv[1:] if words is None else words

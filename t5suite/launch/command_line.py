@@ -8,6 +8,8 @@
 The parser of the dataclasses (`t5suite.training.flags.parser`) reads words and files by the same functions.
 """
 
+import argparse
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -108,6 +110,28 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
     if reader.unknown:
         raise ConfigError(unknown_flags(reader.unknown, {name for name, _ in options.values()}))
     return reader.files, reader.flags
+
+
+def without_launcher_flags(argv) -> list[str]:
+    """The command line without the flags that launchers add.
+
+    >>> without_launcher_flags(["--local_rank", "0", "--seed", "7"])
+    ['--seed', '7']
+
+    Raises:
+      ConfigError: a rank that no launcher gave.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--local_rank", "--local-rank", "--_wandb"):
+        parser.add_argument(name, nargs="?")
+    launcher_flags, own_words = parser.parse_known_args(argv)
+    rank = launcher_flags.local_rank
+    if rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
+        raise ConfigError(
+            f"--local_rank {rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
+            "is set); launchers give this flag themselves: leave it out"
+        )
+    return own_words
 
 
 class _Reader:

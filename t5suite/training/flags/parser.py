@@ -29,14 +29,13 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import in_plain_words
 from t5suite.base.yaml_files import unique
-from t5suite.launch.command_line import read_words
+from t5suite.launch.command_line import read_words, without_launcher_flags
 from t5suite.launch.config_files import read_config
 from t5suite.launch.flag_problems import unknown_flags
 from t5suite.launch.row_formats import with_format
 from t5suite.launch.script_help import answer
 from t5suite.optim.settings import refused_optimizers
 from t5suite.training.flags.fields import check_bounds, facts_of
-from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
 # Flags whose comma-separated words may be quoted (`data.rows.formats.comma_separated`).
