@@ -20,7 +20,6 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.launch.bundled_runs import with_recipe
-from t5suite.launch.command_line import without_launcher_flags
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
@@ -49,7 +48,7 @@ def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
     # 1. Flags: a YAML file first, then the command line.
-    argv = with_recipe("fine_tune_t5", without_launcher_flags(sys.argv[1:] if argv is None else argv))
+    argv = with_recipe("fine_tune_t5", sys.argv[1:] if argv is None else argv)
     parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     arguments = FineTuningArguments(*parsed)
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training

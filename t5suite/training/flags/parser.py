@@ -29,7 +29,7 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import in_plain_words
 from t5suite.base.yaml_files import unique
-from t5suite.launch.command_line import read_words, without_launcher_flags
+from t5suite.launch.command_line import read_words
 from t5suite.launch.config_files import read_config
 from t5suite.launch.flag_problems import unknown_flags
 from t5suite.launch.row_formats import with_format
@@ -104,7 +104,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
         answer(argv, Path(prog).stem, description or "")
     parser = _parser_of_given_flags(dataclass_types)
     options = {option: (action.dest, action.nargs) for option, action in parser.action_by_option().items()}
-    files, words_of_flags = read_words(without_launcher_flags(argv), options)
+    files, words_of_flags = read_words(argv, options)
     values = _values_of_files(parser, files)
     tokens = []
     for name, (flag, words) in words_of_flags.items():
