@@ -303,7 +303,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.data.examples_of(step, self.update_size())
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
+        if self.accelerator.num_processes == 1:
+            return tensor
+        return self.accelerator.reduce(tensor.to(self.args.device), "sum")
 
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
         """The batches of an update, sent to the GPU at once: their labels are counted there, without a wait."""
@@ -315,6 +317,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         batches, num_items = super().get_batch_samples(iter(batches), num_batches, device)
         if self.random_state_is_due:
             self._restore_random_state()
+        loss = self.compute_loss_func
+        if hasattr(loss, "begin_update"):
+            loss.begin_update(batches, self.summed if self.args.average_tokens_across_devices else None)
         return batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
