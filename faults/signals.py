@@ -152,8 +152,8 @@ SET_UP_CALLS = {
     "before the model": ("fine-tuning", "fine_tune_t5:tokenizer_and_model"),
     "before the data": ("fine-tuning", "fine_tune_t5:data_for"),
     "before the trainer": ("fine-tuning", "t5suite.training.fine_tuning_trainer:make_trainer"),
-    "before the corpus": ("corpus", "pre_train_t5:pre_training_data"),
-    "before the stream": ("stream", "pre_train_t5:pre_training_data"),
+    "before the corpus": ("corpus", "pre_train_t5:text_by_flags"),
+    "before the stream": ("stream", "pre_train_t5:streamed_data"),
 }
 
 
