@@ -23,7 +23,8 @@ from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.lookup import listed, suggestion
 from t5suite.base.text_encodings import utf8_problem
 from t5suite.data.corpora.byte_files import byte_lines, filled_lines
-from t5suite.data.rows.files import TYPELESS, files_of_splits, is_json_array, json_rows, parquet_rows, with_suffix
+from t5suite.data.rows.file_rows import TYPELESS, is_json_array, json_rows, parquet_rows
+from t5suite.data.rows.files import files_of_splits, with_suffix
 from t5suite.data.rows.jsonl import parse_line
 from t5suite.data.rows.separated import separated_rows
 from t5suite.tasks.cells import value_at

@@ -17,6 +17,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
+from t5suite.data.rows.file_rows import check_columns_of_files
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
     OwnData,
@@ -33,7 +34,7 @@ from t5suite.data.rows.formats import (
     own_data,
     quoted_words,
 )
-from t5suite.data.rows.own_rows import RowSource, check_columns_of_files
+from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list

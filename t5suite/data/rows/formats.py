@@ -25,9 +25,10 @@ from t5suite.base.file_names import without_compression
 from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
+from t5suite.data.rows.file_rows import FileRows
 from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import RunningText, TextRows
