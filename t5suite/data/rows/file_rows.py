@@ -20,7 +20,7 @@ from t5suite.base.errors import DataError
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.files import file_sha256
 from t5suite.base.lookup import first_repeated
-from t5suite.data.corpora.byte_files import all_bytes, byte_lines, filled_lines
+from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, all_bytes, byte_lines, filled_lines
 from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
@@ -30,7 +30,6 @@ from t5suite.tasks.cells import outermost
 
 logger = logging.getLogger(__name__)
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Formats without types: every cell is text.
 TYPELESS = ("csv", "tsv")
 
