@@ -37,7 +37,6 @@ from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
-from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
@@ -49,7 +48,7 @@ def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 
     # 1. Flags: a YAML file first, then the command line.
-    argv = with_recipe("fine_tune_t5", without_launcher_flags(sys.argv[1:] if argv is None else argv))
+    argv = with_recipe("fine_tune_t5", sys.argv[1:] if argv is None else argv)
     parsed = parse_arguments(FINE_TUNING_ARGUMENTS, argv, prog="fine_tune_t5.py", description=__doc__)
     arguments = FineTuningArguments(*parsed)
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training

@@ -31,8 +31,9 @@ from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcil
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training_collators import pre_training_collators
-from t5suite.training.pre_training_data import pre_training_data
+from t5suite.training.pre_training_data import data_of_text, streamed_data
 from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
+from t5suite.training.pre_training_text import text_by_flags
 from t5suite.training.pre_training_trainer import make_pre_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
@@ -92,7 +93,11 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     train_collator = with_transform(train_collator, plug_ins)
 
     # 6. Text -> tokens -> numbered blocks, or a stream of them.
-    data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
+    if text_args.streaming:
+        data = streamed_data(arguments, tokenizer, train_collator, eval_collator)
+    else:
+        text = text_by_flags(arguments, tokenizer)
+        data = data_of_text(arguments, text, tokenizer, train_collator)
 
     # 7. Trainer.
     trainer = make_pre_trainer(

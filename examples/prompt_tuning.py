@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from t5suite import FineTuner
-from t5suite.data.rows.files import table_rows
+from t5suite.data.rows.file_rows import table_rows
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path()
 RUNS = Path(os.environ.get("T5SUITE_EXAMPLE_RUNS", "runs/examples"))

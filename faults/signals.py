@@ -149,11 +149,11 @@ def s2_other_phases(context: Context) -> Outcome:
 
 
 SET_UP_CALLS = {
-    "before the model": ("fine-tuning", "fine_tune_t5:tokenizer_and_model"),
-    "before the data": ("fine-tuning", "fine_tune_t5:data_for"),
+    "before the model": ("fine-tuning", "t5suite.run_steps:tokenizer_and_model"),
+    "before the data": ("fine-tuning", "t5suite.run_steps:data_of"),
     "before the trainer": ("fine-tuning", "t5suite.training.fine_tuning_trainer:make_trainer"),
-    "before the corpus": ("corpus", "pre_train_t5:pre_training_data"),
-    "before the stream": ("stream", "pre_train_t5:pre_training_data"),
+    "before the corpus": ("corpus", "pre_train_t5:text_by_flags"),
+    "before the stream": ("stream", "pre_train_t5:streamed_data"),
 }
 
 
@@ -237,7 +237,7 @@ def _ended_empty(victim) -> str | None:
 def _start_deaf(context) -> tuple[Victim, float]:
     """Its promise takes 20 s to be kept, so it is waited for last."""
     flags = context.flags("fine_tune_t5")
-    victim = context.victim("fine_tune_t5", flags, patch=[CATCH, partial(block_at_call, "fine_tune_t5:data_for")])
+    victim = context.victim("fine_tune_t5", flags, patch=[CATCH, partial(block_at_call, "t5suite.run_steps:data_of")])
     victim.wait_for_line("blocked")
     victim.kill(signal.SIGTERM)
     return victim, time.monotonic()
@@ -252,9 +252,9 @@ def _end_of_deaf(deaf) -> str | None:
 def _ranks_in_set_up(context) -> str | None:
     """The rank that is signalled later may see the other one leave before."""
     flags = context.flags("fine_tune_t5", **TWO_RANKS)
-    slow = partial(sleep_at_call, "fine_tune_t5:data_for", 0.3)
+    slow = partial(sleep_at_call, "t5suite.run_steps:data_of", 0.3)
     victim = context.victim("fine_tune_t5", flags, ranks=2, patch=[CATCH, slow])
-    victim.wait_for_line("in fine_tune_t5:data_for")
+    victim.wait_for_line("in t5suite.run_steps:data_of")
     victim.kill(signal.SIGTERM, rank=0)
     time.sleep(1.0)
     victim.kill(signal.SIGTERM, rank=1)
@@ -382,7 +382,7 @@ def s6_killed_rank(context: Context) -> Outcome:
         "in an accumulation window": ("fine-tuning", lambda rank: partial(at_step, 5, "on_substep_end", rank)),
         "in an evaluation": ("fine-tuning", lambda rank: partial(at_call, SCORE, rank, 2)),
         "in a save": ("corpus", lambda rank: partial(at_call, WRITE, rank, 2)),
-        "in set-up": ("fine-tuning", lambda rank: partial(at_call, "fine_tune_t5:data_for", rank)),
+        "in set-up": ("fine-tuning", lambda rank: partial(at_call, "t5suite.run_steps:data_of", rank)),
     }
     found = {}
     for number, (name, (configuration, make)) in enumerate(ends.items()):

@@ -43,9 +43,8 @@ from t5suite.commands import (
     verify,
 )
 from t5suite.commands.startup import run_script
-from t5suite.launch.command_line import check_is_text
+from t5suite.launch.command_line import check_is_text, without_launcher_flags
 from t5suite.launch.script_help import values_of
-from t5suite.training.processes.launchers import without_launcher_flags
 
 # With more flags than these, the usage line is too long to read.
 MANY_FLAGS = 6

@@ -189,6 +189,7 @@ class BareTest(parameterized.TestCase):
     @parameterized.parameters(
         (["--use_cpu"], ", in a minute or two; "),
         (["--use_cpu=True", "--log-level", "error", "--disable_tqdm", "True"], ", in a minute or two; "),
+        (["--local_rank", "0", "--use_cpu"], ", in a minute or two; "),
         (["--max_steps", "5"], "; "),
         (["--use_cpu", "--learning_rate=1e-3"], "; "),
     )
@@ -197,7 +198,9 @@ class BareTest(parameterized.TestCase):
         toy = "fine_tune_t5: no model, no data: the bundled toy model learns the bundled task mini/sentiment"
         self.assertStartsWith(first_line("fine_tune", *words), toy + duration)
 
-    @parameterized.parameters((["--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750))
+    @parameterized.parameters(
+        (["--use_cpu"], 2500), (["--local-rank=0", "--use_cpu"], 2500), (["--use_cpu", "--warmup_steps", "9"], 750)
+    )  # fmt: skip
     @pytest.mark.slow
     def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
         """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""

@@ -21,7 +21,7 @@ MODULES = """
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
     data.objectives.spans data.objectives.vocabulary data.rows.row_checks data.rows.sources
     fine_tuner_inputs fine_tuner_answers inference.decoding
-    inference.jobs inference.predictor launch.commands launch.sweep_search models.adapter_kinds models.t5.attention
+    inference.jobs inference.predictor launch.command_line launch.commands launch.sweep_search models.adapter_kinds models.t5.attention
     models.t5.chunked_loss models.configs models.rehearsal models.t5.output_layer models.t5.packing models.presets
     models.vocabulary optim.adamw_rms optim.schedules optim.settings reports.card_metadata reports.card_tables
     reports.cards reports.formatting reports.intervals reports.markdown reports.learning_curves reports.next_commands reports.page_parts

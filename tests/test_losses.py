@@ -19,7 +19,6 @@ from t5suite.training.losses import (
     TokenLoss,
     WatchedLoss,
     ask_for_loss,
-    count_pairs,
     give_batch,
     move_loss_into_model,
     reason_for_logits,
@@ -141,12 +140,11 @@ class WatchedLossTest(parameterized.TestCase):
         expected = expected + F.cross_entropy(pairs[:4], pair_labels[:4])
         parts = torch.arange(5).chunk(num_batches)
         batches = [{"labels": labels[rows], name: pair_labels[rows]} for rows in parts]
-        num_pairs = count_pairs(batches)
-        self.assertEqual(num_pairs, 4)
+        loss = WatchedLoss(TokenLoss())
+        loss.begin_update(batches, None)
+        self.assertEqual(loss.num_pairs, 4)
         total = 0.0
         for rows, batch in zip(parts, batches, strict=True):
-            loss = WatchedLoss(TokenLoss())
-            loss.num_pairs = num_pairs
             give_batch(loss, batch)
             self.assertEqual(list(batch), ["labels"])
             outputs = ModelOutput(prediction_logits=logits[rows], seq_relationship_logits=pairs[rows])
@@ -161,7 +159,13 @@ class WatchedLossTest(parameterized.TestCase):
         give_batch(loss, {"next_sentence_label": pair_labels})
         outputs = ModelOutput(prediction_logits=self.logits, seq_relationship_logits=self.pairs)
         torch.testing.assert_close(loss(outputs, self.labels), expected)
-        self.assertIsNone(count_pairs([{"labels": self.labels}]))
+
+    def test_only_batches_of_pairs_are_counted_over_the_ranks(self):
+        loss = WatchedLoss(TokenLoss())
+        loss.begin_update([{"next_sentence_label": torch.tensor([0, -100, 1])}], lambda count: count + 5)
+        self.assertEqual(loss.num_pairs, 7)
+        loss.begin_update([{"labels": self.labels}], self.fail)
+        self.assertIsNone(loss.num_pairs)
 
     def test_a_batch_without_pairs_has_none_of_the_batch_before(self):
         loss = WatchedLoss(TokenLoss())

@@ -154,7 +154,8 @@ class StepMonitorTest(parameterized.TestCase):
                 yield batch
 
         monitor = self.monitored()
-        self.assertEqual(list(monitor.timed(slow([1, 2]))), [1, 2])
+        with monitor.waiting():
+            self.assertEqual(list(slow([1, 2])), [1, 2])
         time.sleep(0.2)
         self.state.global_step = 1
         found = monitor.rates(self.state)

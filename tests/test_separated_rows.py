@@ -17,7 +17,7 @@ from support import folder
 
 from t5suite.data.corpora.readers import text_suffix
 from t5suite.data.rows import separated
-from t5suite.data.rows.files import format_by_name, table_rows
+from t5suite.data.rows.file_rows import format_by_name, table_rows
 from t5suite.data.rows.separated import CANDIDATES, delimiter_by_flag, separated_rows
 from t5suite.inference.rows import kind_of_file
 from t5suite.launch.row_formats import format_of_files

@@ -37,7 +37,7 @@ class CountTest(parameterized.TestCase):
 
 class RunsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("row", ["fine_tune_t5.py", "t5suite/tasks/tokenization.py", "t5suite/training/trainer.py"]),
+        ("row", ["fine_tune_t5.py", "t5suite/tasks/tokens.py", "t5suite/training/trainer.py"]),
         ("checkpoint_written", ["fine_tune_t5.py", "t5suite/training/trainer.py"]),
         ("checkpoint_resumed", ["fine_tune_t5.py", "t5suite/training/trainer.py"]),
         ("flag", ["fine_tune_t5.py", "t5suite/training/trainer.py"]),

@@ -127,7 +127,8 @@ def check_columns_of_own_rows(values: Mapping[str, object]) -> None:
     row_settings = settings_of_rows(values)
     if row_settings is None or not values.keys().isdisjoint(SCORING_FLAGS):
         return
-    from t5suite.data.rows.formats import check_columns_of_files, format_form, format_options
+    from t5suite.data.rows.file_rows import check_columns_of_files
+    from t5suite.data.rows.formats import format_form, format_options
 
     form = format_form(values["data_format"], format_options(row_settings))
     check_columns_of_files(form.source, evaluates=False)

@@ -114,7 +114,7 @@ def _delimiter(arguments) -> str | None:
     Raises:
       ConfigError: it is none, or the rows are not read as CSV or TSV.
     """
-    from t5suite.data.rows.files import TYPELESS, format_by_name
+    from t5suite.data.rows.file_rows import TYPELESS, format_by_name
     from t5suite.data.rows.separated import delimiter_by_flag
 
     if arguments.delimiter is None:

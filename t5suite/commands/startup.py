@@ -27,14 +27,14 @@ def begin_program(script: str, description: str, program: str | None = None, wor
     """
     from t5suite.commands.looking_ahead import look_ahead
     from t5suite.launch.script_help import answer
-    from t5suite.training.processes.launchers import join_srun, stop_with_launchers, without_launcher_flags
+    from t5suite.training.processes.launchers import join_srun, stop_with_launchers
     from t5suite.training.processes.signals import catch_signals
 
     words = sys.argv[1:] if words is None else words
     open_missing_streams()
     answer(words, script, description, program)
     join_srun()
-    code = run_command(lambda _: look_ahead(script, without_launcher_flags(words)))
+    code = run_command(lambda _: look_ahead(script, words))
     if code:
         sys.exit(note_exit_code(code))
     catch_signals()

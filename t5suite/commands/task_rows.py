@@ -73,7 +73,7 @@ def _rows_with_types(task, path: str) -> Iterator[tuple[str, dict]]:
     Raises:
       ConfigError: CSV or TSV, where every cell is a text.
     """
-    from t5suite.data.rows.files import TABLES, TYPELESS, format_by_name
+    from t5suite.data.rows.file_rows import TABLES, TYPELESS, format_by_name
 
     kind = format_by_name(path)
     if kind in TYPELESS:
@@ -101,7 +101,7 @@ def _pandas_arguments(path: str, kind: str) -> str:
 
 def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
     """`(place, row)` of every row, with the words of labels."""
-    from t5suite.data.rows.files import TYPELESS, format_by_name, table_rows
+    from t5suite.data.rows.file_rows import TYPELESS, format_by_name, table_rows
     from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns
 
     kind = format_by_name(path)

@@ -19,10 +19,11 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import check_name, find, load_object, suggestion
 from t5suite.constants import DATASET_VALS
 from t5suite.contrib.alpaca import ALPACA_COLUMNS, ALPACA_ENTRY
+from t5suite.data.rows.file_rows import FileRows
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
 from t5suite.data.rows.hub_rows import HubRows
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, Rows, rows_fingerprint
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, rows_fingerprint
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.formatters import FORMATTER_COLUMNS
 

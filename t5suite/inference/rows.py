@@ -22,8 +22,9 @@ from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.lookup import listed, suggestion
 from t5suite.base.text_encodings import utf8_problem
-from t5suite.data.corpora.byte_files import byte_lines, filled_lines
-from t5suite.data.rows.files import TYPELESS, files_of_splits, is_json_array, json_rows, parquet_rows, with_suffix
+from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, byte_lines, filled_lines
+from t5suite.data.rows.file_rows import TYPELESS, is_json_array, json_rows, parquet_rows
+from t5suite.data.rows.files import files_of_splits, with_suffix
 from t5suite.data.rows.jsonl import parse_line
 from t5suite.data.rows.separated import separated_rows
 from t5suite.tasks.cells import value_at
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 TEXT_KEYS = ("inputs", "input")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 ROW_SUFFIXES = (*JSON_SUFFIXES, ".txt", ".csv", ".tsv", ".tab", ".parquet")
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The first line of an array of objects or texts, and no other text in brackets: [1], [[Film]].
 START_OF_ARRAY = re.compile(rb'\s*\[\s*(["{]|$)')
 _MISSING = object()

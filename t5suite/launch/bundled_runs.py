@@ -13,7 +13,7 @@ from t5suite.runs.choosing import DATA_SETTINGS, MODEL_SETTINGS
 # The recipe of a fine-tuning for which no flag says what is trained and how.
 RECIPES = {"fine_tune_t5": "mini.yaml"}
 # Flags that only say where a run executes, and what it shows.
-EXECUTION_FLAGS = ("--use_cpu", "--dry_run", "--disable_tqdm", "--log_level")
+EXECUTION_FLAGS = ("--use_cpu", "--dry_run", "--disable_tqdm", "--log_level", "--local_rank", "--_wandb")
 LEARNS = {
     "fine_tune_t5": "the bundled toy model learns the bundled task mini/sentiment",
     "pre_train_t5": "the bundled toy model learns the bundled text",

@@ -8,6 +8,7 @@
 The parser of the dataclasses (`t5suite.training.flags.parser`) reads words and files by the same functions.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ from t5suite.launch.flag_problems import check_is_filled, unknown_flags, words_p
 ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
 # `optim.name=adamw`: a setting of another program (Hydra's form).
 DOTTED_ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=.*")
+
+# A rank, as the `deepspeed` launcher and old ones of torch give it to each process that they start.
+RANK_FLAGS = ("--local_rank", "--local-rank")
+LAUNCHER_FLAGS = (*RANK_FLAGS, "--_wandb")
 
 
 class FlagWords(NamedTuple):
@@ -91,15 +96,17 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
     """`(files, {name: its flag and words})`: YAML or JSON files and JSON texts, in order, and the flags.
 
     A word `name=value`, `+name=value` or `++name=value` is a flag, unless a flag before it takes it as its value.
+    Launchers' own flags are left out.
 
     Args:
       options: as `options_of` returns them.
 
     Raises:
       ConfigError: unknown flags, all of them; `--config` without a file; a flag that is given twice, with different
-        values.
+        values; a rank that no launcher gave.
     """
     check_is_text(argv)
+    argv = without_launcher_flags(argv)
     reader = _Reader(options)
     position = 0
     while position < len(argv):
@@ -108,6 +115,41 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
     if reader.unknown:
         raise ConfigError(unknown_flags(reader.unknown, {name for name, _ in options.values()}))
     return reader.files, reader.flags
+
+
+def without_launcher_flags(argv: list[str]) -> list[str]:
+    """The command line without the flags that launchers add.
+
+    >>> without_launcher_flags(["--local_rank", "0", "--seed", "7"])
+    ['--seed', '7']
+
+    Raises:
+      ConfigError: a rank that no launcher gave.
+    """
+    own_words = []
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        flag, equals, value = word.partition("=")
+        if flag not in LAUNCHER_FLAGS:
+            own_words.append(word)
+            continue
+        if not equals and position < len(argv) and not argv[position].startswith("--"):
+            value = argv[position]
+            position += 1
+        if flag in RANK_FLAGS:
+            _check_is_launched(value)
+    return own_words
+
+
+def _check_is_launched(rank: str) -> None:
+    """Refuses a rank that no launcher gave, but for that of a single process."""
+    if rank not in ("", "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
+        raise ConfigError(
+            f"--local_rank {rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
+            "is set); launchers give this flag themselves: leave it out"
+        )
 
 
 class _Reader:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.terminal import Terminal
-from t5suite.data.rows.files import format_by_name
+from t5suite.data.rows.file_rows import format_by_name
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.task_card import read_task_card
 

@@ -7,17 +7,14 @@
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from t5suite.tasks.formatters import Example
 from t5suite.tasks.long_texts import without_unread_part
-from t5suite.tasks.tokens import encoded
+from t5suite.tasks.tokens import cut_ids, encoded, target_ids
 
 # The label of a position that the loss ignores.
 IGNORED_ID = -100
-# More special tokens than a tokenizer puts around a text.
-LONGEST_FRAME = 8
 
 
 class Lengths(NamedTuple):
@@ -41,7 +38,14 @@ def tokenize_rows(rows: dict[str, list], *, task, tokenizer, lengths: Lengths, s
     examples = []
     for row in by_row(rows):
         examples.extend(task.examples(row, split, fits))
-    return tokenize_examples(examples, tokenizer, lengths, task.template)
+    if not examples:
+        return {"input_ids": [], "labels": []}
+    inputs = [example.inputs for example in examples]
+    targets = [example.targets for example in examples]
+    return {
+        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept_end, inputs, template=task.template),
+        "labels": target_ids(tokenizer, lengths.target, lengths.kept_end, targets, task.template),
+    }
 
 
 def by_row(rows: dict[str, list]) -> Iterator[dict]:
@@ -62,71 +66,6 @@ def bind_fits(tokenizer, lengths: Lengths, template: str) -> Callable[[str], boo
         return len(ids) <= lengths.source
 
     return fits
-
-
-def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, template: str) -> dict:
-    """`tokenize_rows` for finished examples."""
-    if not examples:
-        return {"input_ids": [], "labels": []}
-    inputs = [example.inputs for example in examples]
-    targets = [example.targets for example in examples]
-    return {
-        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept_end, inputs, template=template),
-        "labels": target_ids(tokenizer, lengths, targets, template),
-    }
-
-
-def target_ids(tokenizer, lengths: Lengths, texts: list[str], template: str) -> list:
-    """Targets as ids of at most `lengths.target`, each with end-of-sequence; long ones are cut as by `cut_ids`.
-
-    >>> target_ids(gemma, Lengths(512, 16), ["positive"], template="")    # "positive<eos>"
-    [[30843, 1]]
-    >>> gemma(["positive"])["input_ids"]                                  # "<bos>positive"
-    [[2, 30843]]
-
-    Where the tokenizer itself ends no text, as Gemma's, its <bos> is left out, too: T5Gemma's decoder starts with it.
-    """
-    end = tokenizer.eos_token_id
-    if end is None or _ends_texts(tokenizer):
-        return cut_ids(tokenizer, lengths.target, lengths.kept_end, text_target=texts, template=template)
-    texts = without_unread_part(tokenizer, texts, lengths.target, lengths.kept_end)
-    settings = {"template": template, "add_special_tokens": False, "verbose": False}
-    rows = encoded(tokenizer, text_target=texts, **settings)["input_ids"]
-    return [_cut([*row, end], lengths.target, num_last=lengths.kept_end) for row in rows]
-
-
-def _ends_texts(tokenizer) -> bool:
-    """Whether a tokenizer puts its end token after a target, or before the language code at its end (mBART's)."""
-    (ids,) = cut_ids(tokenizer, LONGEST_FRAME, 0, text_target=[""])
-    return tokenizer.eos_token_id in ids
-
-
-def cut_ids(tokenizer, max_length: int, kept_end: int, texts=None, *, text_target=None, template: str = "") -> list:
-    """Texts, or `text_target`, as ids of at most `max_length`.
-
-    One that is cut keeps its last `kept_end` tokens before end-of-sequence. Control tokens in them are text, but for
-    those of `template` (`tokens.encoded`).
-
-    >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
-    [[32099, 1712, 30, 1]]
-    """
-    if texts is not None:
-        texts = without_unread_part(tokenizer, texts, max_length, kept_end)
-    if text_target is not None:
-        text_target = without_unread_part(tokenizer, text_target, max_length, kept_end)
-    sides = {"texts": texts, "text_target": text_target, "template": template}
-    if not kept_end:
-        return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
-    rows = encoded(tokenizer, **sides, verbose=False)["input_ids"]
-    return [_cut(row, max_length, num_last=kept_end) for row in rows]
-
-
-def _cut(row: list[int], max_length: int, num_last: int) -> list[int]:
-    """Ids of at most `max_length`: the first ones, the last `num_last` before end-of-sequence, and that."""
-    if len(row) <= max_length:
-        return row
-    end = min(num_last + 1, max_length)
-    return [*row[: max_length - end], *row[-end:]]
 
 
 def decode_ids(sequences, tokenizer) -> list[str]:

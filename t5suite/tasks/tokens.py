@@ -8,7 +8,7 @@
 A row with `</s>`, `<pad>`, `<unk>`, `[SEP]` or `<|endoftext|>` in it (HTML, say) must not end a sequence: T5's own
 SentencePiece spells such text out. Tokens that stand for something in a text stay tokens: sentinels, mask tokens,
 languages' codes, marks that were added to a vocabulary. So do control tokens that are written in the task's own prefix
-and forms. Texts without a control token get exactly the tokenizer's ids.
+and forms. Texts without a control token get exactly the tokenizer's ids. `cut_ids` and `target_ids` bound their number.
 """
 
 import functools
@@ -20,10 +20,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from t5suite.tasks.long_texts import without_unread_part
+
 # The tokens that frame sequences, by their names in transformers; `mask` stands for something in a text.
 CONTROL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls")
 # Some vocabularies pad with a common piece, such as `!`: only what is written as a mark counts.
 MARK = re.compile(r"[<\[{|].+[>\]}|]", re.DOTALL)
+# More special tokens than a tokenizer puts around a text.
+LONGEST_FRAME = 8
 HIDDEN = "\0\0"  # cannot be typed, and T5's normalizer removes it
 _spelling_backends: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -80,6 +84,59 @@ def _rows_of(columns) -> Iterator[dict]:
 
 def _called(tokenizer, name: str, first, *second, **settings) -> dict:
     return tokenizer(text_target=first, **settings) if name == "text_target" else tokenizer(first, *second, **settings)
+
+
+def target_ids(tokenizer, max_length: int, kept_end: int, texts: list[str], template: str) -> list:
+    """Targets as ids of at most `max_length`, each with end-of-sequence; long ones are cut as by `cut_ids`.
+
+    >>> target_ids(gemma, 16, 0, ["positive"], template="")               # "positive<eos>"
+    [[30843, 1]]
+    >>> gemma(["positive"])["input_ids"]                                  # "<bos>positive"
+    [[2, 30843]]
+
+    Where the tokenizer itself ends no text, as Gemma's, its <bos> is left out, too: T5Gemma's decoder starts with it.
+    """
+    end = tokenizer.eos_token_id
+    if end is None or _ends_texts(tokenizer):
+        return cut_ids(tokenizer, max_length, kept_end, text_target=texts, template=template)
+    texts = without_unread_part(tokenizer, texts, max_length, kept_end)
+    settings = {"template": template, "add_special_tokens": False, "verbose": False}
+    rows = encoded(tokenizer, text_target=texts, **settings)["input_ids"]
+    return [_cut([*row, end], max_length, num_last=kept_end) for row in rows]
+
+
+def _ends_texts(tokenizer) -> bool:
+    """Whether a tokenizer puts its end token after a target, or before the language code at its end (mBART's)."""
+    (ids,) = cut_ids(tokenizer, LONGEST_FRAME, 0, text_target=[""])
+    return tokenizer.eos_token_id in ids
+
+
+def cut_ids(tokenizer, max_length: int, kept_end: int, texts=None, *, text_target=None, template: str = "") -> list:
+    """Texts, or `text_target`, as ids of at most `max_length`.
+
+    One that is cut keeps its last `kept_end` tokens before end-of-sequence. Control tokens in them are text, but for
+    those of `template` (`encoded`).
+
+    >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
+    [[32099, 1712, 30, 1]]
+    """
+    if texts is not None:
+        texts = without_unread_part(tokenizer, texts, max_length, kept_end)
+    if text_target is not None:
+        text_target = without_unread_part(tokenizer, text_target, max_length, kept_end)
+    sides = {"texts": texts, "text_target": text_target, "template": template}
+    if not kept_end:
+        return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
+    rows = encoded(tokenizer, **sides, verbose=False)["input_ids"]
+    return [_cut(row, max_length, num_last=kept_end) for row in rows]
+
+
+def _cut(row: list[int], max_length: int, num_last: int) -> list[int]:
+    """Ids of at most `max_length`: the first ones, the last `num_last` before end-of-sequence, and that."""
+    if len(row) <= max_length:
+        return row
+    end = min(num_last + 1, max_length)
+    return [*row[: max_length - end], *row[-end:]]
 
 
 def holds(text: str, names: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ An encoder with a head has one label a row, [B], and V classes: the same sum ove
 tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -173,7 +173,7 @@ class WatchedLoss:
       watching: whether guesses are counted, which takes a pass over the logits.
       pair_labels: [B], of the rows of the next call (`take_pair_labels`). Their cross-entropy, summed and divided by
         `num_pairs`, is added to the tokens' (arXiv:1810.04805). None: the batches have no pairs.
-      num_pairs: pairs of the whole update, over all micro-batches and ranks (`count_pairs`); None: each call has a
+      num_pairs: pairs of the whole update, over all micro-batches and ranks (`begin_update`); None: each call has a
         whole update.
       counts: (right guesses, labels) since the last `accuracy`.
     """
@@ -184,6 +184,16 @@ class WatchedLoss:
         self.pair_labels = None
         self.num_pairs: torch.Tensor | None = None
         self.counts = None
+
+    def begin_update(self, batches: Sequence[Mapping], summed: Callable | None) -> None:
+        """Counts the sentence pairs of an update's batches.
+
+        Args:
+          summed: a tensor -> its sum over the ranks, where target tokens are counted over them, too; else None.
+        """
+        self.num_pairs = count_pairs(batches)
+        if self.num_pairs is not None and summed is not None:
+            self.num_pairs = summed(self.num_pairs)
 
     def watch(self, step: int, logged: bool) -> None:
         """Begins a micro-batch; guesses are counted in steps that are logged."""

@@ -106,11 +106,10 @@ def check_schedule(args) -> None:
         schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
     else:
         kind = SchedulerType(args.lr_scheduler_type)
-        check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
         if follows_evaluations(args):
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
             _check_mode(kind, args.lr_scheduler_kwargs["mode"])
-        try_hugging_face_schedule(kind, args.lr_scheduler_kwargs, args.learning_rate)
+        check_hugging_face_settings(kind, args.lr_scheduler_kwargs, args.learning_rate)
     if follows_evaluations(args) and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
 
@@ -131,24 +130,22 @@ def follows_evaluations(args) -> bool:
     return SchedulerType(args.lr_scheduler_type) in FOLLOWING_EVALUATIONS
 
 
-def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
-    """Refuses `--lr_scheduler_kwargs` that a schedule of transformers does not have, as far as its signature says."""
-    function = TYPE_TO_SCHEDULER_FUNCTION[kind]
-    parameters = inspect.signature(function).parameters
-    if any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
-        return
-    hints = typing.get_type_hints(function)
-    types = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
-    owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
-    typed_settings(types, owner, settings, "--lr_scheduler_kwargs")
-
-
-def try_hugging_face_schedule(kind: SchedulerType, settings: dict | None, learning_rate: float) -> None:
+def check_hugging_face_settings(kind: SchedulerType, settings: dict | None, learning_rate: float) -> None:
     """Refuses `--lr_scheduler_kwargs` of which transformers makes no schedule: a run would only see it once it trains.
 
     Raises:
-      ConfigError: with what transformers says.
+      ConfigError: a setting that the schedule does not have, as far as its signature says; else with what transformers
+        says.
     """
+    function = TYPE_TO_SCHEDULER_FUNCTION[kind]
+    parameters = inspect.signature(function).parameters
+    if not any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
+        hints = typing.get_type_hints(function)
+        types = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
+        owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
+        typed_settings(types, owner, settings, "--lr_scheduler_kwargs")
+        if not types:  # there is nothing to try
+            return
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]  # with weight decay, and without
     optimizer = torch.optim.SGD(groups, lr=learning_rate)
     try:

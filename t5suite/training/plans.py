@@ -17,12 +17,12 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
+from t5suite.data.rows.file_rows import check_columns_of_files
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
     OwnData,
     Wishes,
     at_place,
-    check_columns_of_files,
     comma_separated,
     default_metrics,
     distinct_names,

@@ -2,13 +2,14 @@
 
     >>> settle_pre_training_reads(model_args, text_args, run.hub_before)
     >>> train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)
-    >>> data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
+    >>> text = text_by_flags(arguments, tokenizer)
+    >>> data = data_of_text(arguments, text, tokenizer, train_collator)
     >>> trainer = make_pre_trainer(model, tokenizer, args, data, train_collator, eval_collator)
     >>> note_pre_training_in_manifest(run, data.described, trainer)
     >>> add_pre_training_callbacks(trainer, run.directory, trackers)
 
-`pre_train_t5.py` calls them one after the other, between those of `run`; `pre_training_collators`, `pre_training_data`
-and `pre_training_trainer` have the other ones.
+`pre_train_t5.py` calls them one after the other, between those of `run`; `pre_training_collators`, `pre_training_text`,
+`pre_training_data` and `pre_training_trainer` have the other ones.
 """
 
 import glob

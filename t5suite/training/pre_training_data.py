@@ -1,6 +1,6 @@
 """What a pre-training run trains on and is scored on: blocks of text, sentence pairs, or a stream.
 
-    >>> data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
+    >>> data = data_of_text(arguments, text, tokenizer, train_collator)
     >>> data.examples.counts()
     {'an_epoch': 640, 'held_out': 33}
 
@@ -18,16 +18,14 @@ from torch.utils.data import Dataset, Subset
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import load_object
-from t5suite.base.reference_code import reference_code
 from t5suite.data.corpora.block_layout import BlockLayout
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.encoding import control_ids
-from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.streams.loader import StreamLoader
 from t5suite.training.flags.pre_training import SEPARATED
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
-from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed
+from t5suite.training.pre_training_text import Text, TextSettings, corpus_directory, tokenized_anew_if_allowed
 from t5suite.training.processes.ranks import Ranks
 
 # Lines of the log name the step, whichever module of it writes them.
@@ -79,45 +77,30 @@ class Scoring:
 SCORE_ALL = Scoring()
 
 
-def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> PreTrainingData:
-    """The data of the text flags. The main process tokenizes first, as long as it takes; the others use its result."""
+def data_of_text(arguments, text: Text, tokenizer, collator) -> PreTrainingData:
+    """The data of tokenized text: blocks of it, or sentence pairs."""
     _, text_args, objective_args, run_args, args = arguments
-    settings = TextSettings(
-        TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines),
-        validation_files=text_args.validation_file or (),
-        validation_fraction=text_args.validation_fraction,
-        document_separator=objective_args.separator,
-        tokenizer_engine="tokenizers" if "quick_tokenizer" in reference_code(args.reference_code) else "auto",
-        split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
-    )
-    scoring = Scoring(ids_without_text(tokenizer), text_args.max_eval_samples)
-    directory = Path(args.output_dir) / "corpus"
-    weights = text_args.corpus_weights
-    trains = not run_args.eval_only
-    ranks = Ranks.of_process()
-    if text_args.streaming:
-        streamed = StreamedText.by_flags(text_args, settings)
-        described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring, ranks)
-        stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
-        return PreTrainingData(described, examples, stream)
-    with ranks.main_first():
-        text = tokenized_anew_if_allowed(
-            args,
-            tokenizer,
-            directory,
-            settings,
-            train_files=text_args.train_file or (),
-            corpora=text_args.train_corpus or (),
-            are_separate=weights is not None,
-            trains=trains,
-        )
-    if trains and text_args.train_corpus:
+    if text_args.train_corpus and not run_args.eval_only:
         warn_of_missing_ends(text.described, objective_args.objective, objective_args.separator)
+    scoring = Scoring(ids_without_text(tokenizer), text_args.max_eval_samples)
     if objective_args.sentence_pairs:
-        examples = pair_data(text, train_collator, seed=args.order_seed, scoring=scoring)
+        examples = pair_data(text, collator, seed=args.order_seed, scoring=scoring)
     else:
-        examples = block_data(text, train_collator, seed=args.order_seed, weights=weights, scoring=scoring)
+        weights = text_args.corpus_weights
+        examples = block_data(text, collator, seed=args.order_seed, weights=weights, scoring=scoring)
     return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
+
+
+def streamed_data(arguments, tokenizer, train_collator, eval_collator) -> PreTrainingData:
+    """The data of `--streaming`: text that is tokenized during training, and the blocks of it that are scored."""
+    _, text_args, _, run_args, args = arguments
+    streamed = StreamedText.by_flags(text_args, TextSettings.by_flags(arguments))
+    scoring = Scoring(ids_without_text(tokenizer), text_args.max_eval_samples)
+    directory = corpus_directory(args)
+    ranks = Ranks.of_process()
+    described, examples = held_out_of_stream(args, streamed, tokenizer, directory, eval_collator, scoring, ranks)
+    stream = None if run_args.eval_only else make_stream_loader(streamed, tokenizer, train_collator, args)
+    return PreTrainingData(described, examples, stream)
 
 
 def warn_of_missing_ends(described: dict, objective: str, separator: str) -> None:

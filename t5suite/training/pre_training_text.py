@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
+from t5suite.base.reference_code import reference_code
 from t5suite.data.corpora.building import build_corpus
 from t5suite.data.corpora.corpus_plan import CorpusSettings
 from t5suite.data.corpora.documents import bundled_text
@@ -23,6 +24,7 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
+from t5suite.training.processes.ranks import Ranks
 
 # Lines of the log name the step, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.pre_training")
@@ -54,6 +56,19 @@ class TextSettings:
     tokenizer_engine: str = "auto"
     split_sentences: str | None = None
 
+    @classmethod
+    def by_flags(cls, arguments) -> "TextSettings":
+        """The settings of the flags."""
+        _, text_args, objective_args, _, args = arguments
+        return cls(
+            TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines),
+            validation_files=text_args.validation_file or (),
+            validation_fraction=text_args.validation_fraction,
+            document_separator=objective_args.separator,
+            tokenizer_engine="tokenizers" if "quick_tokenizer" in reference_code(args.reference_code) else "auto",
+            split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
+        )
+
     @property
     def held_out_fraction(self) -> float:
         """The share of the training text's documents that is held out."""
@@ -81,6 +96,27 @@ class Text(NamedTuple):
     train: list
     validation: list
     described: dict[str, dict]
+
+
+def text_by_flags(arguments, tokenizer) -> Text:
+    """The text that flags name. The main process tokenizes first, as long as it takes; the others use its result."""
+    _, text_args, _, run_args, args = arguments
+    with Ranks.of_process().main_first():
+        return tokenized_anew_if_allowed(
+            args,
+            tokenizer,
+            corpus_directory(args),
+            TextSettings.by_flags(arguments),
+            train_files=text_args.train_file or (),
+            corpora=text_args.train_corpus or (),
+            are_separate=text_args.corpus_weights is not None,
+            trains=not run_args.eval_only,
+        )
+
+
+def corpus_directory(args) -> Path:
+    """Where a run stores the text that it tokenizes."""
+    return Path(args.output_dir) / "corpus"
 
 
 def tokenized_text(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from t5suite.base.libraries import Libraries
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.loss_counts import GuessCounts
-from t5suite.training.losses import WatchedLoss, count_pairs
+from t5suite.training.losses import WatchedLoss
 from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
@@ -35,15 +35,6 @@ class PreTrainer(SuiteTrainer):
     def num_examples(self, dataloader) -> int:
         """Blocks per epoch, which the trainer multiplies by the epochs."""
         return self.data.length
-
-    def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
-        """The batches of an update, whose sentence pairs are counted over the ranks as their target tokens are."""
-        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        num_pairs = count_pairs(batches)
-        if num_pairs is not None and self.args.average_tokens_across_devices:
-            num_pairs = self.summed(num_pairs.to(device))
-        self.compute_loss_func.num_pairs = num_pairs
-        return batches, num_items
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
         """Adds the accuracy since the last log, and the norm of the weights."""

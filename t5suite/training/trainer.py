@@ -12,6 +12,7 @@ step decide the rows), `evaluate` (law 2, and one number that selects checkpoint
 import contextlib
 import copy
 import functools
+import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -302,18 +303,24 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.data.examples_of(step, self.update_size())
 
     def summed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
+        if self.accelerator.num_processes == 1:
+            return tensor
+        return self.accelerator.reduce(tensor.to(self.args.device), "sum")
 
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
         """The batches of an update, sent to the GPU at once: their labels are counted there, without a wait."""
-        epoch_iterator = self.monitor.timed(epoch_iterator)
+        with self.monitor.waiting():
+            batches = list(itertools.islice(epoch_iterator, num_batches))
         if device.type == "cuda":
             # From pinned memory (--dataloader_pin_memory) without a wait.
-            epoch_iterator = (send_to_device(batch, device, non_blocking=True) for batch in epoch_iterator)
-        batches = super().get_batch_samples(epoch_iterator, num_batches, device)
+            batches = [send_to_device(batch, device, non_blocking=True) for batch in batches]
+        batches, num_items = super().get_batch_samples(iter(batches), num_batches, device)
         if self.random_state_is_due:
             self._restore_random_state()
-        return batches
+        loss = self.compute_loss_func
+        if hasattr(loss, "begin_update"):
+            loss.begin_update(batches, self.summed if self.args.average_tokens_across_devices else None)
+        return batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Counts the micro-batch, and computes it in pieces if it does not fit in memory."""

@@ -18,7 +18,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigErro
 from t5suite.base.files import file_sha256, read_json, write_json
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan, plan_of_streams
-from t5suite.data.corpora.documents import refuse_no_documents
+from t5suite.data.corpora.documents import read_documents, refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
-from t5suite.data.corpora.held_out import fitting_fraction
+from t5suite.data.corpora.held_out import document_hash, held_out_below
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
 from t5suite.data.corpora.tally import Tally
@@ -87,6 +87,27 @@ def build_corpus(
     started = time.perf_counter()
     _build_units(directory, plan, encoder, num_workers, shard or (0, 1), progress)
     return _finish(directory, plan, encoder, {"seconds": time.perf_counter() - started, "num_workers": num_workers})
+
+
+def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
+    """The fraction itself; or, if a side of a small text would be empty, one that holds out only the document with the
+    lowest hash, or trains only on the one with the highest; 0 and 1 are kept.
+
+    >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
+    0.2731
+    """
+    below = held_out_below(fraction)
+    if fraction in (0, 1):
+        return fraction
+    hashes = []  # the two lowest and the two highest so far
+    for text in read_documents(inputs, **asdict(options), tally=Tally()):
+        hashes = sorted({*hashes[:2], *hashes[-2:], document_hash(text)})
+        if hashes[0] < below <= hashes[-1]:
+            return fraction
+    if len(hashes) < 2:  # equal documents are on one side
+        return fraction
+    neighbours = hashes[:2] if hashes[0] >= below else hashes[-2:]
+    return sum(neighbours) / 2 / 2**64
 
 
 def build_shard(

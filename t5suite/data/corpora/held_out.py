@@ -7,14 +7,10 @@ over. A larger fraction holds out the same documents and more.
 
 import hashlib
 import math
-from dataclasses import asdict
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.corpora.documents import read_documents
-from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.corpora.tally import Tally
 
 
 def document_hash(text: str) -> int:
@@ -52,24 +48,3 @@ def are_held_out(ids_N, boundaries_D, fraction: float) -> np.ndarray:
         digest = hashlib.blake2b(content[start:end], digest_size=8).digest()
         held_out_D[document] = int.from_bytes(digest, "little") < below
     return held_out_D
-
-
-def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
-    """The fraction itself; or, if a side of a small text would be empty, one that holds out only the document with the
-    lowest hash, or trains only on the one with the highest; 0 and 1 are kept.
-
-    >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
-    0.2731
-    """
-    below = held_out_below(fraction)
-    if fraction in (0, 1):
-        return fraction
-    hashes = []  # the two lowest and the two highest so far
-    for text in read_documents(inputs, **asdict(options), tally=Tally()):
-        hashes = sorted({*hashes[:2], *hashes[-2:], document_hash(text)})
-        if hashes[0] < below <= hashes[-1]:
-            return fraction
-    if len(hashes) < 2:  # equal documents are on one side
-        return fraction
-    neighbours = hashes[:2] if hashes[0] >= below else hashes[-2:]
-    return sum(neighbours) / 2 / 2**64

@@ -1,31 +1,23 @@
-"""Files with rows: which files of a folder belong to which split, and the rows of each file with their locations.
+"""Files with rows: which files of a folder belong to which split.
 
     >>> split_files("reviews", (".csv",))
     {'train': (PosixPath('reviews/train/a.csv'), PosixPath('reviews/train/b.csv')), 'test': (...,)}
-    >>> list(table_rows(Path("reviews/train/a.csv"), "csv"))
-    [('reviews/train/a.csv:2', {'text': 'It is good.', 'label': 'positive'})]
 
 A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`), in small
 letters or capitals; its files are read in the order of their names. A folder without split names has only training
-rows. Files are JSON lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.gz`, `.zst`).
+rows. `file_rows` reads the files.
 """
 
-import functools
 import glob
-import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix, without_compression
-from t5suite.base.lookup import first_repeated, listed
-from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, NO_TARGET, all_bytes, byte_lines, filled_lines
-from t5suite.data.corpora.readers import parquet_file
-from t5suite.data.rows.decimals import as_decimals, narrow_columns
-from t5suite.data.rows.jsonl import numbered_lines, parse_line
-from t5suite.data.rows.separated import separated_rows
+from t5suite.base.lookup import listed
+from t5suite.data.corpora.byte_files import NO_PLAIN_FILE, NO_TARGET
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +26,6 @@ SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "val
 # Words of a file's name that say that its rows are not for training.
 HELD_OUT_WORDS = {*SPLIT_NAMES["validation"], *SPLIT_NAMES["test"]}
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Formats without types: every cell is text.
-TYPELESS = ("csv", "tsv")
 
 
 def split_files(
@@ -195,114 +184,3 @@ def with_suffix(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
     """A folder's files whose names, when unpacked, end so, in the order of their names."""
     files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return tuple(sorted(path for path in files if unpacked_suffix(path.name) in suffixes))
-
-
-def format_by_name(path) -> str:
-    """The format of a table by the file's name, compressed or not; JSON lines for other names.
-
-    >>> format_by_name("reviews.csv.gz"), format_by_name("answers")
-    ('csv', 'jsonl')
-    """
-    kind = FORMATS_BY_SUFFIX.get(unpacked_suffix(str(path)), "jsonl")
-    return kind if kind in TABLES else "jsonl"
-
-
-def table_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:
-    """`(place, row)` of every row, in the file's order.
-
-    Args:
-      kind: a name in TABLES.
-      delimiter: of CSV and TSV, if it is not the file's own (`separated`).
-
-    Raises:
-      DataError: a line that cannot be read (named), or a file without rows.
-    """
-    empty = True
-    options = {"delimiter": delimiter} if kind in TYPELESS else {}
-    for place, row in TABLES[kind](Path(path), **options):
-        empty = False
-        yield place, row
-    if empty:
-        raise DataError(f"{path}: the file has no rows")
-
-
-def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
-    """JSON lines, or one array of objects (as Alpaca's file is)."""
-    if not is_json_array(path):
-        for number, row in numbered_lines(path, whole_characters=True):
-            yield f"{path}:{number}", row
-        return
-    try:
-        rows = parse_line(all_bytes(path).removeprefix(BYTE_ORDER_MARK), whole_characters=True)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
-    for index, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: entry {index} of the array is {json.dumps(row)[:60]}, not an object")
-        yield f"{path} entry {index}", row
-
-
-def is_json_array(path: Path) -> bool:
-    """Whether a file's first character begins an array."""
-    lines = (line.removeprefix(BYTE_ORDER_MARK).strip() for _, line in filled_lines(path))
-    return next(filter(None, lines), b"").startswith(b"[")
-
-
-def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
-    """The rows of a parquet file, counted from 1."""
-    import pyarrow
-
-    number = 0
-    try:
-        file = parquet_file(path)
-        names = file.schema_arrow.names
-        repeated = first_repeated(names)
-        if repeated is not None:
-            raise DataError(f"{path}: column {repeated!r} is there for the second time; each column has its name")
-        for batch in file.iter_batches():
-            columns = narrow_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)))
-            for row in _rows_of_batch(batch, path, number):
-                number += 1
-                yield f"{path} row {number}", as_decimals(row, columns)
-    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
-
-
-def _rows_of_batch(batch, path: Path, num_rows_before: int) -> list[dict]:
-    """The rows of a batch of a parquet file.
-
-    Raises:
-      DataError: a value is too large for Python, as a date after the year 9999 is; names its row and column.
-    """
-    try:
-        return batch.to_pylist()
-    except OverflowError:
-        row, column, error = _first_overflow(batch)
-        raise DataError(
-            f"{path} row {num_rows_before + row + 1}: column {column!r} holds a value of type "
-            f"{batch.schema.field(column).type} that is too large ({error}); correct it, or leave the column out"
-        ) from None
-
-
-def _first_overflow(batch) -> tuple[int, str, OverflowError]:
-    """The row (from 0) and column of the first value of a batch that is too large for Python, and what Python says."""
-    for row in range(batch.num_rows):
-        for column in batch.schema.names:
-            try:
-                batch.column(column)[row].as_py()
-            except OverflowError as error:
-                return row, column, error
-    raise ValueError("no value of the batch is too large")
-
-
-def _separated_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:
-    """CSV or TSV."""
-    return separated_rows(byte_lines(path), str(path), kind, delimiter)
-
-
-TABLES: dict[str, Callable] = {
-    "jsonl": json_rows,
-    "csv": functools.partial(_separated_rows, kind="csv"),
-    "tsv": functools.partial(_separated_rows, kind="tsv"),
-    "parquet": parquet_rows,
-}

@@ -25,9 +25,10 @@ from t5suite.base.file_names import without_compression
 from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
+from t5suite.data.rows.file_rows import FileRows
 from t5suite.data.rows.files import held_out_names, named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, FileRows, MemoryRows, RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import RunningText, TextRows
@@ -459,26 +460,6 @@ def format_source(settings: Mapping, task: Task) -> RowSource:
     form = form_like(task, settings["data_format"], format_options(settings))
     wishes = Wishes(validation_share=settings.get("validation_split") or None, seed=settings["seed"])
     return _with_validation("the data set", form, wishes)
-
-
-def check_columns_of_files(source: RowSource, evaluates: bool) -> None:
-    """Rejects columns that the first row of the training or validation files lacks, before anything is loaded or made.
-
-    >>> form = format_form("csv", FormatOptions(train_file="a.csv", text_columns=("txet",)))
-    >>> check_columns_of_files(form.source, evaluates=True)
-    DataError: a.csv: the first line names no column 'txet' (--text_column); did you mean text?
-
-    Args:
-      evaluates: whether the run reads validation rows.
-
-    Raises:
-      DataError: names the column, the row, and the column that was probably meant.
-    """
-    if not isinstance(source, FileRows):
-        return
-    for role in ("train", "validation") if evaluates else ("train",):
-        if role in source.roles:
-            source.check_first_row(role)
 
 
 def rows_stay(settings: Mapping) -> bool:

@@ -16,7 +16,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 from t5suite.base.yaml_files import unique
-from t5suite.data.corpora.byte_files import filled_lines
+from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -43,7 +43,7 @@ def read_jsonl(path, values=dict) -> list:
 def numbered_lines(path, values=dict, whole_characters: bool = False) -> Iterator[tuple[int, object]]:
     """`(line number, value)` of every line that is not empty; see `read_jsonl` and `parse_line`."""
     for number, line in filled_lines(Path(path)):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
         if not line.strip():
             continue
         try:

@@ -1,7 +1,7 @@
-"""Sources of a user's rows: files, and rows in memory; and reducing rows to the columns that a task reads.
+"""A user's rows: the columns of them that a task reads, and rows in memory as a source.
 
-    >>> FileRows({"train": (Path("reviews.csv"),)}, "csv", Columns(("text",), "label")).read("train")
-    Rows(rows=[{'text': 'a', 'label': 'b'}], places=['reviews.csv:2'], origin='reviews.csv', ...)
+    >>> MemoryRows({"train": [{"text": "a", "label": "b"}]}, Columns(("text",), "label")).read("train")
+    Rows(rows=[{'text': 'a', 'label': 'b'}], places=['train row 0'], origin='train rows in memory', ...)
 
 A source is any object with `roles`, the splits that it has ('train', 'validation', 'test'), and `read(role,
 tokenizer)`; only sources that split texts by tokens need the tokenizer.
@@ -9,27 +9,21 @@ tokenizer)`; only sources that split texts by tokens need the tokenizer.
 
 import hashlib
 import json
-import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.base.files import file_sha256
 from t5suite.base.lookup import closest, listed, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
-from t5suite.data.rows.files import TYPELESS, table_rows
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.cut_marks import CUT_TOKENS, without_cut
 from t5suite.tasks.targets import is_id_in_digits, label_of_value
-
-logger = logging.getLogger(__name__)
 
 WHOLE_NUMBER = re.compile(r"^\s*(-?[0-9]+)\.0*\s*$")
 
@@ -171,24 +165,6 @@ def _without_zeros(text: str) -> str:
     return WHOLE_NUMBER.sub(r"\1", text)
 
 
-def rows_of_files(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
-    """Rows of files: the origin of several is their folder, their fingerprint a hash of their hashes, in order."""
-    hashes = {str(path): f"sha256:{file_sha256(path)}" for path in paths}
-    if len(paths) == 1:
-        return Rows(rows, places, str(paths[0]), *hashes.values(), hashes)
-    fingerprint = f"sha256:{hashlib.sha256(' '.join(hashes.values()).encode()).hexdigest()}"
-    return Rows(rows, places, f"{paths[0].parent} ({len(paths)} files)", fingerprint, hashes)
-
-
-def places_without_folders(places: Sequence[str]) -> list[str]:
-    """The location of each row, with the file's name alone.
-
-    >>> places_without_folders(["/data/reviews.csv:2"])
-    ['reviews.csv:2']
-    """
-    return [place.rpartition("/")[2] for place in places]
-
-
 def rows_fingerprint(rows: list[dict]) -> str:
     """A hash of rows that do not come from a file, the same for rows that were written as JSON lines and read again."""
     digest = hashlib.sha256()
@@ -196,103 +172,6 @@ def rows_fingerprint(rows: list[dict]) -> str:
         text = json.dumps(without_nan(row), sort_keys=True, ensure_ascii=False, default=str)
         digest.update(text.encode("utf-8", "replace"))
     return f"sha256:{digest.hexdigest()}"
-
-
-@dataclass(frozen=True)
-class FileRows:
-    """Rows of files; the files of a split are read one after the other.
-
-    Attributes:
-      files: the files of each split, in order.
-      kind: a name in `files.TABLES`.
-      unwrap: a row of the file -> the row whose columns are used.
-      delimiter: of CSV and TSV, if it is not the file's own.
-      unread_columns: those of which a message was logged: held-out rows are read twice.
-    """
-
-    files: dict[str, tuple[Path, ...]]
-    kind: str
-    columns: Columns
-    unwrap: Callable[[dict], dict] | None = None
-    delimiter: str | None = None
-    unread_columns: set[str] = field(default_factory=set, compare=False, repr=False)
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """The splits that have files."""
-        return tuple(self.files)
-
-    def read(self, role: str, tokenizer=None) -> Rows:
-        """All rows of a split.
-
-        Raises:
-          DataError: a line cannot be read, or is not such a row; the message names it.
-        """
-        rows: list[dict] = []
-        places: list[str] = []
-        unused: set[str] = set()
-        first_incomplete: tuple[str, dict] | None = None
-        for place, row in self._unwrapped_rows(role):
-            shaped = self.columns.shaped(row, self.kind in TYPELESS)
-            rows.append(shaped)
-            places.append(place)
-            unused |= row.keys() - shaped.keys()
-            if first_incomplete is None and self.columns.missing_text(row) is not None:
-                first_incomplete = (place, row)
-        check_columns(self.columns, role, rows, places[0], unused)
-        if first_incomplete is not None:
-            place, row = first_incomplete
-            column = self.columns.missing_text(row)
-            raise DataError(
-                f"{place}: no column {column!r}, which other rows have; {column_suggestion(column, list(row))}"
-            )
-        self._log_unread(unused, places[0])
-        return rows_of_files(self.files[role], rows, places)
-
-    def check_first_row(self, role: str) -> None:
-        """Rejects columns that the first row of a split lacks, without reading the others.
-
-        Raises:
-          DataError: a text column is not there or, in training rows, the target.
-        """
-        place, row = next(self._unwrapped_rows(role))
-        needed = [*self.columns.texts, self.columns.target] if role == "train" else self.columns.texts
-        for column in needed:
-            if outermost(column, row) not in row:
-                problem = self._no_column(column, place)
-                raise DataError(f"{problem}{self.columns.remedy(column, list(row))}")
-
-    def _no_column(self, column: str, place: str) -> str:
-        """The beginning of a message about a column that the first row of a split, at `place`, lacks."""
-        if self.kind in TYPELESS:
-            return f"{place.rpartition(':')[0]}: the first line names no column {column!r}"
-        if self.kind == "jsonl":
-            return f"{place}: no column {column!r}"
-        return f"{place}: no row has anything in column {column!r}"
-
-    def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
-        for path in self.files[role]:
-            for place, row in table_rows(path, self.kind, self.delimiter):
-                if self.unwrap is not None:
-                    row = _unwrapped(row, self.unwrap, place)
-                yield place, row
-
-    def _log_unread(self, columns: set[str], place: str) -> None:
-        """Logs the columns that are not read, unless all of them have been logged."""
-        if columns <= self.unread_columns:
-            return
-        names = sorted(columns)
-        first_names = ", ".join(names[:MOST_COLUMNS])
-        other_columns = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
-        logger.info("%s: columns that no flag names are not read: %s%s", place, first_names, other_columns)
-        self.unread_columns.update(columns)
-
-
-def _unwrapped(row: dict, unwrap: Callable[[dict], dict], place: str) -> dict:
-    try:
-        return unwrap(row)
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from None
 
 
 def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unread: set[str]) -> None:

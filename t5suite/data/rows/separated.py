@@ -17,13 +17,13 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import first_repeated
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
+from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK
 
 # The delimiters that are tried, with their names in messages.
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 # A sample ends after so many records, or so many characters.
 SAMPLED_RECORDS = 1000
 SAMPLED_CHARACTERS = 4_000_000
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_CELL = 1 << 30
 MOST_EMPTY_LINES = 1_000_000
 # Excel's note about the delimiter, before the line of names.

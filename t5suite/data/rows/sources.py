@@ -22,12 +22,13 @@ from t5suite.base.files import file_sha256
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import revision_of
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
+from t5suite.data.rows.file_rows import places_without_folders
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_archives import load_hub_archive
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.instruction_files import read_instances
 from t5suite.data.rows.jsonl import numbered_lines
-from t5suite.data.rows.own_rows import Rows, RowSource, places_without_folders
+from t5suite.data.rows.own_rows import Rows, RowSource
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
 from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.registry import Task

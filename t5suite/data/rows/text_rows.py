@@ -15,7 +15,8 @@ from typing import ClassVar
 
 from t5suite.base.errors import DataError
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
-from t5suite.data.rows.own_rows import Rows, rows_of_files
+from t5suite.data.rows.file_rows import rows_of_files
+from t5suite.data.rows.own_rows import Rows
 from t5suite.tasks.tokens import encoded
 
 

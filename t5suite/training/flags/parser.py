@@ -36,7 +36,6 @@ from t5suite.launch.row_formats import with_format
 from t5suite.launch.script_help import answer
 from t5suite.optim.settings import refused_optimizers
 from t5suite.training.flags.fields import check_bounds, facts_of
-from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
 # Flags whose comma-separated words may be quoted (`data.rows.formats.comma_separated`).
@@ -105,7 +104,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
         answer(argv, Path(prog).stem, description or "")
     parser = _parser_of_given_flags(dataclass_types)
     options = {option: (action.dest, action.nargs) for option, action in parser.action_by_option().items()}
-    files, words_of_flags = read_words(without_launcher_flags(argv), options)
+    files, words_of_flags = read_words(argv, options)
     values = _values_of_files(parser, files)
     tokens = []
     for name, (flag, words) in words_of_flags.items():

@@ -8,6 +8,7 @@ backward pass costs twice the forward pass if all weights are trained; `StepFlop
 Recomputation (gradient checkpointing) does not count; padding does, because the device computes it.
 """
 
+import contextlib
 import logging
 import resource
 import sys
@@ -91,17 +92,13 @@ class StepMonitor(Callback):
         self.on_step_begin(args, state, control)
         self.on_step_end(args, state, control)
 
-    def timed(self, batches: Iterator) -> Iterator:
-        """Yields the same batches and measures the waiting time, except while time is excluded."""
-        while True:
-            start = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            if self._excluded_since is None:
-                self.waited += time.perf_counter() - start
-            yield batch
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Measures the time that batches take to come, except while time is excluded."""
+        start = time.perf_counter()
+        yield
+        if self._excluded_since is None:
+            self.waited += time.perf_counter() - start
 
     def count(self, model, batch: dict) -> None:
         """Adds a micro-batch."""

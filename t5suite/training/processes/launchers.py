@@ -1,4 +1,4 @@
-"""Workers and what starts them: stop when the launcher dies, ranks from `srun`, removal of launchers' own flags.
+"""Workers and what starts them: stop when the launcher dies, ranks from `srun`.
 
     >>> stop_with_launchers()               # in a worker of `accelerate launch fine_tune_t5.py`, at its start
     >>> ranks_of_srun({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", ...})
@@ -14,7 +14,6 @@ in a trial of a sweep (`srun -n 4 wandb agent ...` is four agents), in a job wit
 T5SUITE_SLURM_RANKS=0 in the environment. Scripts call both functions before importing torch; this module must not.
 """
 
-import argparse
 import contextlib
 import os
 import re
@@ -81,28 +80,6 @@ def _watch(launchers: list) -> None:
                     os.write(2, text.encode())
                 os.kill(os.getpid(), signal.SIGTERM)
             return
-
-
-def without_launcher_flags(argv) -> list[str]:
-    """The command line without the flags that launchers add.
-
-    >>> without_launcher_flags(["--local_rank", "0", "--seed", "7"])
-    ['--seed', '7']
-
-    Raises:
-      ConfigError: a rank that no launcher gave.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--local_rank", "--local-rank", "--_wandb"):
-        parser.add_argument(name, nargs="?")
-    launcher_flags, own_words = parser.parse_known_args(argv)
-    rank = launcher_flags.local_rank
-    if rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
-        raise ConfigError(
-            f"--local_rank {rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
-            "is set); launchers give this flag themselves: leave it out"
-        )
-    return own_words
 
 
 SWITCH = "T5SUITE_SLURM_RANKS"

@@ -7,9 +7,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings.special_tokens import around, first_id, leading_ids
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
 from t5suite.tasks.cut_marks import num_cut, with_cut
-from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.long_texts import without_unread_part
-from t5suite.tasks.registry import Task
 from t5suite.tasks.tokenization import decode_ids
 from t5suite.tasks.tokens import encoded
 
@@ -67,13 +65,6 @@ class PromptEncoding(TextEncoding):
     @property
     def _room(self) -> int:
         return self.lengths.source - len(self.lead) - len(self.between)
-
-    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
-        """`input_ids` (the prompt) and `labels` (the answer), one of each per example."""
-        return {
-            "input_ids": self.prompts([example.inputs for example in examples.examples]),
-            "labels": self.answers([example.targets for example in examples.examples]),
-        }
 
     @property
     def longest_input(self) -> int:

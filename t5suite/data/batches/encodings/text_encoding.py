@@ -8,7 +8,8 @@ from t5suite.tasks.cut_marks import num_cut, with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
-from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, cut_ids, decode_ids, target_ids, tokenize_examples
+from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, decode_ids
+from t5suite.tasks.tokens import cut_ids, target_ids
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class TextEncoding:
 
     def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
-        return tokenize_examples(examples.examples, self.tokenizer, self.lengths, self.template)
+        return {
+            "input_ids": self.prompts([example.inputs for example in examples.examples]),
+            "labels": self.answers([example.targets for example in examples.examples]),
+        }
 
     @property
     def longest_input(self) -> int:
@@ -94,7 +98,7 @@ class TextEncoding:
         """Answers as ids, with end-of-sequence."""
         if not texts:
             return []
-        return target_ids(self.tokenizer, self.lengths, list(texts), self.template)
+        return target_ids(self.tokenizer, self.lengths.target, self.lengths.kept_end, list(texts), self.template)
 
     def choices(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers that a model chooses from, as ids."""
