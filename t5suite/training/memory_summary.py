@@ -188,8 +188,8 @@ def _counts(parameters) -> tuple[int, int]:
 def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked: bool = True):
     """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens.
 
-    The step is for `models.rehearsal`, which counts the memory of tensors that have a shape and no values. They stand for
-    the CPU's, for a GPU's update as well.
+    The step is for `models.rehearsal`, which counts the memory of tensors that have a shape and no values. They are the
+    CPU's, for a GPU's update as well.
 
     Args:
       gpu: a T5's loss is computed in chunks as large as on a GPU.
