@@ -270,8 +270,9 @@ def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
       ConfigError: a name that cannot be part of a path, an unknown metric, a template without its placeholder.
     """
     check_name(name, "data set", "--dataset_name")
-    source = _with_validation(name, form, wishes)
-    entry = own_entry(form.entry, wishes) | {"splits": {role: role for role in source.roles}}
+    entry = own_entry(form.entry, wishes)
+    source = _with_validation(Task(OWN_BENCHMARK, name, entry), form, wishes)
+    entry = entry | {"splits": {role: role for role in source.roles}}
     if wishes.metrics is not None:
         check_no_text_metrics(f"--metrics {','.join(wishes.metrics)}", entry)
     check_entry(f"{OWN_BENCHMARK}/{name}", entry)
@@ -337,9 +338,10 @@ def _without_evaluate(metrics: tuple[str, ...] | None) -> tuple[tuple[str, ...] 
     return suite_metrics, evaluate_metrics
 
 
-def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
+def _with_validation(task: Task, form: Form, wishes: Wishes) -> RowSource:
     """The form's source, with a part of its training rows held out if it has no validation rows and they are needed."""
     source = form.source
+    name = task.name
     if "validation" in source.roles or "train" not in source.roles or not wishes.evaluates:
         _note_no_held_out_rows(name, source, wishes)
         return source
@@ -352,7 +354,7 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
             name,
             round(100 * DEFAULT_VALIDATION_SHARE),
         )
-    return HeldOutRows(source, form.columns, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
+    return HeldOutRows(source, form.columns, task, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
 
 
 def _note_no_held_out_rows(name: str, source: RowSource, wishes: Wishes) -> None:
@@ -458,7 +460,7 @@ def format_source(settings: Mapping, task: Task) -> RowSource:
     """
     form = form_like(task, settings["data_format"], format_options(settings))
     wishes = Wishes(validation_share=settings.get("validation_split") or None, seed=settings["seed"])
-    return _with_validation("the data set", form, wishes)
+    return _with_validation(task, form, wishes)
 
 
 def check_columns_of_files(source: RowSource, evaluates: bool) -> None:

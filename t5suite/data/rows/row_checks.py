@@ -69,11 +69,8 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             if role != "train" and are_labelled:
                 _check_columns_of_scores(task, row)
             task.examples(row, role)
-        except DataError as error:
-            raise DataError(f"{place(i)}: {error}") from None
         except ROW_ERRORS as error:
-            what = f"{type(error).__name__}: {error}"
-            raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+            raise error_of_row(task, place(i), error) from None
         empty = [_is_empty(text) for text in texts]
         if any(empty):
             rows_with_empty_text.append(i)
@@ -89,6 +86,14 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     if rows_with_empty_text:
         _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
     return len(rows_with_empty_text)
+
+
+def error_of_row(task: Task, place: str, error: Exception) -> DataError:
+    """What a row's formatter has raised, as an error that names the row's place."""
+    if isinstance(error, DataError):
+        return DataError(f"{place}: {error}")
+    what = f"{type(error).__name__}: {error}"
+    return DataError(f"{place}: not a row of {task.benchmark}/{task.name} ({what:.200})")
 
 
 def _check_metrics_of_lists(task: Task, row) -> None:

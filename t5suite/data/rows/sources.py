@@ -86,6 +86,10 @@ class LoadedSplit(NamedTuple):
         fields = {"files": self.files, "official": self.official, "commit": self.commit}
         return {name: value for name, value in fields.items() if value}
 
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return self.places[row] if self.places else f"{self.origin} row {row}"
+
 
 class MissingSplit(DataError):
     """The source has no such split."""

@@ -8,13 +8,14 @@ Everything is a function of the seed and the row numbers, so a run's subset is r
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
+from t5suite.data.rows.own_rows import Columns, Rows, RowSource
+from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
@@ -67,19 +68,24 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def input_digests(rows: Iterable[dict], task: Task) -> list[bytes]:
-    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
+def input_digests(rows: Iterable[dict], task: Task, place: Callable[[int], str]) -> list[bytes]:
+    """A hash of the inputs that a task makes of each row to evaluate on it; many long texts would fill the memory.
 
-    A formatter of the user's own may read every column: of its rows the inputs that it makes are compared.
+    Running text, which has no inputs, is compared by its targets.
+
+    Args:
+      place: the number of a row -> its file and line.
+
+    Raises:
+      DataError: the task makes no example of a row.
     """
-    columns = (*task.text_columns, *OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()))
     digests = []
-    for row in rows:
-        if task.has_own_formatter:
-            texts = [example.inputs for example in task.examples(row, "train")]
-        else:
-            texts = [str(value_at(row, column)) for column in columns]
-        text = "\x00".join(texts)
+    for i, row in enumerate(rows):
+        try:
+            examples = task.examples(row, "validation")
+        except ROW_ERRORS as error:
+            raise error_of_row(task, place(i), error) from None
+        text = "\x00".join(example.inputs or example.targets for example in examples)
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
 
@@ -91,12 +97,14 @@ class HeldOutRows:
     Rows with equal inputs stay on one side, so that no training input is in the validation rows.
 
     Attributes:
+      task: makes the inputs of the rows.
       share: the held-out share of the training rows, between 0 and 1.
       seed: decides which rows.
     """
 
     source: RowSource
     columns: Columns
+    task: Task
     share: float
     seed: int
 
@@ -127,15 +135,15 @@ class HeldOutRows:
         Raises:
           DataError: all rows have the same input, or there are too few.
         """
-        columns = (*self.columns.texts, *self.columns.optional)
-        keys = [tuple(str(value_at(row, column)) for column in columns) for row in rows.rows]
-        if len(set(keys)) == 1 and len(keys) > 1:
+        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__)
+        if len(set(inputs)) == 1 and len(inputs) > 1:
+            texts = [str(value_at(rows.rows[0], column)) for column in self.columns.texts]
             raise DataError(
-                f"{rows.origin}: all {len(keys)} rows have the same input ({' '.join(keys[0])!r:.80} in column "
-                f"{', '.join(columns)}), and rows with equal inputs are not divided between training and validation; "
-                "check --text_column, or give --validation_file or --no_eval"
+                f"{rows.origin}: all {len(inputs)} rows have the same input ({' '.join(texts)!r:.80} in column "
+                f"{', '.join(self.columns.texts)}), and rows with equal inputs are not divided between training and "
+                "validation; check --text_column, or give --validation_file or --no_eval"
             )
-        held_out = held_out_rows(keys, self.share, self.seed)
+        held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
                 f"{rows.origin}: too few rows ({len(rows.rows)}) to keep {self.share:.1%} of them for validation; "
