@@ -180,6 +180,25 @@ class TablesTest(parameterized.TestCase):
         examples = [task.examples(row)[0] for row in read_rows]
         self.assertEqual(examples, [("1.5", "1.5"), ("2.25", "2.25"), ("3", "3")])
 
+    @parameterized.parameters(
+        ([-1, -1], True), ([-1.0, -1.0], True), ([-1, -1.0], True), ([Decimal("-1.00"), Decimal("-1")], True),
+        ([Decimal("-1"), Decimal("2.5")], False), ([-1, 2.5], False),
+    )  # fmt: skip
+    def test_numbers_of_a_test_split_that_are_all_minus_one_are_no_labels_whatever_holds_them(
+        self, numbers, are_hidden
+    ):
+        rows = [{"text": "x", "label": number} for number in numbers]
+        root = folder()
+        sources = [rows, csv_file([["text", "label"], *(["x", number] for number in numbers)], root / "test.csv")]
+        if Decimal not in map(type, numbers):
+            sources.append(jsonl(root / "test.jsonl", rows))
+        if len(set(map(type, numbers))) == 1:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / "test.parquet")
+            sources.append(root / "test.parquet")
+        for source in sources:
+            task, read_rows = load_own_rows({"test": source}, "test", metrics="pearson", **COLUMNS)
+            self.assertEqual([task.is_labelled(row) for row in read_rows], [not are_hidden] * 2)
+
     def test_an_empty_cell_in_a_list_is_no_label_and_no_answer(self):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["late", None, "broken"]}])
         task, (row,) = load_own_rows(path, metrics="micro_f1", no_eval=True, **COLUMNS)
