@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import suggestion
+from t5suite.base.lookup import script_module, suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.byte_files import unpacked_suffix
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES, folders_of_split
@@ -159,7 +159,7 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if model is None:
         return {}, None
     if isinstance(model, type):
-        return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
+        return {"model_class": _spec_of(model)}, None
     if not isinstance(model, (str, os.PathLike)):
         own_class = own_class_of(model)
         return {} if own_class is None else {"model_class": own_class.spec}, model
@@ -185,13 +185,30 @@ def own_class_of(model: Any) -> UserClass | None:
     package = model_class.__module__.partition(".")[0]
     if not isinstance(model, PreTrainedModel) or package in PACKAGES_OF_CLASSES:
         return None
-    spec = f"{model_class.__module__}:{model_class.__qualname__}"
+    return UserClass(model_class, _spec_of(model_class))
+
+
+def _spec_of(model_class: type) -> str:
+    """`module:Class`, by which `--model_class` finds a class; of one in the script that runs, the script's name.
+
+    Raises:
+      ConfigError: it is defined where nothing could import it.
+    """
+    module = model_class.__module__
+    if module == "__main__":
+        module = script_module()
+    if module is None:
+        raise ConfigError(
+            f"model: its class {model_class.__name__} is defined in a notebook or at a prompt and cannot be imported "
+            "to load the saved model; put it into a module, a .py file next to the notebook, and import it"
+        )
+    spec = f"{module}:{model_class.__qualname__}"
     if "." in model_class.__qualname__:
         raise ConfigError(
             f"model: its class {spec} is defined inside a function or class and cannot be imported to load the saved "
             "model; define it at module level"
         )
-    return UserClass(model_class, spec)
+    return spec
 
 
 def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, list[dict]] | None]:
