@@ -320,6 +320,31 @@ class TablesTest(parameterized.TestCase):
         with exits_with(65, rf"^train row 0: no row has anything in column {in_memory}; "):
             load([row], **flags)
 
+    @parameterized.parameters(
+        ({"source_id": "en", "target_id": "de"}, "'translation.de' .--target_id de.; the rows have en, fr$"),
+        ({"source_id": "eng", "target_id": "fr"}, "'translation.eng' .--source_id eng.; the rows have en, fr$"),
+        ({}, "'translation.s' .--source_id s.; the rows have en, fr$"),
+    )
+    def test_the_message_of_a_missing_language_names_its_flag_and_those_of_the_rows(self, flags, message):
+        rows = [{"translation": {"en": "Hello", "fr": "Salut"}}]
+        for data in (rows, jsonl(folder() / "a.jsonl", rows)):
+            with exits_with(65, f"no row has anything in column {message}"):
+                load(data, data_format="translation", **flags)
+
+    def test_the_message_of_a_missing_key_of_an_object_names_those_that_are_there(self):
+        rows = [{"answers": {"text": "x", "start": 3}, "label": "a"}]
+        with exits_with(65, r"'answers.txt' \(--text_column\); did you mean answers.text"):
+            load(rows, text_column="answers.txt", **LABEL)
+
+    @parameterized.parameters(
+        ("JSONLines", "'input', which --data_class JSONLines reads; .* in its place .*; there are the columns answer, question$"),
+        ("Alpaca", "'instruction', which --data_class Alpaca reads; .* in its place .*; there are the columns answer, question$"),
+    )  # fmt: skip
+    def test_the_message_of_a_class_names_it_where_its_rows_lack_a_column(self, name, message):
+        path = jsonl(folder() / "train.jsonl", [{"question": "x", "answer": "y"}])
+        with exits_with(65, rf"train\.jsonl:1: no row has anything in column {message}"):
+            load(**of_class(name, path.parent))
+
     def test_the_message_of_a_format_names_the_columns_of_all_rows_and_of_many_the_first(self):
         rows = [{"instruction": "x", "context": "y"}, {"instruction": "x", "response": "z"}]
         with exits_with(

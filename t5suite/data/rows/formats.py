@@ -215,7 +215,10 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_names": TRANSLATION_METRICS,
         "metric_to_optimize": "bleu",
     }
-    columns = Columns((source,), target, labels=options.labels, data_format="translation")
+    key_flags = {source: "--source_id", target: "--target_id"}
+    columns = Columns(
+        (source,), target, labels=options.labels, key_flags=key_flags, fixed_by="--data_format translation"
+    )
     columns = with_lang_columns(columns, options)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 

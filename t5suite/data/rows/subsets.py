@@ -16,7 +16,6 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import Columns, Rows, RowSource
 from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
-from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
@@ -69,9 +68,7 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
 
 
 def input_digests(rows: Iterable[dict], task: Task, place: Callable[[int], str]) -> list[bytes]:
-    """A hash of the inputs that a task makes of each row to evaluate on it; many long texts would fill the memory.
-
-    Running text, which has no inputs, is compared by its targets.
+    """A hash of what a task reads of each row to evaluate on it; many long texts would fill the memory.
 
     Args:
       place: the number of a row -> its file and line.
@@ -82,12 +79,16 @@ def input_digests(rows: Iterable[dict], task: Task, place: Callable[[int], str])
     digests = []
     for i, row in enumerate(rows):
         try:
-            examples = task.examples(row, "validation")
+            text = _input_text(row, task)
         except ROW_ERRORS as error:
             raise error_of_row(task, place(i), error) from None
-        text = "\x00".join(example.inputs or example.targets for example in examples)
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
+
+
+def _input_text(row: dict, task: Task) -> str:
+    """What a task reads of a row to evaluate on it; running text, which has no inputs, is read whole."""
+    return "\x00".join(example.inputs or example.targets for example in task.examples(row, "validation"))
 
 
 @dataclass(frozen=True)
@@ -137,19 +138,24 @@ class HeldOutRows:
         """
         inputs = input_digests(rows.rows, self.task, rows.places.__getitem__)
         if len(set(inputs)) == 1 and len(inputs) > 1:
-            texts = [str(value_at(rows.rows[0], column)) for column in self.columns.texts]
             raise DataError(
-                f"{rows.origin}: all {len(inputs)} rows have the same input ({' '.join(texts)!r:.80} in column "
-                f"{', '.join(self.columns.texts)}), and rows with equal inputs are not divided between training and "
-                "validation; check --text_column, or give --validation_file or --no_eval"
+                f"{rows.origin}: all {len(inputs)} rows have the same input "
+                f"({_input_text(rows.rows[0], self.task)!r:.80}), and rows with equal inputs are not divided between "
+                f"training and validation; {self._way_out()}"
             )
         held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
                 f"{rows.origin}: too few rows ({len(rows.rows)}) to keep {self.share:.1%} of them for validation; "
-                "give --validation_file, a larger --validation_split, or --no_eval"
+                "give validation rows, a larger --validation_split, or --no_eval"
             )
         return held_out
+
+    def _way_out(self) -> str:
+        """What to do where all rows have the same input."""
+        if self.columns.fixed_by is not None:
+            return "give validation rows, or --no_eval"
+        return f"check --text_column ({', '.join(self.columns.texts)}), or give validation rows or --no_eval"
 
 
 def held_out_rows(keys: Sequence, share: float, seed: int, stream: str = "held_out") -> np.ndarray:
