@@ -1042,6 +1042,18 @@ class ClassesTest(parameterized.TestCase):
         self.assertEqual([len(part) for part in parts], [76, 4])
         self.assertEqual(set(parts[0]) & set(parts[1]), set())
 
+    def test_equal_inputs_of_a_class_are_named_without_a_flag_that_it_does_not_take(self):
+        name = self.user_class("return [{'input': 'a', 'output': 'b'}] * 9 if split == 'train' else None")
+        message = f"^{name} train: all 9 rows have the same input .'a'., .*; give validation rows, or --no_eval$"
+        with exits_with(65, message):
+            load_own_rows(**of_class(name))
+
+    def test_metrics_of_the_settings_of_a_class_are_refused_as_those(self):
+        path = jsonl(folder() / "train.jsonl", [{"input": "x", "output": "a"}])
+        settings = {"name": "reviews", "labels": ["a", "b"], "metrics": ["micro_f1"]}
+        with exits_with(78, "^--data_config of reviews: metrics micro_f1: 'micro_f1' compares texts"):
+            load(**of_class("JSONLines", path.parent, settings))
+
     @parameterized.parameters("", "glue/sst2", "hub")
     def test_sst2_reads_a_folder_a_mirror_or_the_hub_without_the_space_at_the_end_of_its_sentences(self, place):
         root = folder()

@@ -243,6 +243,7 @@ class Wishes:
 
     Attributes:
       labels: empty for free text, where the data set itself names labels.
+      metrics_flag: what names the metrics, for messages.
       validation_share: share of the training rows held out if there is no validation split (None: the default).
       evaluates: whether the run evaluates; if not, no rows are held out.
       seed: decides which rows are held out.
@@ -257,6 +258,7 @@ class Wishes:
     validation_share: float | None = None
     evaluates: bool = True
     seed: int = 42
+    metrics_flag: str = "--metrics"
 
 
 class OwnData(NamedTuple):
@@ -277,7 +279,7 @@ def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
     source = _with_validation(Task(OWN_BENCHMARK, name, entry), form, wishes)
     entry = entry | {"splits": {role: role for role in source.roles}}
     if wishes.metrics is not None:
-        check_no_text_metrics(f"--metrics {','.join(wishes.metrics)}", entry)
+        check_no_text_metrics(f"{wishes.metrics_flag} {','.join(wishes.metrics)}", entry)
     check_entry(f"{OWN_BENCHMARK}/{name}", entry)
     return OwnData(Task(OWN_BENCHMARK, name, entry), source)
 
