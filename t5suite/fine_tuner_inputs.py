@@ -51,6 +51,12 @@ SCRIPT = "fine_tune_t5"
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 # Flags that `data` sets only if the user does not.
 YIELDING_FLAGS = ("data_format", "labels")
+# torch's modules around a model, and what to give in their place.
+WRAPPERS_OF_TORCH = {
+    "OptimizedModule": "give the model as it was before torch.compile, and torch_compile=True",
+    "DataParallel": "give the model in it; several GPUs take a process each (accelerate launch)",
+    "DistributedDataParallel": "give the model in it; the run itself wraps it",
+}
 # Packages whose classes of models are loaded without `--model_class`; the second has those of `--trust_remote_code`.
 PACKAGES_OF_CLASSES = ("transformers", "transformers_modules", "t5suite")
 # Flags that name functions or callbacks, or hold them.
@@ -390,10 +396,13 @@ def _check_object(model) -> None:
             "again, and adapter='lora' and the like"
         )
     if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
-        wrapping = ""
-        if isinstance(model, torch.nn.Module):
-            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
-        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
+        name = type(model).__name__
+        way_out = ""
+        if name in WRAPPERS_OF_TORCH:
+            way_out = f"; {WRAPPERS_OF_TORCH[name]}"
+        elif isinstance(model, torch.nn.Module):
+            way_out = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
+        raise ConfigError(f"model: {name} is neither a model nor the name of one{way_out}")
     if not is_adapted(model) and has_adapter_layers(model):
         raise ConfigError(
             f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "

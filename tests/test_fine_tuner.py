@@ -867,6 +867,8 @@ class ModelTest(EqualFiles):
     @parameterized.parameters(
         (lambda: tuner(7), "int is neither a model nor the name of one$"),
         (lambda: tuner(torch.nn.Linear(2, 2)), "Linear is neither .*; put it into a transformers.PreTrainedModel"),
+        (lambda: tuner(torch.compile(tiny_model())), "give the model as it was .*, and torch_compile=True"),
+        (lambda: tuner(torch.nn.DataParallel(tiny_model())), "DataParallel is neither .*; give the model in it"),
         (lambda: tuner(tuner().model), "comes without a tokenizer"),
         (lambda: tuner(tuner().model, tokenizer=tuner().tokenizer, dropout_rate=0.1), "dropout_rate has no effect"),
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
