@@ -1020,24 +1020,9 @@ class ClassesTest(parameterized.TestCase):
 
     def test_rows_are_equal_if_the_inputs_that_a_formatter_of_ones_own_makes_are(self):
         """It reads a column that no entry names, and drops what tells half of the rows apart in the other."""
-        root = folder()
-        write(root / "my_formatted_rows.py", (
-            "from t5suite.tasks.formatters import FORMATTERS, Example\n"
-            "def in_context(row, entry, split):\n"
-            "    return [Example(row['input'].strip() + row['context'], row['output'])]\n"
-            "FORMATTERS['in_context'] = in_context\n"
-            "class Mine:\n    entry = {'formatter': 'in_context'}\n"
-            "    def __init__(self, path, config):\n        pass\n"
-            "    def rows(self, split):\n"
-            "        spaces = ['', ' ']\n"
-            "        rows = [{'input': 'Sum up: ' + spaces[i % 2], 'context': str(i // 2), 'output': 'x'} for i in range(80)]\n"
-            "        return rows if split == 'train' else None\n"
-        ))  # fmt: skip
-        sys.path.insert(0, str(root))
-        self.addCleanup(sys.path.remove, str(root))
         parts = []
         for role in ("train", "validation"):
-            rows = load_own_rows(None, role, **of_class("my_formatted_rows:Mine")).rows
+            rows = load_own_rows(None, role, **of_class("plug_in_modules:RowsInContext")).rows
             parts.append([row["context"] for row in rows])
         self.assertEqual([len(part) for part in parts], [76, 4])
         self.assertEqual(set(parts[0]) & set(parts[1]), set())

@@ -263,7 +263,7 @@ class MemoryTest(parameterized.TestCase):
     @parameterized.parameters(
         ("w.pth", "torch.load", RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")),
         ("w.pth", "torch.load", MemoryError("Cannot allocate memory")),
-        ("w.safetensors", "t5suite.models.weight_files.load_file", MemoryError("Cannot allocate memory (os error 12)")),
+        ("w.safetensors", "safetensors.torch.safe_open", MemoryError("Cannot allocate memory (os error 12)")),
     )  # fmt: skip
     def test_bare_weights_that_do_not_fit_are_not_called_truncated(self, name, reader, error):
         path = Path(tempfile.mkdtemp()) / name

@@ -8,6 +8,7 @@ import re
 
 import pytest
 from absl.testing import parameterized
+from plug_in_modules import second_label_is_learned
 from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
 
@@ -15,20 +16,6 @@ from t5suite import FineTuner
 from t5suite.testing import TINY_T5, exits_with, tiny_tokenizer, write_rows
 
 LABELS = ("bad", "good", "fair")
-SECOND_LABEL_IS_LEARNED = """
-from t5suite.tasks.formatters import FORMATTERS, Example
-
-def second_label_is_learned(row, entry, split):
-    if split == "train" and row["label"] != 1:
-        return []
-    return [Example("text: " + row["text"], "good" if row["label"] == 1 else "bad")]
-
-FORMATTERS["second_label_is_learned"] = second_label_is_learned
-DATASET_VALS = {"own": {"parts": {
-    "prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good", "fair"],
-    "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "formatter": "second_label_is_learned",
-}}}
-"""
 QUICK = {"config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "quiet": True, "num_train_epochs": 1}
 
 
@@ -41,12 +28,12 @@ def spelt(number: int) -> str:
     return " ".join("abcdefghik"[int(digit)] for digit in f"{number:03}")
 
 
-def flags_of(training_rows, validation_rows=None, **flags) -> dict:
+def flags_of(training_rows, validation_rows=None, formatter="columns", **flags) -> dict:
     """The flags of a run on these rows, of a task of three classes."""
     where = folder()
     entry = {
         "prefix": "text: ", "text_column_name": "text", "label_column_name": "label", "labels": list(LABELS),
-        "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+        "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "formatter": formatter,
     }  # fmt: skip
     (where / "tasks.yaml").write_text(json.dumps({"own": {"parts": entry}}))
     files = {
@@ -176,9 +163,7 @@ class SelectionTest(parameterized.TestCase):
     @pytest.mark.quick_cases(1)
     def test_rows_without_a_training_example_are_held_out_like_others(self, seed):
         """A formatter may train on rows of one label only; checkpoints are selected on both."""
-        file = folder() / "tasks.py"
-        file.write_text(SECOND_LABEL_IS_LEARNED)
-        flags = {"selection_split": "train[40%]", "task_file": str(file), "seed": seed}
+        flags = {"selection_split": "train[40%]", "formatter": second_label_is_learned.__name__, "seed": seed}
         labelled_rows = [{"text": spelt(number), "label": number % 2} for number in range(40)]
         _, selection = both_parts(labelled_rows, [{"text": spelt(900), "label": 1}], **flags)
         self.assertLen(selection, 16)
