@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
-from t5suite.base.lookup import suggestion
+from t5suite.base.lookup import script_module, suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.rows.files import SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
@@ -51,6 +51,12 @@ SCRIPT = "fine_tune_t5"
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
 # Flags that `data` sets only if the user does not.
 YIELDING_FLAGS = ("data_format", "labels")
+# torch's modules around a model, and what to give in their place.
+WRAPPERS_OF_TORCH = {
+    "OptimizedModule": "give the model as it was before torch.compile, and torch_compile=True",
+    "DataParallel": "give the model in it; several GPUs take a process each (accelerate launch)",
+    "DistributedDataParallel": "give the model in it; the run itself wraps it",
+}
 # Packages whose classes of models are loaded without `--model_class`; the second has those of `--trust_remote_code`.
 PACKAGES_OF_CLASSES = ("transformers", "transformers_modules", "t5suite")
 # Flags that name functions or callbacks, or hold them.
@@ -159,7 +165,7 @@ def _model_flags(model: Any) -> tuple[dict, Any]:
     if model is None:
         return {}, None
     if isinstance(model, type):
-        return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
+        return {"model_class": _spec_of(model)}, None
     if not isinstance(model, (str, os.PathLike)):
         own_class = own_class_of(model)
         return {} if own_class is None else {"model_class": own_class.spec}, model
@@ -185,13 +191,30 @@ def own_class_of(model: Any) -> UserClass | None:
     package = model_class.__module__.partition(".")[0]
     if not isinstance(model, PreTrainedModel) or package in PACKAGES_OF_CLASSES:
         return None
-    spec = f"{model_class.__module__}:{model_class.__qualname__}"
+    return UserClass(model_class, _spec_of(model_class))
+
+
+def _spec_of(model_class: type) -> str:
+    """`module:Class`, by which `--model_class` finds a class; of one in the script that runs, the script's name.
+
+    Raises:
+      ConfigError: it is defined where nothing could import it.
+    """
+    module = model_class.__module__
+    if module == "__main__":
+        module = script_module()
+    if module is None:
+        raise ConfigError(
+            f"model: its class {model_class.__name__} is defined in a notebook or at a prompt and cannot be imported "
+            "to load the saved model; put it into a module, a .py file next to the notebook, and import it"
+        )
+    spec = f"{module}:{model_class.__qualname__}"
     if "." in model_class.__qualname__:
         raise ConfigError(
             f"model: its class {spec} is defined inside a function or class and cannot be imported to load the saved "
             "model; define it at module level"
         )
-    return UserClass(model_class, spec)
+    return spec
 
 
 def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, list[dict]] | None]:
@@ -373,10 +396,13 @@ def _check_object(model) -> None:
             "again, and adapter='lora' and the like"
         )
     if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
-        wrapping = ""
-        if isinstance(model, torch.nn.Module):
-            wrapping = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
-        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one{wrapping}")
+        name = type(model).__name__
+        way_out = ""
+        if name in WRAPPERS_OF_TORCH:
+            way_out = f"; {WRAPPERS_OF_TORCH[name]}"
+        elif isinstance(model, torch.nn.Module):
+            way_out = "; put it into a transformers.PreTrainedModel (docs/python.md, 'A model of your own')"
+        raise ConfigError(f"model: {name} is neither a model nor the name of one{way_out}")
     if not is_adapted(model) and has_adapter_layers(model):
         raise ConfigError(
             f"model: this {type(model).__name__} has the layers of an adapter, which an earlier FineTuner or PEFT has "

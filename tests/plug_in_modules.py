@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGene
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
+from t5suite.tasks.formatters import FORMATTERS, Example
 from t5suite.testing import read_rows
 from t5suite.training.plug_ins import row_generators
 
@@ -146,3 +147,33 @@ def main(out):
 if __name__ == "__main__":
     os.environ["PLUG_IN_RUNS"] = str(Path(sys.argv[1]).parent)
     main(sys.argv[1])
+
+
+def second_label_is_learned(row, entry, split):
+    """Trains on rows of one label only, as WSC does."""
+    if split == "train" and row["label"] != 1:
+        return []
+    return [Example("text: " + row["text"], "good" if row["label"] == 1 else "bad")]
+
+
+def in_context(row, entry, split):
+    """Reads a column that no entry names, and drops what tells rows apart in the other."""
+    return [Example(row["input"].strip() + row["context"], row["output"])]
+
+
+FORMATTERS |= {"second_label_is_learned": second_label_is_learned, "in_context": in_context}
+
+
+class RowsInContext:
+    """Rows of `--data_class`, two with each input that `in_context` makes."""
+
+    entry = {"formatter": "in_context"}
+
+    def __init__(self, path, config):
+        pass
+
+    def rows(self, split):
+        if split != "train":
+            return None
+        spaces = ["", " "]
+        return [{"input": "Sum up: " + spaces[i % 2], "context": str(i // 2), "output": "x"} for i in range(80)]

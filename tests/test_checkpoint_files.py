@@ -11,6 +11,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -133,6 +134,14 @@ class StatesTest(parameterized.TestCase):
         (checkpoint / "checkpoint.json").unlink()
         trainer = make_trainer(folder(), optim="adamw_torch", max_steps=2)
         with exits_with(74, f"{file} is truncated, or contains Python"):
+            trainer.train(resume_from_checkpoint=str(checkpoint))
+
+    def test_a_state_that_does_not_fit_into_memory_is_not_called_truncated(self):
+        checkpoint = copy_checkpoint()
+        trainer = make_trainer(folder(), optim="adamw_torch", max_steps=2)
+        error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")
+        message = rf"{checkpoint}/.*\.pt does not fit into memory \(.*can't allocate memory.*\); use more memory"
+        with mock.patch("torch.load", side_effect=error), exits_with(71, message):
             trainer.train(resume_from_checkpoint=str(checkpoint))
 
     def test_all_generators_go_on(self):

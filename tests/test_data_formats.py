@@ -180,6 +180,25 @@ class TablesTest(parameterized.TestCase):
         examples = [task.examples(row)[0] for row in read_rows]
         self.assertEqual(examples, [("1.5", "1.5"), ("2.25", "2.25"), ("3", "3")])
 
+    @parameterized.parameters(
+        ([-1, -1], True), ([-1.0, -1.0], True), ([-1, -1.0], True), ([Decimal("-1.00"), Decimal("-1")], True),
+        ([Decimal("-1"), Decimal("2.5")], False), ([-1, 2.5], False),
+    )  # fmt: skip
+    def test_numbers_of_a_test_split_that_are_all_minus_one_are_no_labels_whatever_holds_them(
+        self, numbers, are_hidden
+    ):
+        rows = [{"text": "x", "label": number} for number in numbers]
+        root = folder()
+        sources = [rows, csv_file([["text", "label"], *(["x", number] for number in numbers)], root / "test.csv")]
+        if Decimal not in map(type, numbers):
+            sources.append(jsonl(root / "test.jsonl", rows))
+        if len(set(map(type, numbers))) == 1:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / "test.parquet")
+            sources.append(root / "test.parquet")
+        for source in sources:
+            task, read_rows = load_own_rows({"test": source}, "test", metrics="pearson", **COLUMNS)
+            self.assertEqual([task.is_labelled(row) for row in read_rows], [not are_hidden] * 2)
+
     def test_an_empty_cell_in_a_list_is_no_label_and_no_answer(self):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": ["late", None, "broken"]}])
         task, (row,) = load_own_rows(path, metrics="micro_f1", no_eval=True, **COLUMNS)
@@ -300,6 +319,31 @@ class TablesTest(parameterized.TestCase):
         in_memory = message.partition("; ")[0]
         with exits_with(65, rf"^train row 0: no row has anything in column {in_memory}; "):
             load([row], **flags)
+
+    @parameterized.parameters(
+        ({"source_id": "en", "target_id": "de"}, "'translation.de' .--target_id de.; the rows have en, fr$"),
+        ({"source_id": "eng", "target_id": "fr"}, "'translation.eng' .--source_id eng.; the rows have en, fr$"),
+        ({}, "'translation.s' .--source_id s.; the rows have en, fr$"),
+    )
+    def test_the_message_of_a_missing_language_names_its_flag_and_those_of_the_rows(self, flags, message):
+        rows = [{"translation": {"en": "Hello", "fr": "Salut"}}]
+        for data in (rows, jsonl(folder() / "a.jsonl", rows)):
+            with exits_with(65, f"no row has anything in column {message}"):
+                load(data, data_format="translation", **flags)
+
+    def test_the_message_of_a_missing_key_of_an_object_names_those_that_are_there(self):
+        rows = [{"answers": {"text": "x", "start": 3}, "label": "a"}]
+        with exits_with(65, r"'answers.txt' \(--text_column\); did you mean answers.text"):
+            load(rows, text_column="answers.txt", **LABEL)
+
+    @parameterized.parameters(
+        ("JSONLines", "'input', which --data_class JSONLines reads; .* in its place .*; there are the columns answer, question$"),
+        ("Alpaca", "'instruction', which --data_class Alpaca reads; .* in its place .*; there are the columns answer, question$"),
+    )  # fmt: skip
+    def test_the_message_of_a_class_names_it_where_its_rows_lack_a_column(self, name, message):
+        path = jsonl(folder() / "train.jsonl", [{"question": "x", "answer": "y"}])
+        with exits_with(65, rf"train\.jsonl:1: no row has anything in column {message}"):
+            load(**of_class(name, path.parent))
 
     def test_the_message_of_a_format_names_the_columns_of_all_rows_and_of_many_the_first(self):
         rows = [{"instruction": "x", "context": "y"}, {"instruction": "x", "response": "z"}]
@@ -973,6 +1017,27 @@ class ClassesTest(parameterized.TestCase):
             [{key: rows[0][key] for key in ("question", "text", "answer")}],
             [{"question": "train", "text": "here", "answer": "x"}],
         )
+
+    def test_rows_are_equal_if_the_inputs_that_a_formatter_of_ones_own_makes_are(self):
+        """It reads a column that no entry names, and drops what tells half of the rows apart in the other."""
+        parts = []
+        for role in ("train", "validation"):
+            rows = load_own_rows(None, role, **of_class("plug_in_modules:RowsInContext")).rows
+            parts.append([row["context"] for row in rows])
+        self.assertEqual([len(part) for part in parts], [76, 4])
+        self.assertEqual(set(parts[0]) & set(parts[1]), set())
+
+    def test_equal_inputs_of_a_class_are_named_without_a_flag_that_it_does_not_take(self):
+        name = self.user_class("return [{'input': 'a', 'output': 'b'}] * 9 if split == 'train' else None")
+        message = f"^{name} train: all 9 rows have the same input .'a'., .*; give validation rows, or --no_eval$"
+        with exits_with(65, message):
+            load_own_rows(**of_class(name))
+
+    def test_metrics_of_the_settings_of_a_class_are_refused_as_those(self):
+        path = jsonl(folder() / "train.jsonl", [{"input": "x", "output": "a"}])
+        settings = {"name": "reviews", "labels": ["a", "b"], "metrics": ["micro_f1"]}
+        with exits_with(78, "^--data_config of reviews: metrics micro_f1: 'micro_f1' compares texts"):
+            load(**of_class("JSONLines", path.parent, settings))
 
     @parameterized.parameters("", "glue/sst2", "hub")
     def test_sst2_reads_a_folder_a_mirror_or_the_hub_without_the_space_at_the_end_of_its_sentences(self, place):

@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import random
+import runpy
 import signal
 import sys
 import tempfile
+import types
 from pathlib import Path
 from unittest import mock
 
@@ -74,6 +76,23 @@ FILES = ("results.json", "task.json", "config.json", "predictions/sentiment.vali
 
 def folder() -> Path:
     return Path(tempfile.mkdtemp()) / "run"
+
+
+CLASS_IN_SCRIPT = """
+from transformers import T5ForConditionalGeneration
+from t5suite import FineTuner
+from t5suite.testing import tiny_model, tiny_tokenizer
+
+class Mine(T5ForConditionalGeneration):
+    pass
+
+with open("{place}/starts", "a") as file:
+    file.write(__name__ + chr(10))
+if __name__ == "__main__":
+    flags = dict(max_steps=1, max_train_samples=8, max_eval_samples=2, eval_strategy="no", save_strategy="no",
+                 load_best_model_at_end=False, use_cpu=True, quiet=True, output_dir="{place}/run")
+    FineTuner({model}, data="mini/sentiment", **flags).train()
+"""
 
 
 def tuner(model=None, data="mini/sentiment", **settings) -> FineTuner:
@@ -870,6 +889,8 @@ class ModelTest(EqualFiles):
     @parameterized.parameters(
         (lambda: tuner(7), "int is neither a model nor the name of one$"),
         (lambda: tuner(torch.nn.Linear(2, 2)), "Linear is neither .*; put it into a transformers.PreTrainedModel"),
+        (lambda: tuner(torch.compile(tiny_model())), "give the model as it was .*, and torch_compile=True"),
+        (lambda: tuner(torch.nn.DataParallel(tiny_model())), "DataParallel is neither .*; give the model in it"),
         (lambda: tuner(tuner().model), "comes without a tokenizer"),
         (lambda: tuner(tuner().model, tokenizer=tuner().tokenizer, dropout_rate=0.1), "dropout_rate has no effect"),
         (lambda: FineTuner.load("/nowhere"), "no folder '/nowhere'"),
@@ -986,6 +1007,30 @@ class ModelTest(EqualFiles):
         self.assertEqual(again.predict_labels("A joy."), made.predict_labels("A joy."))
         with exits_with(78, "model_family has no effect: the model is in memory already"):
             tuner(tiny_model(), tokenizer=tiny_tokenizer(), model_family="seq2seq")
+
+    @parameterized.parameters("Mine(tiny_model().config), tokenizer=tiny_tokenizer()", "Mine, from_scratch=True")
+    def test_a_class_in_the_script_itself_is_loaded_by_the_script_s_name(self, model):
+        """The script is not run a second time while it runs; its card names it."""
+        place = folder().parent
+        name = f"script_{place.name}"
+        (place / f"{name}.py").write_text(CLASS_IN_SCRIPT.format(model=model, place=place))
+        runpy.run_path(str(place / f"{name}.py"), run_name="__main__")
+        self.assertEqual((place / "starts").read_text(), "__main__\n")
+        spec = f"{name}:Mine"
+        self.assertEqual(json.loads((place / "run" / "config.json").read_text())["model_class"], spec)
+        self.assertIn(f'model_class="{spec}")', (place / "run" / "README.md").read_text())
+        with mock.patch.object(sys, "path", [str(place), *sys.path]):
+            again = FineTuner(str(place / "run"), model_class=spec, use_cpu=True)
+        self.assertEqual(type(again.model).__module__, name)
+        self.assertEqual((place / "starts").read_text(), f"__main__\n{name}\n")
+
+    def test_a_class_of_a_notebook_is_refused_with_what_to_do(self):
+        of_notebook = type("OfNotebook", (OwnT5,), {"__module__": "__main__"})
+        with (
+            mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")),
+            exits_with(78, "OfNotebook is defined in a notebook .*; put it into a module"),
+        ):
+            tuner(of_notebook(tiny_model().config), tokenizer=tiny_tokenizer())
 
     def test_a_model_in_memory_that_nothing_could_load_again_is_refused(self):
         class Inner(OwnT5):

@@ -260,6 +260,20 @@ class MemoryTest(parameterized.TestCase):
         ):
             loaded(base())
 
+    @parameterized.parameters(
+        ("w.pth", "torch.load", RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")),
+        ("w.pth", "torch.load", MemoryError("Cannot allocate memory")),
+        ("w.safetensors", "safetensors.torch.safe_open", MemoryError("Cannot allocate memory (os error 12)")),
+    )  # fmt: skip
+    def test_bare_weights_that_do_not_fit_are_not_called_truncated(self, name, reader, error):
+        path = Path(tempfile.mkdtemp()) / name
+        path.write_bytes(b"weights")
+        message = (
+            rf"^--init_checkpoint {path}: the model does not fit into memory \(.*allocate memory.*\); use a smaller"
+        )
+        with mock.patch(reader, side_effect=error), exits_with(71, message):
+            begun_with(path)
+
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,vocab_size=640"
 UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"

@@ -909,6 +909,25 @@ class OwnRowsTest(parameterized.TestCase):
             of_test = load_rows(make_task(**numbers), "test", test_file=file)
             self.assertEqual([row["gold"] for row in of_test], [{"by": "Ann", "stars": number} for number in expected])
 
+    @parameterized.parameters(
+        {"references_by": "meta.id", "labels": None, "metric_names": ["squad_exact_match"],
+         "metric_to_optimize": "squad_exact_match"},
+        {"group_by": "meta.id", "metric_names": ["grouped_exact_match"], "metric_to_optimize": "grouped_exact_match"},
+    )  # fmt: skip
+    def test_a_plain_column_with_a_dot_in_its_name_joins_rows_as_a_key_of_an_object_does(self, **fields):
+        task = make_task(**fields)
+        predictions = ["good", "bad", "bad", "good"]
+        labels = ["good", "bad", "bad", "bad"]
+        keys = ["q0", "q0", "q1", "q1"]
+        plain_rows, nested_rows = [], []
+        for key, label in zip(keys, labels):
+            plain_rows.append({"text": "x", "label": label, "meta.id": key})
+            nested_rows.append({"text": "x", "label": label, "meta": {"id": key}})
+        scores = task.score(nested_rows, predictions)
+        self.assertEqual(task.score(plain_rows, predictions), scores)
+        if "group_by" in fields:
+            self.assertEqual(scores["grouped_exact_match"], 50)
+
     def test_the_key_of_a_question_and_hidden_numbers_may_stand_inside_of_the_only_column(self):
         place = Path(tempfile.mkdtemp())
         question = {"prefix": "q: ", "text_column_name": "qa.q", "label_column_name": "qa.a", "labels": None,

@@ -318,5 +318,5 @@ class ColumnsTest(parameterized.TestCase):
     def test_equal_inputs_are_the_cause_that_is_named(self):
         path = folder() / "train.csv"
         path.write_bytes(csv_bytes([["text", "label"], *(["same", "a"] for _ in range(1000))]))
-        with exits_with(65, "all 1000 rows have the same input .*'same' in column text"):
+        with exits_with(65, "all 1000 rows have the same input .'same'.*; check --text_column .text., or"):
             load_own_rows(path, **COLUMNS)

@@ -331,6 +331,8 @@ class ExitCodesTest(parameterized.TestCase):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
         MemoryError(),
+        RuntimeError("unable to mmap 400000000 bytes from file <w.pth>: Cannot allocate memory (12)"),
+        OSError(errno.ENOMEM, "Cannot allocate memory", "tokens.npy"),
     )
     def test_a_lack_of_memory_is_one_line_with_ways_out(self, error):
         code, message = self.ended(error)

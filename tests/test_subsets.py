@@ -8,6 +8,7 @@ import re
 
 import pytest
 from absl.testing import parameterized
+from plug_in_modules import second_label_is_learned
 from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
 
@@ -27,12 +28,12 @@ def spelt(number: int) -> str:
     return " ".join("abcdefghik"[int(digit)] for digit in f"{number:03}")
 
 
-def flags_of(training_rows, validation_rows=None, **flags) -> dict:
+def flags_of(training_rows, validation_rows=None, formatter="columns", **flags) -> dict:
     """The flags of a run on these rows, of a task of three classes."""
     where = folder()
     entry = {
         "prefix": "text: ", "text_column_name": "text", "label_column_name": "label", "labels": list(LABELS),
-        "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+        "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "formatter": formatter,
     }  # fmt: skip
     (where / "tasks.yaml").write_text(json.dumps({"own": {"parts": entry}}))
     files = {
@@ -62,6 +63,20 @@ def trained_on(count=80, **flags) -> list[int]:
 def not_kept_aside() -> list[int]:
     """The rows of a run that keeps a tenth of 80 aside."""
     return trained_on(selection_split="train[10%]")
+
+
+def both_parts(training_rows, other_rows, **flags) -> tuple[list[int], list[int]]:
+    """The numbers of the rows that a run trains on, and of those that it selects checkpoints on.
+
+    Args:
+      other_rows: validation rows, whose number is 900.
+    """
+    training = numbers_of(fine_tuning_batches(**flags_of(training_rows, other_rows, **flags)))
+    with recording_evaluations():
+        flags = flags_of(training_rows, other_rows, **flags) | {"eval_strategy": "epoch"}
+        seen = collections.Counter(numbers_of(fine_tuning_batches(**flags)))
+    selection = seen - collections.Counter([*training, *[900] * seen[900]])
+    return training, sorted(selection.elements())
 
 
 class LimitsTest(parameterized.TestCase):
@@ -130,6 +145,29 @@ class SelectionTest(parameterized.TestCase):
         self.assertBetween(len(numbers), 72, 79)
         counts = collections.Counter(number % 30 for number in range(80))
         self.assertEqual(collections.Counter(numbers), {number: counts[number] for number in set(numbers)})
+
+    def test_rows_of_one_sentence_and_pronoun_are_on_one_side(self):
+        """Two rows of WSC that name different referents have one input."""
+        pairs = [
+            {"text": f"{spelt(number)} it", "span1_text": "b" if is_right else "c", "span2_index": 3, "span2_text": "it",
+             "label": is_right}
+            for number in range(20) for is_right in (1, 0)
+        ]  # fmt: skip
+        task = {"task_file": None, "benchmark": "super_glue", "dataset_name": "wsc.fixed"}
+        other_rows = [{**pairs[0], "text": f"{spelt(900)} it"}]
+        training, selection = both_parts(pairs, other_rows, selection_split="train[25%]", **task)
+        self.assertLen(selection, 10)
+        self.assertEqual(set(selection) & set(training), set())
+
+    @parameterized.parameters(0, 1, 2)
+    @pytest.mark.quick_cases(1)
+    def test_rows_without_a_training_example_are_held_out_like_others(self, seed):
+        """A formatter may train on rows of one label only; checkpoints are selected on both."""
+        flags = {"selection_split": "train[40%]", "formatter": second_label_is_learned.__name__, "seed": seed}
+        labelled_rows = [{"text": spelt(number), "label": number % 2} for number in range(40)]
+        _, selection = both_parts(labelled_rows, [{"text": spelt(900), "label": 1}], **flags)
+        self.assertLen(selection, 16)
+        self.assertEqual({number % 2 for number in selection}, {0, 1})
 
     @parameterized.parameters(
         "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",

@@ -123,7 +123,7 @@ def load_object(spec: str, where: str) -> Any:
     >>> load_object("collections:OrderedDict", "--data_class")
     <class 'collections.OrderedDict'>
 
-    The module is one that `import` finds, or one of the current folder.
+    The module is one that `import` finds, one of the current folder, or the script that runs.
 
     Args:
       where: the flag or setting that named it, for errors.
@@ -147,8 +147,24 @@ def load_object(spec: str, where: str) -> Any:
         raise ConfigError(f"{where} {spec}: {module_name} has no {name!r}; {suggestion(name, names)}") from None
 
 
+def script_module() -> str | None:
+    """The name by which `import` finds the script that runs; None for a notebook, a prompt or a console script.
+
+    >>> script_module()                        # python train.py, python -m research.train
+    'train'
+    'research.train'
+    """
+    script = sys.modules["__main__"]
+    if getattr(script, "__spec__", None) is not None:
+        return script.__spec__.name
+    path = Path(getattr(script, "__file__", None) or "")
+    return path.stem if path.suffix == ".py" else None
+
+
 def _imported(module_name: str) -> ModuleType:
-    """The module; where Python finds none, that of the current folder."""
+    """The module; where Python finds none, that of the current folder. The script that runs is not run again."""
+    if module_name == script_module():
+        return sys.modules["__main__"]
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError:

@@ -65,13 +65,13 @@ def run_command(main, argv=None) -> int:
     except BrokenPipeError:
         discard_output()
         return EXIT_FINISHED
-    except OSError as error:
-        print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
-        return EXIT_IO
     except Exception as error:
         if is_out_of_memory(error):
             print(printable(redacted(f"error: {_out_of_memory_text(error)}")), file=sys.stderr)
             return EXIT_OUT_OF_MEMORY
+        if isinstance(error, OSError):
+            print(printable(redacted(f"error: {os_error_text(error)}")), file=sys.stderr)
+            return EXIT_IO
         print(printable(redacted(traceback.format_exc())), end="", file=sys.stderr)
         return EXIT_BUG
     return EXIT_FINISHED
@@ -80,8 +80,8 @@ def run_command(main, argv=None) -> int:
 def _out_of_memory_text(error: Exception) -> str:
     """The message of an out-of-memory error that no caller handles."""
     return (
-        f"out of memory ({first_line(error)}); use smaller batches, shorter texts, a smaller number format "
-        "(--bf16, --dtype bfloat16), --optimizer adafactor, a smaller model, or more memory"
+        f"out of memory ({first_line(error)}); use smaller batches, shorter texts, a smaller number format, a "
+        "smaller model, or more memory"
     )
 
 

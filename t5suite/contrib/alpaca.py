@@ -11,7 +11,7 @@ ALPACA_ENTRY = {
     "label_column_name": "output",
     "metric_names": ["rouge"],
 }
-ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",), data_format="alpaca")
+ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",), fixed_by="--data_format alpaca")
 
 
 def alpaca_form(options: FormatOptions) -> Form:

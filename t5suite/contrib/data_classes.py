@@ -23,9 +23,8 @@ from t5suite.data.rows.file_rows import FileRows
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
 from t5suite.data.rows.hub_rows import HubRows
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, rows_fingerprint
+from t5suite.data.rows.own_rows import Columns, Rows, rows_fingerprint
 from t5suite.tasks.cells import as_list
-from t5suite.tasks.formatters import FORMATTER_COLUMNS
 
 # Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
@@ -37,8 +36,12 @@ DEBUG_SETTINGS = ("num_examples", "num_eval_examples")
 
 
 class DataSetFlags(NamedTuple):
-    """The values of the list-valued flags for one data set; `settings` is `--data_config` without the shared ones."""
+    """The values of the list-valued flags for one data set; `settings` is `--data_config` without the shared ones.
 
+    `flag` is `--data_class` with its value.
+    """
+
+    flag: str
     path: str | None
     settings: dict
     labels: tuple[str, ...] | None
@@ -60,7 +63,7 @@ def class_form(
       ConfigError: an unknown class or setting, or a path that is missing or does not exist.
     """
     settings = {key: value for key, value in config.items() if key not in SHARED_SETTINGS}
-    flags = DataSetFlags(path, settings, labels, max_input_tokens, max_output_tokens)
+    flags = DataSetFlags(f"--data_class {name}", path, settings, labels, max_input_tokens, max_output_tokens)
     if ":" in name:
         return _user_form(name, flags)
     entry = find(name.removesuffix("Dataset"), DATA_CLASSES, "data class", where="--data_class")
@@ -88,13 +91,13 @@ def class_name(name: str, path: str | None, config: dict) -> str:
 
 
 def _json_lines(flags: DataSetFlags) -> Form:
-    columns = Columns(labels=flags.labels)
+    columns = Columns(labels=flags.labels, fixed_by=flags.flag)
     return Form(FileRows(split_files(flags.path, (".jsonl",), "--data_path"), "jsonl", columns), columns, {})
 
 
 def _sst2(flags: DataSetFlags) -> Form:
     shipped = DATASET_VALS["glue"]["sst2"]
-    columns = Columns(("sentence",), "label", labels=tuple(shipped["labels"]))
+    columns = Columns(("sentence",), "label", labels=tuple(shipped["labels"]), fixed_by=flags.flag)
     entry = {key: shipped[key] for key in SST2_FIELDS}
     if flags.path is None:
         source = HubRows(shipped["hub_path"], shipped["hub_name"], None, columns, _without_last_space)
@@ -112,7 +115,7 @@ def _without_last_space(row: dict) -> dict:
 
 def _alpaca(flags: DataSetFlags) -> Form:
     files = split_files(flags.path, (".json", ".jsonl"), "--data_path")
-    columns = replace(ALPACA_COLUMNS, labels=flags.labels)
+    columns = replace(ALPACA_COLUMNS, labels=flags.labels, fixed_by=flags.flag)
     return Form(FileRows(files, "jsonl", columns), columns, ALPACA_ENTRY)
 
 
@@ -131,15 +134,13 @@ def _debug(flags: DataSetFlags) -> Form:
 def _user_form(name: str, flags: DataSetFlags) -> Form:
     user_class = load_object(name, "--data_class")
     if not callable(user_class) or not callable(getattr(user_class, "rows", None)):
-        raise ConfigError(f"--data_class {name}: it needs __init__(path, config) and rows(split)")
+        raise ConfigError(f"{flags.flag}: it needs __init__(path, config) and rows(split)")
     source = UserRows(user_class(flags.path, flags.settings), name)
     entry = getattr(source.data_set, "entry", None) or {}
     if not isinstance(entry, dict):
-        raise ConfigError(f"--data_class {name}: its entry is {entry!r:.60}, not a dict of fields")
-    formatter = str(entry.get("formatter"))
-    text_columns = [*as_list(entry.get("text_column_name", "input")), *FORMATTER_COLUMNS.get(formatter, ())]
-    optional_columns = OPTIONAL_COLUMNS.get(formatter, ())
-    columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"), optional_columns)
+        raise ConfigError(f"{flags.flag}: its entry is {entry!r:.60}, not a dict of fields")
+    text_columns = as_list(entry.get("text_column_name", "input"))
+    columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"), fixed_by=flags.flag)
     return Form(source, columns, dict(entry))
 
 

@@ -46,8 +46,7 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
         (`loaded_checks`).
     """
     if Path(name).is_dir():
-        with _fitting_into_memory(name):  # a file of weights is mapped for its header
-            stored_shapes = check_weight_files(Path(name), FLAG)
+        stored_shapes = check_weight_files(Path(name), FLAG)
         check_sizes(auto_class, config, stored_shapes, name, new_head)
     model, report, revision = _read(auto_class, name, config, options)
     if is_deepspeed_zero3_enabled():

@@ -19,8 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers.utils import cached_file
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, LackOfMemoryError, first_line
 from t5suite.base.lookup import listed
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.base.model_files import check_is_the_file
 from t5suite.models.load_errors import short_message
 
@@ -58,7 +59,7 @@ def read_weights(path, flag: str = INIT_CHECKPOINT) -> dict[str, torch.Tensor]:
 
     Raises:
       ConfigError: no such file, a folder without weights or with several files of them, a file that is truncated, that
-        holds objects other than tensors, or lacks tensors of its index.
+        holds objects other than tensors, or lacks tensors of its index. LackOfMemoryError: too little memory for it.
     """
     path = Path(path)
     if not path.exists():
@@ -94,8 +95,18 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
         return _read_torch_file(file, flag, device="cpu")
     try:
         return load_file(file)
-    except (SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
+    except (SafetensorError, RuntimeError, EOFError, ValueError, MemoryError) as error:
+        raise _reading_error(file, flag, error) from None
+
+
+def _reading_error(file: Path, flag: str, error: Exception) -> ConfigError:
+    """The error of a file whose tensors cannot be read: it does not fit into memory, or is damaged."""
+    if is_out_of_memory(error):
+        return LackOfMemoryError(
+            f"{flag} {file}: the model does not fit into memory ({first_line(error)}); use a smaller model, or "
+            "more memory"
+        )
+    return ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})")
 
 
 def _check_suffix(file: Path, flag: str) -> None:
@@ -115,9 +126,9 @@ def _read_torch_file(file: Path, flag: str, device: str) -> dict[str, torch.Tens
                 f"{flag} {file}: it holds Python objects besides tensors, and reading those could run code; "
                 "save the weights alone: torch.save(model.state_dict(), file)"
             ) from None
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
-    except (RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
+        raise _reading_error(file, flag, error) from None
+    except (RuntimeError, EOFError, ValueError, MemoryError, zipfile.BadZipFile) as error:
+        raise _reading_error(file, flag, error) from None
     return _tensor_table(content, file, flag)
 
 
@@ -177,8 +188,8 @@ def _read_shapes_of_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
                 header = opened.get_slice(name)
                 dtype = STORED_TYPES.get(header.get_dtype(), torch.float32)
                 shapes[name] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
-    except SafetensorError as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
+    except (SafetensorError, MemoryError) as error:
+        raise _reading_error(file, flag, error) from None
     return shapes
 
 
@@ -258,6 +269,8 @@ def check_weight_files(folder: Path, flag: str) -> dict[str, torch.Tensor]:
             raise DataError(f"{flag}: {folder / file}: {len(missing)} of its shards are missing: {listed(missing)}")
     try:
         return read_shapes(folder, flag)
+    except LackOfMemoryError:
+        raise
     except ConfigError as error:
         raise DataError(str(error)) from None
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from t5suite.base.errors import DataError
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import label_set, normalize_answer, wsc_verdict
 from t5suite.tasks.targets import (
@@ -31,6 +32,7 @@ CLOSE = 0.1
 CLOSE_SHARE = 0.02
 # What floating-point numbers add to the error, as a share of the reference: 3.2 - 3.1 is a little above 0.1.
 ROUNDING = 1e-9
+_NOTHING = object()
 
 
 class Judged(NamedTuple):
@@ -133,11 +135,9 @@ def cell_at(row, path: str) -> Any:
     >>> cell_at({"idx": {"question": 4}}, "idx.question")
     4
     """
-    value = row
-    for key in path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            raise DataError(f"a row has no {path!r}, which groups the predictions; its columns are {', '.join(row)}")
-        value = value[key]
+    value = value_at(row, path, _NOTHING)
+    if value is _NOTHING:
+        raise DataError(f"a row has no {path!r}, which groups the predictions; its columns are {', '.join(row)}")
     if isinstance(value, list):
         value = tuple(value)
     return _checked_hashable(value, path)

@@ -439,6 +439,8 @@ def _class_sets(arguments) -> list[OwnData]:
     sets = []
     for i, name in enumerate(names):
         wishes = _wishes(arguments, i, configs[i])
+        if configs[i].get("metrics"):
+            wishes = replace(wishes, metrics_flag=f"--data_config of {name}: metrics")
         form = class_form(
             formats.data_class[i],
             paths[i],

@@ -216,7 +216,10 @@ def _translation_form(options: FormatOptions) -> Form:
         "metric_names": TRANSLATION_METRICS,
         "metric_to_optimize": "bleu",
     }
-    columns = Columns((source,), target, labels=options.labels, data_format="translation")
+    key_flags = {source: "--source_id", target: "--target_id"}
+    columns = Columns(
+        (source,), target, labels=options.labels, key_flags=key_flags, fixed_by="--data_format translation"
+    )
     columns = with_lang_columns(columns, options)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
@@ -241,6 +244,7 @@ class Wishes:
 
     Attributes:
       labels: empty for free text, where the data set itself names labels.
+      metrics_flag: what names the metrics, for messages.
       validation_share: share of the training rows held out if there is no validation split (None: the default).
       evaluates: whether the run evaluates; if not, no rows are held out.
       seed: decides which rows are held out.
@@ -255,6 +259,7 @@ class Wishes:
     validation_share: float | None = None
     evaluates: bool = True
     seed: int = 42
+    metrics_flag: str = "--metrics"
 
 
 class OwnData(NamedTuple):
@@ -271,10 +276,11 @@ def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
       ConfigError: a name that cannot be part of a path, an unknown metric, a template without its placeholder.
     """
     check_name(name, "data set", "--dataset_name")
-    source = _with_validation(name, form, wishes)
-    entry = own_entry(form.entry, wishes) | {"splits": {role: role for role in source.roles}}
+    entry = own_entry(form.entry, wishes)
+    source = _with_validation(Task(OWN_BENCHMARK, name, entry), form, wishes)
+    entry = entry | {"splits": {role: role for role in source.roles}}
     if wishes.metrics is not None:
-        check_no_text_metrics(f"--metrics {','.join(wishes.metrics)}", entry)
+        check_no_text_metrics(f"{wishes.metrics_flag} {','.join(wishes.metrics)}", entry)
     check_entry(f"{OWN_BENCHMARK}/{name}", entry)
     return OwnData(Task(OWN_BENCHMARK, name, entry), source)
 
@@ -338,9 +344,10 @@ def _without_evaluate(metrics: tuple[str, ...] | None) -> tuple[tuple[str, ...] 
     return suite_metrics, evaluate_metrics
 
 
-def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
+def _with_validation(task: Task, form: Form, wishes: Wishes) -> RowSource:
     """The form's source, with a part of its training rows held out if it has no validation rows and they are needed."""
     source = form.source
+    name = task.name
     if "validation" in source.roles or "train" not in source.roles or not wishes.evaluates:
         _note_no_held_out_rows(name, source, wishes)
         return source
@@ -353,7 +360,7 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
             name,
             round(100 * DEFAULT_VALIDATION_SHARE),
         )
-    return HeldOutRows(source, form.columns, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
+    return HeldOutRows(source, form.columns, task, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
 
 
 def _note_no_held_out_rows(name: str, source: RowSource, wishes: Wishes) -> None:
@@ -459,7 +466,7 @@ def format_source(settings: Mapping, task: Task) -> RowSource:
     """
     form = form_like(task, settings["data_format"], format_options(settings))
     wishes = Wishes(validation_share=settings.get("validation_split") or None, seed=settings["seed"])
-    return _with_validation("the data set", form, wishes)
+    return _with_validation(task, form, wishes)
 
 
 def rows_stay(settings: Mapping) -> bool:

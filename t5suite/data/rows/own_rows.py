@@ -66,7 +66,8 @@ class Columns:
       optional: columns that a row may have.
       labels: the label words of a classification task.
       lang_flags: the flags that name those of `texts` that hold languages, by column.
-      data_format: the format whose rows always have these columns; None where flags name them.
+      key_flags: the flags that name the keys of nested objects in `texts` and `target`, by column.
+      fixed_by: the flag whose rows always have these columns, with its value; None where other flags name them.
     """
 
     texts: tuple[str, ...] = ("input",)
@@ -74,7 +75,8 @@ class Columns:
     optional: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = field(default=None)
     lang_flags: Mapping[str, str] = field(default_factory=dict, hash=False)
-    data_format: str | None = None
+    key_flags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fixed_by: str | None = None
 
     def shaped(self, row: dict, from_text: bool = False) -> dict:
         """The row with the columns that are used, and `idx`, which identifies it in predictions.
@@ -123,14 +125,18 @@ class Columns:
         " (--target_column); did you mean lable?"
 
         Args:
-          names: the columns that the row, all rows or the data set have.
+          names: the columns that the row, all rows or the data set have; keys of nested objects as dotted names.
         """
         if column in self.lang_flags:
             return f" ({self.lang_flags[column]}); {column_suggestion(column, names, is_in_list=False)}"
-        if self.data_format is not None:
+        outer_column, _, key = column.partition(".")
+        keys = [name.removeprefix(f"{outer_column}.") for name in names if name.startswith(f"{outer_column}.")]
+        if column in self.key_flags and keys:
+            return f" ({self.key_flags[column]} {key}); the rows have {listed(keys, MOST_COLUMNS)}"
+        if self.fixed_by is not None:
             return (
-                f", which --data_format {self.data_format} reads; --data_format jsonl reads the columns that "
-                f"--text_column and --target_column name; there are the columns {listed(names, MOST_COLUMNS)}"
+                f", which {self.fixed_by} reads; --data_format jsonl in its place reads the columns that --text_column "
+                f"and --target_column name; there are the columns {listed(names, MOST_COLUMNS)}"
             )
         if column == self.target:
             return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"
@@ -187,9 +193,25 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unr
     needed = [*columns.texts, columns.target] if role == "train" else columns.texts
     for column in needed:
         if _is_blank(column, rows):
-            filled_columns = [name for name in rows[0] if not _is_blank(name, rows)]
+            filled_columns = [name for name in _names_beside(column, rows[0]) if not _is_blank(name, rows)]
             remedy = columns.remedy(column, sorted({*unread, *filled_columns}))
             raise DataError(f"{place}: no row has anything in column {column!r}{remedy}")
+
+
+def _names_beside(column: str, row: dict) -> list[str]:
+    """The names of a row's columns; of an object in which a dotted name looks for a key, those of its keys.
+
+    >>> _names_beside("translation.de", {"idx": 3, "translation": {"en": "Hello", "fr": "Salut"}})
+    ['idx', 'translation.en', 'translation.fr']
+    """
+    outer_column = outermost(column, row)
+    names = []
+    for name, value in row.items():
+        if name == outer_column != column and isinstance(value, Mapping):
+            names += [f"{name}.{key}" for key in value]
+        else:
+            names.append(name)
+    return names
 
 
 def _is_blank(column: str, rows: list[dict]) -> bool:

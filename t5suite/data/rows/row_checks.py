@@ -70,11 +70,8 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             if role != "train" and are_labelled:
                 _check_columns_of_scores(task, row)
             task.examples(row, role)
-        except DataError as error:
-            raise DataError(f"{place(i)}: {error}") from None
         except ROW_ERRORS as error:
-            what = f"{type(error).__name__}: {error}"
-            raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+            raise error_of_row(task, place(i), error) from None
         empty = [_is_empty(text) for text in texts]
         for column in itertools.compress(task.text_columns, empty):
             empty_rows_by_column[column].add(i)
@@ -88,6 +85,14 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         _note_quoted_texts(rows_with_quotes, place)
         _note_label_sets(task, rows, place)
     return _report_empty_texts(task, role, empty_rows_by_column, all_empty, place)
+
+
+def error_of_row(task: Task, place: str, error: Exception) -> DataError:
+    """What a row's formatter has raised, as an error that names the row's place."""
+    if isinstance(error, DataError):
+        return DataError(f"{place}: {error}")
+    what = f"{type(error).__name__}: {error}"
+    return DataError(f"{place}: not a row of {task.benchmark}/{task.name} ({what:.200})")
 
 
 def _check_metrics_of_lists(task: Task, row) -> None:

@@ -87,6 +87,10 @@ class LoadedSplit(NamedTuple):
         fields = {"files": self.files, "official": self.official, "commit": self.commit}
         return {name: value for name, value in fields.items() if value}
 
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return self.places[row] if self.places else f"{self.origin} row {row}"
+
 
 class MissingSplit(DataError):
     """The source has no such split."""
@@ -143,9 +147,17 @@ def without_hidden_numbers(rows, column: str):
     """
     if outermost(column, rows.column_names) not in rows.column_names:
         return rows
-    if set(_values_of(rows, column)) != {INVALID_NUMBER}:
+    if not all(map(_is_hidden_number, _values_of(rows, column))):
         return rows
     return _with_values(rows, column, [None] * len(rows))
+
+
+def _is_hidden_number(label) -> bool:
+    """Whether a label is -1, as a number or as its text: cells of CSV and decimals are texts."""
+    try:
+        return float(label) == INVALID_NUMBER
+    except (TypeError, ValueError):
+        return False
 
 
 def _values_of(rows, column: str) -> list:

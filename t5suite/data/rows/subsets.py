@@ -8,15 +8,15 @@ Everything is a function of the seed and the row numbers, so a run's subset is r
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
+from t5suite.data.rows.own_rows import Columns, Rows, RowSource
+from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
 from t5suite.runs.trained_rows import HELD_OUT, NOT_HELD_OUT
-from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
@@ -68,21 +68,28 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def input_digests(rows: Iterable[dict], task: Task) -> list[bytes]:
-    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
+def input_digests(rows: Iterable[dict], task: Task, place: Callable[[int], str]) -> list[bytes]:
+    """A hash of what a task reads of each row to evaluate on it; many long texts would fill the memory.
 
-    A formatter of the user's own may read every column: of its rows the inputs that it makes are compared.
+    Args:
+      place: the number of a row -> its file and line.
+
+    Raises:
+      DataError: the task makes no example of a row.
     """
-    columns = (*task.text_columns, *OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()))
     digests = []
-    for row in rows:
-        if task.has_own_formatter:
-            texts = [example.inputs for example in task.examples(row, "train")]
-        else:
-            texts = [str(value_at(row, column)) for column in columns]
-        text = "\x00".join(texts)
+    for i, row in enumerate(rows):
+        try:
+            text = _input_text(row, task)
+        except ROW_ERRORS as error:
+            raise error_of_row(task, place(i), error) from None
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
+
+
+def _input_text(row: dict, task: Task) -> str:
+    """What a task reads of a row to evaluate on it; running text, which has no inputs, is read whole."""
+    return "\x00".join(example.inputs or example.targets for example in task.examples(row, "validation"))
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,14 @@ class HeldOutRows:
     Rows with equal inputs stay on one side, so that no training input is in the validation rows.
 
     Attributes:
+      task: makes the inputs of the rows.
       share: the held-out share of the training rows, between 0 and 1.
       seed: decides which rows.
     """
 
     source: RowSource
     columns: Columns
+    task: Task
     share: float
     seed: int
 
@@ -128,21 +137,26 @@ class HeldOutRows:
         Raises:
           DataError: all rows have the same input, or there are too few.
         """
-        columns = (*self.columns.texts, *self.columns.optional)
-        keys = [tuple(str(value_at(row, column)) for column in columns) for row in rows.rows]
-        if len(set(keys)) == 1 and len(keys) > 1:
+        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__)
+        if len(set(inputs)) == 1 and len(inputs) > 1:
             raise DataError(
-                f"{rows.origin}: all {len(keys)} rows have the same input ({' '.join(keys[0])!r:.80} in column "
-                f"{', '.join(columns)}), and rows with equal inputs are not divided between training and validation; "
-                "check --text_column, or give --validation_file or --no_eval"
+                f"{rows.origin}: all {len(inputs)} rows have the same input "
+                f"({_input_text(rows.rows[0], self.task)!r:.80}), and rows with equal inputs are not divided between "
+                f"training and validation; {self._way_out()}"
             )
-        held_out = held_out_rows(keys, self.share, self.seed)
+        held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
                 f"{rows.origin}: too few rows ({len(rows.rows)}) to keep {self.share:.1%} of them for validation; "
-                "give --validation_file, a larger --validation_split, or --no_eval"
+                "give validation rows, a larger --validation_split, or --no_eval"
             )
         return held_out
+
+    def _way_out(self) -> str:
+        """What to do where all rows have the same input."""
+        if self.columns.fixed_by is not None:
+            return "give validation rows, or --no_eval"
+        return f"check --text_column ({', '.join(self.columns.texts)}), or give validation rows or --no_eval"
 
 
 def held_out_rows(keys: Sequence, share: float, seed: int, stream: str = "held_out") -> np.ndarray:

@@ -35,8 +35,9 @@ from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.optimization import GreedyLR
 from transformers.trainer_callback import ExportableState
 
-from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.errors import CheckpointError, ConfigError, LackOfMemoryError, first_line
 from t5suite.base.files import read_json
+from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.models.adapters import is_adapted
 from t5suite.optim.schedulers import set_rates
 from t5suite.training.checkpoints.folders import STATE_FILE
@@ -332,6 +333,7 @@ def load_state(folder, name: str):
 
     Raises:
       CheckpointError: the file is missing or incomplete, or contains Python objects besides tensors.
+      LackOfMemoryError: its tensors do not fit into memory.
     """
     path = Path(folder) / f"{name}.pt"
     try:
@@ -340,7 +342,11 @@ def load_state(folder, name: str):
         raise CheckpointError(f"{path} is missing") from None
     except PermissionError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except UNREADABLE:
+    except (*UNREADABLE, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise LackOfMemoryError(
+                f"{path} does not fit into memory ({first_line(error)}); use more memory, or a smaller model"
+            ) from None
         way_out = WEIGHTS_ALONE
         if name in (OPTIMIZER, SCHEDULER):
             way_out = "start with a new optimizer: --reset optimizer,schedule"
