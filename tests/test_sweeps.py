@@ -394,33 +394,6 @@ class FailuresTest(SweepTest):
         self.assertEqual([record["exit_code"] for record in self.summary()["trials"]], [78, 78])
         self.assertEqual(codes.read_text(), "")
 
-    @parameterized.parameters(
-        ("sys.exit('error: no licence')", 1), ("sys.exit(3)", 3), ("raise BaseException('error: no licence')", 1)
-    )
-    def test_a_script_that_other_code_ends_has_failed_and_was_not_killed(self, ending, exit_code):
-        """A callback, say, ends the program once its run has begun; a launcher would end with 1."""
-        script = self.folder / "fine_tune_t5.py"
-        script.write_text(
-            f"""import os, pathlib, sys
-from t5suite.base.programs import run_program
-def main(argv):
-    folder = pathlib.Path(os.environ["T5SUITE_RUN_DIR"])
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{{}}")
-    print("error: no licence")
-    {ending}
-run_program(main)
-"""
-        )
-        launcher = f'"{sys.executable}" "$1"; [ $? = 0 ] || exit 1'
-        command = ["/bin/sh", "-c", launcher, "sh", str(script), "${args}"]
-        path = self.write(command=command, method="grid", parameters={"seed": {"values": [1]}})
-        at_root = mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)})
-        with at_root, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "log says:\n  error: no licence"):
-            run_cli("sweep", path, "--sweep_dir", self.directory)
-        (record,) = self.summary()["trials"]
-        self.assertEqual((record["state"], record["exit_code"]), ("failed", exit_code))
-
     def test_codes_and_messages_of_a_trial_s_former_start_do_not_count(self):
         """The first start is stopped, and so the trial is started again; that start fails."""
         marker = self.folder / "started"
