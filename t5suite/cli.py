@@ -19,7 +19,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, in_plain_words
 from t5suite.base.programs import discard_output, open_missing_streams, run_command
-from t5suite.base.script_flags import SCRIPTS
+from t5suite.base.script_flags import SCRIPTS, script_command
 from t5suite.commands import (
     adapt,
     compare,
@@ -89,10 +89,9 @@ def main(argv=None) -> None:
       ConfigError, DataError: what the user gave is wrong.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    first_word = argv[0].replace("-", "_") if argv else ""
-    name = OTHER_NAMES.get(first_word, first_word)
+    name = script_command(argv[0]) if argv else None
     try:
-        if name in SCRIPTS:
+        if name is not None:
             command = COMMANDS[name]
             description = f"{command.help}; an example:\n\n    {command.example}"
             words = [*argv[1:], "--eval_only"] if name == "evaluate" else argv[1:]
@@ -302,7 +301,6 @@ HINTS = {
     "chat": "t5suite predict --web asks a model in a browser, t5suite predict --input FILE answers the rows of a file",
     "merge": "t5suite export writes a model with its adapter merged",
 }
-OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 COMMANDS = {
     "fine_tune": Command(None, None,
         "fine-tune a model on a task or a mixture of tasks, and score it",

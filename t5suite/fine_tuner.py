@@ -72,8 +72,8 @@ from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
-from t5suite.training.plans import Plan, plan_for
-from t5suite.training.process_setup import libraries_of
+from t5suite.training.plans import Plan, plan_for, warn_of_task_on_hub
+from t5suite.training.process_setup import libraries_of, multiply_in_tf32
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
 logger = logging.getLogger(__name__)
@@ -371,6 +371,8 @@ class FineTuner:
         """With this tuner's own process state, and its own output unless quiet; a model in memory stays as it was."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._process.entered())
+            if self.args.tf32 is not None:
+                multiply_in_tf32(self.args.tf32)
             if self._quiet:
                 stack.enter_context(silent())
             if self._model_in_memory is not None:
@@ -481,6 +483,7 @@ class FineTuner:
         trains = not self.eval_args.eval_only
         changed = changed_settings(self.arguments)
         learner = make_learner(self.arguments, self.tokenizer, model, changed, trains, self._title)
+        warn_of_task_on_hub(self.arguments, self.plan, learner.card)
         self.model = learner.model
         self.encoding = learner.encoding
         self._is_trained = False

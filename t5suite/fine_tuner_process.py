@@ -28,7 +28,12 @@ from t5suite.training.checkpoints.restoring import restore_random_state
 from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
-from t5suite.training.process_setup import float32_formats, leave_out_cudnn_attention, multiply_float32_in
+from t5suite.training.process_setup import (
+    Float32Formats,
+    float32_formats,
+    leave_out_cudnn_attention,
+    restore_float32_formats,
+)
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state, load_shared_states, shared_states
 
@@ -47,7 +52,7 @@ class TunerProcess:
 
     def __init__(self, bars: bool | None = None):
         self._saved_states: list[dict] | None = None
-        self._float32_formats: tuple[str, str] | None = None
+        self._float32_formats: Float32Formats | None = None
         self._bars = bars
         self._hub_reads = HubReads()
 
@@ -60,7 +65,7 @@ class TunerProcess:
             stack.callback(restore_random_state, random_state())
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
-            stack.callback(multiply_float32_in, *float32_formats())
+            stack.callback(restore_float32_formats, float32_formats())
             _forget_tf32_calls()
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
@@ -98,7 +103,7 @@ class TunerProcess:
         if self._saved_states is not None:
             load_shared_states(self._saved_states)
         if self._float32_formats is not None:
-            multiply_float32_in(*self._float32_formats)
+            restore_float32_formats(self._float32_formats)
 
 
 def _forget_tf32_calls() -> None:

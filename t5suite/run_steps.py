@@ -33,7 +33,7 @@ from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
-from t5suite.training.plans import Plan
+from t5suite.training.plans import Plan, warn_of_task_on_hub
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run_directory import follow_data_seed
 
@@ -86,7 +86,9 @@ def load_learner(setup: RunSetup, hub_before: dict | None = None) -> Learner:
     model_args = setup.arguments.model
     steps.settle_reads(setup.arguments, setup.plan, setup.trains, hub_before)
     tokenizer, model = tokenizer_and_model(model_args, tasks=setup.plan.tasks)
-    return make_learner(setup.arguments, tokenizer, model, setup.changed, setup.trains)
+    learner = make_learner(setup.arguments, tokenizer, model, setup.changed, setup.trains)
+    warn_of_task_on_hub(setup.arguments, setup.plan, learner.card)
+    return learner
 
 
 def make_learner(

@@ -762,6 +762,21 @@ class PromptTest(parameterized.TestCase):
         torch.testing.assert_close(torch.stack(answers[0].logits), torch.stack(answers[1].logits))
 
     @parameterized.parameters(
+        ("falcon_h1", "hidden_size=16,num_hidden_layers=1,num_attention_heads=2,num_key_value_heads=2,intermediate_size=24,"
+         "mamba_d_ssm=16,mamba_n_heads=2,mamba_d_head=8,mamba_d_state=4,embedding_multiplier=5.6"),
+        ("mvp", "d_model=16,encoder_layers=1,decoder_layers=1,decoder_attention_heads=2,decoder_ffn_dim=24,"
+         "scale_embedding=true,is_encoder_decoder=false"),
+    )  # fmt: skip
+    def test_a_decoder_reads_new_virtual_tokens_and_words_like_the_text_that_they_are(self, config_name, sizes):
+        plain_model = tiny_model(config_name, sizes, family="causal").eval()
+        batch = {"input_ids": padded(PROMPTS[:1]), "attention_mask": torch.ones(1, len(PROMPTS[0]), dtype=torch.long)}
+        expected = logits_of(plain_model, after_prompt_text(batch))[:, len(PROMPT_IDS) :]
+        model = tiny_tuner(
+            plain_model, tokenizer=tiny_tokenizer(), adapter="prompt_tuning", adapter_args=TEXT_AS_PROMPT
+        ).model.eval()
+        torch.testing.assert_close(logits_of(model, batch), expected)
+
+    @parameterized.parameters(
         ("albert", f"{BERT},embedding_size=8"),
         ("electra", f"{BERT},embedding_size=8"),
         ("distilbert", "dim=16,n_layers=1,n_heads=2,hidden_dim=24"),

@@ -24,7 +24,8 @@ from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environmen
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, PreTrainedModel, set_seed
 
-from t5suite.testing import bundled_model, exits_with, run_cli, tiny_model, tiny_run, tiny_tokenizer
+from t5suite import load_task
+from t5suite.testing import bundled_model, exits_with, run_cli, save_model, tiny_model, tiny_run, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=1,num_heads=2"
@@ -280,6 +281,18 @@ class SourceTest(TestCase):
         self.assertLess((logits_of(self.output) - expected).abs().max(), 1e-5 * expected.abs().max())
         self.assertGreater((logits_of(source_folder()) - expected).abs().max(), 1e-2)
         self.assertNotIn("adapter_config.json", os.listdir(self.output))
+
+    def test_an_adapter_is_merged_without_the_functions_of_its_task(self):
+        folder, model = self.adapter_folder(peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q"]))
+        entry = {**load_task("mini", "sentiment").entry, "formatter": "shout", "metric_names": ["loudness"]}
+        card = json.loads(
+            (save_model(self.folder / "model", tasks=[load_task("mini", "sentiment")]) / "task.json").read_text()
+        )
+        (folder / "task.json").write_text(json.dumps({**card, "tasks": {"sentiment": entry}}))
+        self.export(folder)
+        expected = logits_of_model(model)
+        self.assertLess((logits_of(self.output) - expected).abs().max(), 1e-5 * expected.abs().max())
+        self.assertEqual((self.output / "task.json").read_text(), (folder / "task.json").read_text())
 
     def test_an_adapter_that_no_weights_can_hold_is_refused(self):
         folder, _ = self.adapter_folder(peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3))

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import torch
 from absl.testing import parameterized
+from accelerate import Accelerator
 from datasets import ClassLabel, Dataset, Features, Value
 from plug_in_modules import OwnT5, Reader, ReaderConfig
 from transformers import (
@@ -785,6 +786,37 @@ class ProcessTest(EqualFiles):
         self.assertEqual(formats_of_cuda(made), {"tf32"})
         self.assertEqual(precisions, {"high"})
         self.assertEqual(torch.get_float32_matmul_precision(), "high")
+
+    @parameterized.product(precision=("highest", "high", "medium"), flag=(True, False))
+    def test_the_flag_of_a_tuner_holds_in_it_whatever_other_code_has_set_and_changes_nothing_outside(
+        self, precision, flag
+    ):
+        products = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+        for products_of_device in products:
+            self.addCleanup(setattr, products_of_device, "fp32_precision", products_of_device.fp32_precision)
+        self.addCleanup(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision(precision)
+        formats = [products_of_device.fp32_precision for products_of_device in products]
+        with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
+            made = tuner(tf32=flag)
+        self.assertEqual(formats_of_cuda(made), {"tf32" if flag else "ieee"})
+        self.assertEqual(torch.get_float32_matmul_precision(), precision)
+        self.assertEqual([products_of_device.fp32_precision for products_of_device in products], formats)
+
+    def test_the_flag_of_a_run_holds_over_what_accelerate_sets_for_a_compiled_model(self):
+        """On GPUs accelerate turns TF32 on when a run's trainer is made."""
+        self.addCleanup(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        make_accelerator = Accelerator.__init__
+
+        def make_on_gpu(*args, **settings):
+            make_accelerator(*args, **settings)
+            torch.backends.cuda.matmul.allow_tf32 = True
+
+        with mock.patch.object(Accelerator, "__init__", make_on_gpu):
+            made = tuner(**ONE_STEP, tf32=False)
+            made.train()
+        manifest = json.loads((directory(made) / "manifest.json").read_text())
+        self.assertFalse(manifest["answering"]["tf32"])
 
     @pytest.mark.slow
     @pytest.mark.resume

@@ -1,5 +1,7 @@
 """A model of the hub knows its task: its task.json is read, copied and kept as that of a folder is."""
 
+import contextlib
+import io
 import json
 import urllib.request
 import uuid
@@ -14,7 +16,16 @@ from tiny_predictor import answers, mini_rows, model_folder, random_model, rows_
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.testing import cli_output, exits_with, run_cli, save_model, served_model, tiny_tuner
+from t5suite.testing import (
+    cli_output,
+    exits_with,
+    run_cli,
+    save_model,
+    served_model,
+    tiny_run,
+    tiny_tuner,
+    write_rows,
+)
 
 ROW = mini_rows()[0]
 READ_TEXT = "sentiment sentence: " + ROW["sentence"]
@@ -59,6 +70,37 @@ class HubTaskTest(parameterized.TestCase):
         flags = "--model_revision tried --benchmark mini --dataset_name sentiment --max_eval_samples 2 --use_cpu --eval_only"
         fine_tune_t5.main(["--model_name_or_path", self.name, *flags.split(), "--output_dir", str(run)])
         self.assertStartsWith(cli_output("verify", run), "equal: 2 of 2 answers")
+
+    def test_a_task_that_no_flag_names_is_not_the_model_s_own_without_a_warning(self):
+        other = save_model(folder(), random_model(), tasks=[load_task("mini", "entailment")])
+        self.hub.commit("model", self.name, read_folder(other))
+        self.assertRegex(
+            self.log_of_scoring(),
+            r"was trained on mini/entailment, but mini/sentiment .*give --benchmark mini --dataset_name entailment\n",
+        )
+        log = self.log_of_scoring("--benchmark", "mini", "--dataset_name", "entailment")
+        self.assertIn("mini/entailment on 1 x cpu", log)
+        self.assertNotIn("was trained on", log)
+
+    def test_rows_of_your_own_are_not_read_otherwise_than_in_training_without_a_warning(self):
+        rows = [{"input": f"film {i}", "output": "good"} for i in range(4)]
+        file = write_rows(folder() / "rows.jsonl", rows)
+        trained = tiny_run(data_format="jsonl", train_file=str(file), prefix="review: ", no_eval=True, max_steps=1)
+        self.hub.commit("model", self.name, read_folder(trained.directory))
+        warning = "this run does not use these settings of the model's task: prefix='review: '. Give those again"
+        words = ["--data_format", "jsonl", "--validation_file", str(file)]
+        self.assertIn(warning, self.log_of_scoring(*words))
+        self.assertNotIn("does not use", self.log_of_scoring(*words, "--prefix", "review: "))
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            tiny_tuner(self.name, {"validation": rows}, eval_only=True)
+        self.assertIn(warning, logs.output[0])
+
+    def log_of_scoring(self, *words) -> str:
+        """The log of a run of the script that scores the model."""
+        model = ["--model_name_or_path", self.name, "--eval_only", "--max_eval_samples", "2", "--use_cpu"]
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            fine_tune_t5.main([*model, *words, "--output_dir", str(folder() / "run")])
+        return log.getvalue()
 
     @parameterized.named_parameters(
         ("limit", rate_limited(0), r"\(task.json\): the hub limits the rate of requests"),

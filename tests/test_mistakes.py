@@ -265,6 +265,7 @@ PREPARATIONS = {"": contextlib.nullcontext, "no GPU": no_gpu, "run": run, "token
 
 
 PREDICT, EXPORT = "predict --model_name_or_path run", "export --model_name_or_path run --output_dir"
+SST2 = "--benchmark glue --dataset_name sst2"
 ROWS, CORPUS = f"{PREDICT} --input rows.jsonl", "corpus build --tokenizer_name run"
 # {command: (exit code, what the message says)}; in a folder with `run`, `plain`, `full`, `file` and `rows.jsonl`.
 REFUSALS = {
@@ -291,6 +292,8 @@ REFUSALS = {
         65,
         "gone.bin: no such file or folder",
     ),
+    f"preview {SST2} --rows gone.csv": (65, "gone.csv: no such file"),
+    f"score {SST2} --rows gone.tsv --predictions rows.jsonl": (65, "gone.tsv: no such file"),
     "summary --config_name t5-3b --batch_size 0": (78, "--batch_size 0: must be at least 1"),
     "summary --config_name t5-3b --deepspeed zero4": (78, "--deepspeed: unknown name 'zero4'; did you mean zero"),
     "corpus show corpus --objective masked_lm": (78, "choose from span_corruption"),

@@ -8,6 +8,7 @@ import re
 import shlex
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
@@ -15,7 +16,8 @@ from absl.testing import parameterized
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, load_task
-from t5suite.testing import cli_output, exits_with, save_model, write_rows
+from t5suite.tasks.metrics import METRICS
+from t5suite.testing import cli_output, exits_with, run_cli, save_model, write_rows
 
 SETTINGS = (
     "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
@@ -126,6 +128,44 @@ class LastLinesTest(parameterized.TestCase):
         for line in lines[-2:]:
             with self.assertRaises(SystemExit), contextlib.redirect_stdout(io.StringIO()):
                 cli_output(*shlex.split(line)[1:], "--help")  # an unknown flag is refused before the help
+
+    @parameterized.parameters("generate", "score")
+    def test_the_commands_of_a_task_with_functions_of_its_own_name_their_file_and_run(self, eval_method):
+        """As in a new process: the functions are gone after the run."""
+        folder = empty_folder()
+        file = folder / "tasks.py"
+        fields = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+                  "metric_names": ["accuracy", "loudness"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        file.write_text(
+            "from t5suite.tasks.metrics import METRICS\n"
+            "METRICS['loudness'] = lambda predictions, references, **_: 50.0\n"
+            f"DATASET_VALS = {{'mine': {{'films': {fields!r}}}}}\n"
+        )
+        rows = [{"text": f"film {i}", "label": i % 2} for i in range(12)]
+        for split in ("train", "validation"):
+            write_rows(folder / f"data/mine/films/{split}.jsonl", rows)
+        words = [*SETTINGS, "--benchmark", "mine", "--dataset_name", "films", "--task_file", file, "--eval_method", eval_method,
+                 "--data_dir", folder / "data", "--share_rows", "--output_dir", folder / "run"]  # fmt: skip
+        words[words.index("--eval_strategy") + 1] = "epoch"
+        with mock.patch.dict(METRICS), contextlib.redirect_stdout(io.StringIO()) as shown:
+            fine_tune_t5.main(list(map(str, words)))
+        predict, serve = (shlex.split(line)[1:] for line in shown.getvalue().splitlines()[-2:])
+        flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", str(file)]
+        self.assertEqual(serve, ["serve", "--model_name_or_path", str(folder / "run"), *flags])
+        predict[predict.index("ROWS.jsonl")] = str(folder / "data/mine/films/train.jsonl")
+        with mock.patch.dict(METRICS):
+            self.assertLen(cli_output(*predict, "--use_cpu").splitlines(), 12)
+
+        card = (folder / "run/README.md").read_text()
+        (command,) = re.findall(r"t5suite (predict .*) <<'ROWS'", card)
+        blocks = [f"run_cli(*{shlex.split(command)[:-1] + [predict[predict.index('--input') + 1]]!r}, '--use_cpu')"]
+        if eval_method == "score":
+            blocks += re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        (folder / "run/tasks.py").write_bytes(file.read_bytes())  # the card says that it is needed
+        for block in blocks:
+            with contextlib.chdir(folder / "run"), contextlib.redirect_stdout(io.StringIO()), mock.patch.dict(METRICS):
+                exec(compile(block, "card", "exec"), {"run_cli": run_cli})
+        self.assertIn("`tasks.py` must be there", card)
 
     def test_a_file_that_predict_does_not_read_as_training_does_is_not_named(self):
         file = empty_folder() / "alpaca_data.json"

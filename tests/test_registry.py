@@ -18,6 +18,7 @@ import pytest
 import yaml
 from absl.testing import parameterized
 from task_facts import example_row, task_facts
+from transformers import AutoTokenizer
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
@@ -800,16 +801,27 @@ class TaskCardTest(parameterized.TestCase):
         ("predict --input ROWS", "; give --benchmark mini --dataset_name sentiment --task_file FILE"),
         ("score --rows ROWS --predictions ROWS",
          "; give --benchmark mini --dataset_name sentiment --task_file FILE in place of --model_name_or_path"),
-        ("trim --text ROWS --text_column_name sentence --output_dir NEW",
-         "; or remove task.json, and give the task by flags"),
     )  # fmt: skip
     def test_a_function_that_only_a_task_file_has_is_told_with_what_the_command_takes(self, words, way):
         """Also a metric that only chooses the checkpoint."""
         folder = self.saved_with_unknown_metric()
-        words = words.replace("ROWS", str(self.rows)).replace("NEW", str(folder / "new")).split()
+        words = words.replace("ROWS", str(self.rows)).split()
         message = f"/task.json: mini/sentiment has the metric 'loudness', .* adds such functions{way}$"
         with exits_with(78, message):
             run_cli(*words, "--model_name_or_path", folder)
+
+    def test_a_model_is_trimmed_to_its_tasks_words_without_their_functions(self):
+        folder = self.saved_with_unknown_metric()
+        output = folder.with_name(f"{folder.name}-trimmed")
+        text = write_rows(folder / "text.jsonl", [{"sentence": "the film"}])
+        words = ["--text", text, "--text_column_name", "sentence", "--output_dir", output]
+        run_cli("trim", "--model_name_or_path", folder, *words)
+        before, after = (AutoTokenizer.from_pretrained(place) for place in (folder, output))
+        self.assertLess(len(after), len(before))
+        for label in ("negative", "positive"):
+            self.assertEqual(after.tokenize(label), before.tokenize(label))
+        tasks = [json.loads((place / "task.json").read_text())["tasks"] for place in (folder, output)]
+        self.assertEqual(tasks[1], tasks[0])
 
     def test_ranks_can_pass_the_error_of_a_function_that_is_missing(self):
         with exits_with(78, "metric 'loudness'") as ended:

@@ -65,6 +65,10 @@ else:
 sys.exit(int(os.environ["CODE"]))
 """,
 }
+# The words after `t5suite` that run an entry script.
+NAMES_OF_SCRIPTS = (
+    "fine_tune", "fine-tune", "finetune", "train", "pre_train", "pre-train", "pretrain", "evaluate", "eval"
+)  # fmt: skip
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu[003-004]"}
 
 
@@ -371,7 +375,7 @@ class EndTest(parameterized.TestCase):
         fakes = FakeSlurm()
         python = str(fakes.write_python("bin"))
         job = {"SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NUM_NODES": nodes}
-        training = [["/venv/t5suite", name, "--seed", "1"] for name in ("fine_tune", "pre_train", "evaluate")]
+        training = [["/venv/t5suite", name, "--seed", "1"] for name in NAMES_OF_SCRIPTS]
         for words in ([python, "x.py"], *training):
             self.assertEqual(fakes.run(rendered(kind, words, nodes=nodes), **job).returncode, 0)
             received, _ = fakes.received("srun")

@@ -1,5 +1,7 @@
 """What is wrong in a sweep file, where, and what would be right."""
 
+import contextlib
+import io
 import json
 import math
 import subprocess
@@ -19,7 +21,7 @@ from t5suite.launch.sweep_scripts import script_of
 from t5suite.launch.sweep_summaries import summary_of
 from t5suite.tasks.metric_names import SUITE_NAMES
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -319,6 +321,17 @@ class ScriptsTest(FilesTest):
     def test_the_script_is_found_in_the_command(self, text, wanted):
         script = script_of(self.sweep(f"method: grid\n{text}\n"))
         self.assertEqual(script.name if script else None, wanted)
+
+    @parameterized.parameters(
+        ("finetune", "fine_tune", "fine_tune_t5"), ("fine-tune", "fine_tune", "fine_tune_t5"),
+        ("train", "fine_tune", "fine_tune_t5"), ("pretrain", "pre_train", "pre_train_t5"),
+        ("pre-train", "pre_train", "pre_train_t5"), ("eval", "evaluate", "fine_tune_t5"),
+    )  # fmt: skip
+    def test_every_spelling_that_the_command_line_takes_is_the_script(self, word, command, name):
+        with contextlib.redirect_stdout(io.StringIO()) as output, self.assertRaises(SystemExit):
+            run_cli(word, "--help")
+        self.assertStartsWith(output.getvalue(), f"usage: t5suite {command} [config.yaml]")
+        self.assertEqual(script_of(self.sweep(f"method: grid\ncommand: [t5suite, {word}, '${{args}}']\n")).name, name)
 
     @parameterized.parameters(
         ("glue", "mrpc", "eval/f1"), ("glue", "mnli", "eval/accuracy"), ("glue", "mnli", "eval/mnli_matched/accuracy"),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,8 +38,9 @@ from t5suite.launch.sweeps import Sweep
 from t5suite.launch.trial_metrics import has_done_all_steps, read_curve, result_of_run
 from t5suite.launch.trials import TrialProcess, describe_exit, end_of_log
 from t5suite.runs.lock import RunLock
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, run_cli
 
+ROOT = Path(__file__).resolve().parent.parent
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
@@ -451,6 +453,37 @@ class EndsTest(parameterized.TestCase):
         slot, shown = self.ended(0, "", 1, None)
         self.assertEqual(self.sweep.records()[slot.claim.number]["state"], "failed")
         self.assertIn("it ended without logging eval/f1; it logged no metric", shown)
+
+
+# A script whose run has begun, and which other code, such as a callback, then ends.
+ENDED_SCRIPT = """import os, pathlib, sys
+from t5suite.base.programs import run_program
+def main(argv):
+    folder = pathlib.Path(os.environ["T5SUITE_RUN_DIR"])
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    print("error: no licence")
+    ENDING
+run_program(main)
+"""
+
+
+class EndedScriptTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("sys.exit('error: no licence')", 1), ("sys.exit(3)", 3), ("raise BaseException('error: no licence')", 1)
+    )
+    def test_a_script_that_other_code_ends_has_failed_and_was_not_killed(self, ending, exit_code):
+        """Its launcher ends with 1 whatever it ends with."""
+        folder = Path(tempfile.mkdtemp())
+        script = folder / "fine_tune_t5.py"
+        script.write_text(ENDED_SCRIPT.replace("ENDING", ending))
+        launcher = ["/bin/sh", "-c", f'"{sys.executable}" "$1"; [ $? = 0 ] || exit 1', "sh", str(script)]
+        words = ["sweep", "--sweep_dir", folder / "sweep", "--seeds", "1", "--", *launcher]
+        at_root = mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)})
+        with at_root, contextlib.redirect_stderr(io.StringIO()), exits_with(78, "log says:\n  error: no licence"):
+            run_cli(*words)
+        (record,) = json.loads((folder / "sweep/sweep.json").read_text())["trials"]
+        self.assertEqual((record["state"], record["exit_code"]), ("failed", exit_code))
 
 
 class TrialProcessTest(parameterized.TestCase):

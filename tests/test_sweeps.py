@@ -718,6 +718,21 @@ class GridTest(SweepTest):
         self.assertContainsSubset(["journal.log", "sweep.json", "sweep.yaml"], [file.name for file in files])
         self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
 
+    @parameterized.parameters("--hub_token=${envvar:SECRET_57}", "--hub_token ${envvar:SECRET_57}")
+    def test_a_grid_whose_secret_is_named_by_its_variable_goes_on_from_its_directory_alone(self, words):
+        """A trial ends with 3 where it gets the secret."""
+        script = 'case "$*" in --hub_token?nobody*) exit 3;; esac; exit 78'
+        secret = "nobody-may-read-this"
+        command = ("--", "/bin/sh", "-c", script, "sh", *words.split())
+        with mock.patch.dict(os.environ, {"SECRET_57": secret}), contextlib.redirect_stdout(io.StringIO()):
+            with exits_with(78, "none of the 1 trials finished.*exit code 3"):
+                run_cli("sweep", "--sweep_dir", self.directory, "--grid", "x=1,2", "--count", 1, *command)
+            with exits_with(78, "none of the 2 trials finished.*exit code 3"):
+                run_cli("sweep", "--sweep_dir", self.directory, "--resume", "--count", 2)
+        self.assertIn(words.split()[-1], (self.directory / "sweep.yaml").read_text())
+        files = [file for file in self.directory.rglob("*") if file.is_file()]
+        self.assertEmpty([file for file in files if secret.encode() in file.read_bytes()])
+
     def test_another_command_s_secrets_are_not_named(self):
         command = ["/bin/sh", "-c", "exit 78", "--hub_token=nobody-may-read-this", "${args}"]
         words = ("sweep", "--sweep_dir", self.directory, "--resume")

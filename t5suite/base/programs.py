@@ -41,7 +41,28 @@ def run_program(main) -> None:
     gc.enable()
     if "triton" in sys.modules:  # Triton 3.9 and later reports every object that the last collection did not find
         atexit.register(gc.unfreeze)
-    sys.exit(note_exit_code(run_command(main)))
+    code = EXIT_BUG  # of exceptions that `run_command` lets through
+    try:
+        code = run_command(main)
+    except SystemExit as stop:
+        code = code_of_exit(stop)
+        raise
+    finally:
+        note_exit_code(code)
+    sys.exit(code)
+
+
+def code_of_exit(stop: SystemExit) -> int:
+    """The exit code that `sys.exit` makes of a code, of nothing, or of a message.
+
+    >>> code_of_exit(SystemExit(3)), code_of_exit(SystemExit()), code_of_exit(SystemExit("no licence"))
+    (3, 0, 1)
+    """
+    if stop.code is None:
+        return EXIT_FINISHED
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF  # -1 is 255
+    return EXIT_BUG
 
 
 def run_command(main, argv=None) -> int:

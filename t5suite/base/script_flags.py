@@ -22,6 +22,8 @@ from t5suite.base.lookup import find
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
 # The sub-commands of `t5suite` that are an entry script (`for_each_gpu` in slurm/ names them, too).
 SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
+# Other names of these sub-commands, which `t5suite` takes, too.
+OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 # The values of the keys that an entry omits in the file.
 ABSENT = {"choices": None, "refused": (), "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` accepts.
@@ -54,6 +56,19 @@ def flags_of(script: str) -> dict[str, dict]:
     return {name: {**ABSENT, **entry} for name, entry in entries.items()}
 
 
+def script_command(word: str) -> str | None:
+    """The sub-command of SCRIPTS that the word after `t5suite` means, in any of its spellings; None: another one.
+
+    >>> script_command("fine-tune"), script_command("eval"), script_command("sweep")
+    ('fine_tune', 'evaluate', None)
+    """
+    name = word.replace("-", "_")
+    name = OTHER_NAMES.get(name, name)
+    if name not in SCRIPTS:
+        return None
+    return name
+
+
 def script_named(word: str, before: str = "") -> str | None:
     """The entry script that a word of a command names, given the word before it; None: another program.
 
@@ -62,7 +77,7 @@ def script_named(word: str, before: str = "") -> str | None:
     """
     stem = Path(word).stem
     if Path(before).name == "t5suite":
-        stem = SCRIPTS.get(word, "")
+        stem = SCRIPTS.get(script_command(word), "")
     if Path(word).suffix not in ("", ".py"):
         return None
     if stem not in flag_table()["scripts"]:

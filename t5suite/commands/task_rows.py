@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
+from t5suite.commands.path_checks import check_input_file
 
 ROLES = ("train", "validation", "test")
 # What pandas needs to read empty cells alone as missing values, not texts such as `None`.
@@ -48,8 +49,9 @@ def read_task_rows(
 
     Raises:
       ConfigError: CSV or TSV without `by_data_format`.
-      DataError: a line is not a row of the task (with file and line), or the file is empty.
+      DataError: no such file, it is empty, or a line is not a row of the task (with file and line).
     """
+    check_input_file("--rows", path)
     task_rows = []
     placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_with_types(task, path)
     for place, row in placed_rows:

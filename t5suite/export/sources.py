@@ -150,7 +150,7 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
     options = {"tokenizer": tokenizer, "family": flags.model_family, **hub_options}
     dtype = torch.float32
     if is_adapter(weights_place):
-        card = read_task_card(folder)
+        card = read_task_card(folder, calls_functions=False)
         tasks = () if card is None else tuple(card.tasks.values())  # an encoder's base gets the head of their labels
         model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, tasks=tasks, **options))
     elif flags.adapter_base is not None:

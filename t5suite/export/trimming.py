@@ -156,7 +156,8 @@ def _plan(source: ExportSource, flags) -> TrimPlan:
     for content in spiece_files.values():
         needed_ids.update(vocabulary.ids[piece] for piece in pieces_without_text(content) if piece in vocabulary.ids)
     reader = PieceReader(vocabulary.settings, vocabulary.ids, spiece_files)
-    card = task_card_of_model(str(source.folder or flags.model_name_or_path), flags.model_revision)
+    place_of_card = str(source.folder or flags.model_name_or_path)
+    card = task_card_of_model(place_of_card, flags.model_revision, calls_functions=False)
     _warn_of_unlisted_targets(card)
     for rows in reader.all_rows(task_words(card)):
         needed_ids.update(piece_id for ids in rows for piece_id in ids)

@@ -18,9 +18,9 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import script_named
+from t5suite.runs.settings import ENVIRONMENT_MACRO
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 # Parameters that make repetitions and tasks, rather than settings.
 SEED = "seed"
 TASK = "dataset_name"

@@ -19,7 +19,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import find
-from t5suite.base.script_flags import SCRIPTS
+from t5suite.base.script_flags import script_command
 
 MARKER = "# [t5suite: {}]"
 # Options of a job (sbatch's, with underscores): an example, and help.
@@ -118,7 +118,7 @@ def _check_command(job: BatchJob) -> None:
 def _is_for_each_gpu(words: list[str]) -> bool:
     """Whether torchrun starts the command: the same ones as by `for_each_gpu` in slurm/*.sbatch."""
     program = Path(words[0]).name
-    is_entry_script = program == "t5suite" and len(words) > 1 and words[1] in SCRIPTS
+    is_entry_script = program == "t5suite" and len(words) > 1 and script_command(words[1]) is not None
     return is_entry_script or program.startswith("python")
 
 

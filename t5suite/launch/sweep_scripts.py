@@ -13,11 +13,12 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_of, value_problem
-from t5suite.launch.commands import ARGUMENT_MACROS, ENVIRONMENT_MACRO, MACRO_NAMES, entry_script, flags_in, macro_name
+from t5suite.launch.commands import ARGUMENT_MACROS, MACRO_NAMES, entry_script, flags_in, macro_name
 from t5suite.launch.config_files import config_content
 from t5suite.launch.flag_problems import unknown_flag
 from t5suite.launch.schema_problems import Problem
 from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
+from t5suite.runs.settings import ENVIRONMENT_MACRO
 
 # Flags that name a model, and flags that name rows; the bundled model is made for the bundled benchmark's.
 MODEL_FLAGS = ("model_name_or_path", "config_name", "model_class", "init_checkpoint")

@@ -6,10 +6,10 @@
     >>> model.generate(encoder_outputs=BaseModelOutput(outputs.encoder_last_hidden_state), attention_mask=mask_BS)
 
 PEFT 0.21 encodes the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over
-existing encoder states, embeds the input without the factor by which Pegasus and Marian multiply embeddings, returns a
-causal model's logits for the virtual tokens too (and those of a head for every word), and has no positions for padded
-inputs. Here an encoder-decoder model takes states with virtual tokens and the mask of the input only, and the other two
-return the input's logits only. Shapes: B examples, N virtual tokens, S source and T target tokens.
+existing encoder states, embeds the input without the factor by which Pegasus and Falcon-H1 multiply embeddings,
+returns a causal model's logits for the virtual tokens too (and those of a head for every word), and has no positions
+for padded inputs. Here an encoder-decoder model takes states with virtual tokens and the mask of the input only, and
+the other two return the input's logits only. Shapes: B examples, N virtual tokens, S source and T target tokens.
 """
 
 import torch
@@ -17,8 +17,10 @@ from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftModelForTokenC
 
 from t5suite.models.caches import CACHE, OLD_NAME, renamed_argument
 
-# Types whose encoder multiplies the embeddings of ids by `embed_scale`, but not embeddings that are passed (5.24).
-SCALE_IDS_ALONE = ("blenderbot-small", "marian", "mvp", "pegasus")
+# By type, the factor of an encoder, or of a decoder alone, that multiplies embeddings of ids, but not embeddings that
+# are passed (5.24).
+FACTORS_OF_ENCODERS = dict.fromkeys(("blenderbot-small", "marian", "mvp", "pegasus"), "embed_scale")
+FACTORS_OF_DECODERS = {"falcon_h1": "embedding_multiplier", "mvp": "embed_scale"}
 
 
 class CacheByOldName:
@@ -139,11 +141,15 @@ class PromptedWords(PeftModelForTokenClassification):
 
 def embed_ids(model, ids):
     """Embeddings of ids as the model below the virtual tokens makes them, scaled if it scales them."""
-    plain_model = model.get_base_model()
     embeds = model.word_embeddings(ids)
-    if plain_model.config.model_type not in SCALE_IDS_ALONE:
-        return embeds
-    return embeds * getattr(plain_model.get_encoder(), "embed_scale", 1.0)
+    plain_model = model.get_base_model()
+    model_type = plain_model.config.model_type
+    if isinstance(model, PromptedCausal):
+        if model_type in FACTORS_OF_DECODERS:
+            embeds = embeds * getattr(plain_model.get_decoder(), FACTORS_OF_DECODERS[model_type])
+    elif model_type in FACTORS_OF_ENCODERS:
+        embeds = embeds * getattr(plain_model.get_encoder(), FACTORS_OF_ENCODERS[model_type])
+    return embeds
 
 
 def embed_with_prompt(model, ids_BS):

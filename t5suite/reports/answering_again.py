@@ -35,7 +35,12 @@ from t5suite.training.fine_tuning_data import encoding_by_flags
 from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.model_setup import tokenizer_and_model
-from t5suite.training.process_setup import float32_formats, leave_out_cudnn_attention, multiply_float32_in
+from t5suite.training.process_setup import (
+    float32_formats,
+    leave_out_cudnn_attention,
+    multiply_in_tf32,
+    restore_float32_formats,
+)
 from t5suite.training.trainer import set_use_cache
 
 # Flags of the model that say how its weights are read and computed, whichever they are.
@@ -293,7 +298,7 @@ def copy_weights(model) -> None:
 def prepare_device(tf32: bool) -> None:
     """Sets what a run sets of a GPU, for the whole process: kernels of attention, and TF32."""
     leave_out_cudnn_attention()
-    multiply_float32_in("tf32" if tf32 else "none")
+    multiply_in_tf32(tf32)
 
 
 def tokenizer_name(record: RunRecord) -> str | None:
@@ -390,13 +395,13 @@ def in_float32(model) -> Iterator[None]:
     dtype = next(model.parameters()).dtype
     is_plain = dtype in DTYPES.values()
     formats = float32_formats()
-    multiply_float32_in("ieee")
+    multiply_in_tf32(False)
     if is_plain:
         model.to(torch.float32)
     try:
         yield
     finally:
-        multiply_float32_in(*formats)
+        restore_float32_formats(formats)
         if is_plain:
             model.to(dtype)
 

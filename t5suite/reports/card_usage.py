@@ -12,9 +12,13 @@ All are run in the model's folder.
 """
 
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.reports.next_commands import flags_of_task_file
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
@@ -98,16 +102,17 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
     return [*lines, 'tokenizer = AutoTokenizer.from_pretrained(".")']
 
 
-def usage_lines(eval_set, family: str, adapter_base: str | None = None) -> list[str]:
+def usage_lines(eval_set, family: str, adapter_base: str | None = None, settings: Mapping | None = None) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
       adapter_base: as in `loading_lines`.
+      settings: of the run; they name the file that its task is from.
     """
     if eval_set and eval_set.method == "score":
-        return _choice_lines(eval_set)
+        return _choice_lines(eval_set, settings or {})
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base)
     if family not in HEADED:
@@ -117,15 +122,24 @@ def usage_lines(eval_set, family: str, adapter_base: str | None = None) -> list[
     return _head_lines(eval_set, family, adapter_base)
 
 
-def _choice_lines(eval_set) -> list[str]:
+def _choice_lines(eval_set, settings: Mapping) -> list[str]:
     """A model that was scored by its labels: what it would write was never scored."""
     row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
+    arguments = "".join(f", {name}={value!r}" for name, value in _task_file_beside(eval_set.task, settings).items())
     return [
         "from t5suite import FineTuner",
         "",
         f"row = {row!r}".replace("`", "'"),
-        f'print(FineTuner(".").predict(row, dataset_name={eval_set.task.name!r}))',
+        f'print(FineTuner("."{arguments}).predict(row, dataset_name={eval_set.task.name!r}))',
     ]
+
+
+def _task_file_beside(task, settings: Mapping) -> dict[str, str]:
+    """`flags_of_task_file`, of a file in the model's folder."""
+    flags = flags_of_task_file(task, settings)
+    if flags:
+        flags["task_file"] = Path(flags["task_file"]).name
+    return flags
 
 
 def _literal(text: str) -> str:
@@ -235,10 +249,11 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
         row = _short_row(eval_set)
         if row is None:
             continue
-        task = None
-        if len(manifest.get("tasks", {})) > 1:
-            task = eval_set.task.name
-        flags = _flags(model_class=manifest["settings"].get("model_class"), dataset_name=task)
+        settings = manifest["settings"]
+        task_flags = _task_file_beside(eval_set.task, settings)
+        if len(manifest.get("tasks", {})) > 1 and not task_flags:
+            task_flags = {"dataset_name": eval_set.task.name}
+        flags = _flags(settings.get("model_class"), **task_flags)
         return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
     return []
 
@@ -259,11 +274,11 @@ def _row_without_label(eval_set, number: int) -> str:
     return json.dumps(columns, ensure_ascii=False, default=str)
 
 
-def _flags(model_class: str | None, dataset_name: str | None = None) -> str:
-    """The flags that name the model in this folder."""
+def _flags(model_class: str | None, **task_flags: str) -> str:
+    """The flags that name the model in this folder, and a task."""
     flags = ["--model_name_or_path ."]
-    if dataset_name:
-        flags.append(f"--dataset_name {dataset_name}")
+    for name, value in task_flags.items():
+        flags.append(f"--{name} {shlex.quote(value)}")
     if model_class:
         flags.append(f"--model_class {model_class}")
     return " ".join(flags)

@@ -78,7 +78,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        usage = usage_lines(example_set, family, adapter_of(directory, manifest))
+        usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest["settings"])
     facts = CardFacts(
         title=title,
         results=results,
@@ -213,6 +213,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         scores=score_rows(facts),
         notes=score_notes(facts),
         verify=verify_line(facts),
+        task_file=needed_task_file(facts),
         data=data_rows(manifest),
         settings=setting_rows(facts),
         hub=hub_rows(manifest),
@@ -235,6 +236,14 @@ def card_template() -> jinja2.Template:
     """The card's template; `ModelCard.from_template` compiles it at every call (20 ms)."""
     text = Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8")
     return jinja2.Template(text, undefined=jinja2.StrictUndefined)
+
+
+def needed_task_file(facts: CardFacts) -> str:
+    """The name of the Python file of a task that the card's lines name; empty if they name none."""
+    file = Path(facts.settings.get("task_file") or "").name
+    if file.endswith(".py") and any(file in line for line in [*facts.usage, *facts.predict]):
+        return file
+    return ""
 
 
 def verify_line(facts: CardFacts) -> str:

@@ -6,12 +6,14 @@
 """
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.file_rows import format_by_name
 from t5suite.reports.finished_runs import has_weights
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import read_task_card
 
 # The file that the command names is the user's own, if there is one: new rows first, those of training last.
@@ -40,8 +42,12 @@ def next_commands(directory, manifest: dict) -> list[str]:
     if card is None:
         # The format says that the rows are the user's own: `input` and `output`, not columns of a benchmark.
         return [shlex.join(["t5suite", "fine_tune", *model, "--data_format", "jsonl", "--train_file", NO_FILE])]
-    if len(card.tasks) > 1:
-        model += ["--dataset_name", next(iter(card.tasks))]
+    task = next(iter(card.tasks.values()))
+    task_flags = flags_of_task_file(task, settings)
+    if len(card.tasks) > 1 and not task_flags:
+        task_flags = {"dataset_name": task.name}
+    for name, value in task_flags.items():
+        model += [f"--{name}", value]
     file = _rows_to_answer(settings)
     predict = ["t5suite", "predict", *model, "--input", file]
     if file != NO_FILE:
@@ -50,6 +56,18 @@ def next_commands(directory, manifest: dict) -> list[str]:
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
     ]
+
+
+def flags_of_task_file(task: Task, settings: Mapping) -> dict[str, str]:
+    """The flags that name the task in a run's Python file, whose functions the model's folder lacks; else empty.
+
+    >>> flags_of_task_file(task, {"task_file": "tasks.py"})
+    {'benchmark': 'mine', 'dataset_name': 'films', 'task_file': 'tasks.py'}
+    """
+    file = settings.get("task_file")
+    if not file or Path(file).suffix != ".py":
+        return {}
+    return {"benchmark": task.benchmark, "dataset_name": task.name, "task_file": str(file)}
 
 
 def flags_of_file(file: str, settings: dict) -> list[str]:

@@ -9,6 +9,7 @@ Two commands are the same run if all settings agree except those that only say h
 import enum
 import hashlib
 import json
+import re
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
@@ -23,6 +24,8 @@ EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() 
 IDENTIFYING = frozenset(
     ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
 )
+# What stands for a variable of the environment in the command of a sweep's trials.
+ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 
 def is_decisive(name: str) -> bool:
@@ -119,17 +122,24 @@ def _as_json_value(value):
 
 
 def without_secrets(argv) -> list[str]:
-    """The command line with the values of secret flags hidden."""
+    """The command line with the values of secret flags hidden, except `${envvar:NAME}`, which only names one."""
     words = []
     is_secret_value = False
     for token in map(str, argv):
-        flag, equals_sign, _ = token.partition("=")
+        flag, equals_sign, value = token.partition("=")
         is_secret_flag = flag.startswith("--") and is_secret_name(flag)
         if is_secret_value:
-            words.append(MASK)
+            words.append(_without_secret(token))
         elif is_secret_flag and equals_sign:
-            words.append(f"{flag}={MASK}")
+            words.append(f"{flag}={_without_secret(value)}")
         else:
             words.append(redacted(token))
         is_secret_value = is_secret_flag and not equals_sign
     return words
+
+
+def _without_secret(value: str) -> str:
+    """`***` for the value of a secret flag; names of variables alone are no secret."""
+    if value and not ENVIRONMENT_MACRO.sub("", value):
+        return value
+    return MASK

@@ -148,8 +148,11 @@ def write_task_card(folder, card: TaskCard) -> None:
     write_json(Path(folder) / TASK_CARD, content)
 
 
-def read_task_card(folder) -> TaskCard | None:
+def read_task_card(folder, calls_functions: bool = True) -> TaskCard | None:
     """The card in `folder`; None if there is none (a model from elsewhere), or if no folder is named.
+
+    Args:
+      calls_functions: False: only the tasks' words are read, and not their functions, which may be missing.
 
     Raises:
       ConfigError: it cannot be read, is not a card, or names a function that no table has; gives the file and the
@@ -158,21 +161,22 @@ def read_task_card(folder) -> TaskCard | None:
     if not folder:  # an empty path would be the working directory
         return None
     path = Path(folder) / TASK_CARD
-    return _read_card(path) if path.is_file() else None
+    return _read_card(path, calls_functions) if path.is_file() else None
 
 
-def task_card_of_model(name: str | None, revision: str | None = None) -> TaskCard | None:
+def task_card_of_model(name: str | None, revision: str | None = None, calls_functions: bool = True) -> TaskCard | None:
     """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
 
     Args:
       revision: of a model of the hub, as `hub_commits.commit_to_read` takes it.
+      calls_functions: as in `read_task_card`.
 
     Raises:
       ConfigError: as `read_task_card`.
       UserError: as `hub_failures.read_from_hub`.
     """
     path = file_of_model(name, TASK_CARD, revision) if name else None
-    return _read_card(path) if path else None
+    return _read_card(path, calls_functions) if path else None
 
 
 def task_card_after_file(name: str | None, revision: str | None, task_file: str | None) -> TaskCard | None:
@@ -188,10 +192,10 @@ def task_card_after_file(name: str | None, revision: str | None, task_file: str 
         raise ConfigError(f"{error.problem}; give {error.task_flags}") from None
 
 
-def _read_card(path: Path) -> TaskCard:
+def _read_card(path: Path, calls_functions: bool) -> TaskCard:
     """The card in a file; raises what `read_task_card` does."""
     try:
-        return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
+        return _card_of(json.loads(path.read_text(encoding="utf-8")), path, calls_functions)
     except UndefinedFunctionError:
         raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
@@ -201,13 +205,13 @@ def _read_card(path: Path) -> TaskCard:
         ) from None
 
 
-def _card_of(content: dict, path: Path) -> TaskCard:
+def _card_of(content: dict, path: Path, calls_functions: bool) -> TaskCard:
     if content.get("format") != FORMAT:
         raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
     tasks = {}
     for name, entry in content["tasks"].items():
         undefined = undefined_functions(entry)
-        if undefined:
+        if undefined and calls_functions:
             problem = (
                 f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
                 "have; a Python file (--task_file) adds such functions"
@@ -217,7 +221,7 @@ def _card_of(content: dict, path: Path) -> TaskCard:
                 problem,
                 f"--benchmark {content['benchmark']} --dataset_name {name} --task_file FILE",
             )
-        check_entry(f"{path}: {content['benchmark']}/{name}", entry)
+        check_entry(f"{path}: {content['benchmark']}/{name}", entry, calls_functions)
         tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
     answer_tokens = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}

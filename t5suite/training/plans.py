@@ -9,6 +9,7 @@
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,7 @@ FLAGS_OF_OWN_TASKS = (
     "source_id",
     "target_id",
 )
+TASK_FLAGS = ("benchmark", "dataset_name", "task_file")
 MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
 
@@ -150,13 +152,13 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     Raises:
       ConfigError: the model was trained on the user's own rows, which no flag names here.
     """
-    if model_name is None or data_args.flags_given & {"benchmark", "dataset_name", "task_file"}:
+    if model_name is None or not data_args.flags_given.isdisjoint(TASK_FLAGS):
         return
     card = read_task_card(model_name)
     if card is None or not card.tasks:
         return
     benchmark = card.benchmark
-    if any(name not in DATASET_VALS.get(benchmark, {}) for name in card.tasks):
+    if not _are_shipped(card):
         raise ConfigError(
             f"--model_name_or_path {model_name} was trained on {benchmark}/{card.dataset_name}, whose rows no flag "
             "names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
@@ -164,6 +166,44 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     data_args.benchmark = benchmark
     data_args.dataset_name = card.dataset_name
     logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, card.dataset_name)
+
+
+def _are_shipped(card: TaskCard) -> bool:
+    """Whether all tasks of a card come with the suite, rows included."""
+    return all(name in DATASET_VALS.get(card.benchmark, {}) for name in card.tasks)
+
+
+def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
+    """Warns where a model of the hub was trained on another task than this run's, and no flag has chosen one.
+
+    The plan is made before the run's directory is known, and with it the commit that a run that resumes reads: so it
+    has the tasks of folders alone.
+
+    Args:
+      card: the model's.
+    """
+    name = arguments.model.model_name_or_path
+    if card is None or not card.tasks or os.path.isdir(name):
+        return
+    if arguments.formats.is_given:
+        if not arguments.formats.data_class:
+            _warn_of_unused_settings(arguments, plan.tasks[0], _own_task(card))
+        return
+    task = f"{plan.benchmark}/{plan.dataset_name}"
+    trained_task = f"{card.benchmark}/{card.dataset_name}"
+    if task == trained_task or not arguments.data.flags_given.isdisjoint(TASK_FLAGS):
+        return
+    flags = "its rows (--data_format ..., or --task_file)"
+    if _are_shipped(card):
+        flags = f"--benchmark {card.benchmark} --dataset_name {card.dataset_name}"
+    logger.warning(
+        "%s was trained on %s, but %s is used as the task, for no flag names one (only a model in a folder brings its "
+        "own): give %s",
+        name,
+        trained_task,
+        task,
+        flags,
+    )
 
 
 def plan_tasks(
@@ -286,7 +326,7 @@ def _format_set(arguments, rows=None) -> OwnData:
         return own_data(name, form, _wishes(arguments, 0, {}))
     form = format_form(formats.data_format, options)
     data = own_data(name, form, _wishes(arguments, 0, {}))
-    _warn_of_unused_settings(arguments, data.task)
+    _warn_of_unused_settings(arguments, data.task, own_task_of(arguments.model.model_name_or_path))
     if _trains(arguments):
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
@@ -302,7 +342,11 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
 
 def own_task_of(model_name: str | None) -> Task | None:
     """The task of a model that was trained on one data set of the user's own rows; None for another model."""
-    card = read_task_card(model_name)
+    return _own_task(read_task_card(model_name))
+
+
+def _own_task(card: TaskCard | None) -> Task | None:
+    """The task of a card that has one, of the user's own rows."""
     if card is None or len(card.tasks) != 1:
         return None
     task = next(iter(card.tasks.values()))
@@ -345,13 +389,13 @@ def _flags_of_another_task(formats, task: Task) -> list[str]:
     return flags
 
 
-def _warn_of_unused_settings(arguments, task: Task) -> None:
+def _warn_of_unused_settings(arguments, task: Task, task_of_model: Task | None) -> None:
     """Warns of settings of the model's own task that this run's task does not have, where no flag speaks of them."""
     model_name = arguments.model.model_name_or_path
-    task_of_model = own_task_of(model_name)
     if task_of_model is None:
         return
-    if has_label_sets(task_of_model.entry) and not _trains(arguments):
+    may_take_own_task = os.path.isdir(model_name) and not _trains(arguments)
+    if has_label_sets(task_of_model.entry) and may_take_own_task:
         return  # `_own_task_of_model` has warned
     if task_of_model.entry.get("formatter") != task.entry.get("formatter"):
         return  # the texts are made in another way, for which these settings were not meant
@@ -359,7 +403,7 @@ def _warn_of_unused_settings(arguments, task: Task) -> None:
     if not settings:
         return
     way_to_score = ""
-    if not _trains(arguments):
+    if may_take_own_task:
         way_to_score = "; without any setting of a task the model's own task is scored"
     logger.warning(
         "%s: this run does not use these settings of the model's task: %s. Give those again that it should keep%s",

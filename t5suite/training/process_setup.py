@@ -4,9 +4,11 @@
 >>> libraries = libraries_of(args)
 """
 
+import contextlib
 import logging
 import os
 import sys
+from typing import NamedTuple
 
 import torch
 from transformers import set_seed
@@ -156,25 +158,57 @@ def leave_out_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def float32_formats() -> tuple[str, str]:
-    """In which formats float32 matrices are multiplied: by default, and by CUDA where that has a format of its own.
+class Float32Formats(NamedTuple):
+    """In which formats the process multiplies float32 matrices.
+
+    Attributes:
+      precision: torch's word for them (`highest`, `high`, `medium`); None where the formats do not agree with any.
+      default: `tf32`, `bf16`, `ieee`, or `none`, which leaves it to torch.
+      of_cuda, of_cpu: of these products, if they have a format of their own; `none`: the default.
+    """
+
+    precision: str | None
+    default: str
+    of_cuda: str
+    of_cpu: str
+
+
+def float32_formats() -> Float32Formats:
+    """The formats now.
 
     >>> float32_formats()
-    ('none', 'none')
-
-    `none` leaves CUDA the default, and the default to torch.
+    Float32Formats(precision='highest', default='none', of_cuda='none', of_cpu='none')
     """
-    default = torch.backends.fp32_precision
-    format_of_cuda = torch.backends.cuda.matmul.fp32_precision
-    if format_of_cuda == default:  # what torch 2.13 shows where CUDA has none of its own
-        format_of_cuda = "none"
-    return default, format_of_cuda
+    precision = None
+    with contextlib.suppress(RuntimeError):
+        precision = torch.get_float32_matmul_precision()
+    return Float32Formats(
+        precision,
+        torch.backends.fp32_precision,
+        _own_format(torch.backends.cuda.matmul),
+        _own_format(torch.backends.mkldnn.matmul),
+    )
 
 
-def multiply_float32_in(default: str, format_of_cuda: str = "none") -> None:
-    """Sets the formats of `float32_formats`, for the whole process: `tf32`, `ieee` or `none`."""
-    torch.backends.fp32_precision = default
-    if float32_formats()[1] != format_of_cuda:
-        # accelerate 1.15 sets the older switch for --torch_compile. Where it disagrees, torch 2.13 refuses to show it.
-        torch.backends.cuda.matmul.allow_tf32 = format_of_cuda == "tf32"
-    torch.backends.cuda.matmul.fp32_precision = format_of_cuda
+def _own_format(products) -> str:
+    """The format of these products; `none` for the default, which torch 2.13 shows where they have none."""
+    if products.fp32_precision == torch.backends.fp32_precision:
+        return "none"
+    return products.fp32_precision
+
+
+def restore_float32_formats(formats: Float32Formats) -> None:
+    """Multiplies float32 matrices as at an earlier time, for the whole process."""
+    if formats.precision is not None:  # first: it sets the formats of both products, too
+        torch.set_float32_matmul_precision(formats.precision)
+    torch.backends.fp32_precision = formats.default
+    torch.backends.cuda.matmul.fp32_precision = formats.of_cuda
+    torch.backends.mkldnn.matmul.fp32_precision = formats.of_cpu
+
+
+def multiply_in_tf32(allowed: bool) -> None:
+    """Multiplies float32 matrices in TF32, or not, for the whole process, whatever other code has set.
+
+    transformers sets the default alone, and a format that other code has set for GPUs wins.
+    """
+    torch.set_float32_matmul_precision("high" if allowed else "highest")

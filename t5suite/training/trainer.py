@@ -76,6 +76,7 @@ from t5suite.training.optimization import (
     warn_of_idle_adam_flags,
     warn_of_idle_warmup,
 )
+from t5suite.training.process_setup import multiply_in_tf32
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
@@ -264,6 +265,8 @@ class SuiteTrainer(Seq2SeqTrainer):
                 super().create_accelerator_and_postprocess()
         except ValueError as error:
             raise ConfigError(str(error)) from None
+        if self.args.tf32 is not None:
+            multiply_in_tf32(self.args.tf32)  # accelerate allows it for --torch_compile, whatever the flag says
         if fsdp and not self.is_fsdp_enabled:
             raise ConfigError("FSDP needs several processes (torchrun, accelerate launch); this is one")
         if self.args.deepspeed and not self.is_deepspeed_enabled:
