@@ -150,9 +150,7 @@ def load_object(spec: str, where: str) -> Any:
 def script_module() -> str | None:
     """The name by which `import` finds the script that runs; None for a notebook, a prompt or a console script.
 
-    >>> script_module()                        # python train.py, python -m research.train
-    'train'
-    'research.train'
+    It is `train` of `python train.py`, and `research.train` of `python -m research.train`.
     """
     script = sys.modules["__main__"]
     if getattr(script, "__spec__", None) is not None:
