@@ -434,9 +434,10 @@ class DirectoryTest(InFolderTest):
 
     @parameterized.parameters(
         "data_dir", "data_format", "hub_path", "hub_name", "train_dir", "validation_file", "test_file", "train_corpus",
-        "model_revision", "config_name", "tokenizer_name",
+        "text_column", "text_column_name", "target_column", "source_id", "target_id", "model_revision", "config_name",
+        "tokenizer_name",
     )  # fmt: skip
-    def test_so_do_other_files_of_rows_and_other_parts_of_a_model(self, name):
+    def test_so_do_other_files_and_columns_of_rows_and_other_parts_of_a_model(self, name):
         begun_run("runs/rte", **{name: "a"})
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "b"}), "runs/rte-2")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "a"}), "runs/rte")

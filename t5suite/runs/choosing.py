@@ -7,7 +7,8 @@
     >>> directory_for("runs/glue-rte-t5-small", {"seed": 1})
     'runs/glue-rte-t5-small'
 
-Data, model, seed and objective choose the directory. All other settings are compared when the run is opened.
+Data with their columns, model, seed and objective choose the directory. All other settings are compared when the run is
+opened.
 """
 
 import itertools
@@ -36,6 +37,11 @@ DATA_SETTINGS = (
     "train_file",
     "validation_file",
     "test_file",
+    "text_column",
+    "text_column_name",
+    "target_column",
+    "source_id",
+    "target_id",
     "train_corpus",
 )
 MODEL_SETTINGS = ("model_name_or_path", "model_revision", "config_name", "tokenizer_name")
