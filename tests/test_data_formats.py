@@ -735,13 +735,26 @@ class OtherRowsTest(parameterized.TestCase):
                 self.read_for(task, [row], eval_only=eval_only, **COLUMNS, **flags)
             warnings = [record.getMessage() for record in logs.records[1:]]
             named = [re.search(r"the model's task: (.*?)\. Give", warning)[1].split(", ") for warning in warnings]
-            self.assertEqual(named, [unused] if unused else [])
+            names_own_columns_alone = eval_only and not flags  # the model's own task is scored
+            self.assertEqual(named, [unused] if unused and not names_own_columns_alone else [])
             for warning in warnings:
                 self.assertEqual("the model's own task is scored" in warning, eval_only)
         without_columns = [{"input": "Good.", "output": "good"}]
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.read_for(task, without_columns, eval_only=False, **trained)
         self.assertIn(": text_column='text', target_column='label'. Give", logs.records[0].getMessage())
+
+    @parameterized.parameters(
+        dict(metrics="micro_f1,macro_f1"), dict(metrics="pearson"), dict(metrics="bleu", prefix="sum: "),
+        dict(labels="1,2", metrics="f1_macro"),
+    )  # fmt: skip
+    def test_settings_that_the_model_s_task_has_itself_change_nothing(self, **trained):
+        row = {"text": "Good.", "label": "1"}
+        task = load_own_rows([row], no_eval=True, **COLUMNS, **trained).task
+        for flags in ({}, COLUMNS, trained, {**COLUMNS, **trained}):
+            scored = self.read_for(task, [row], **flags).task
+            self.assertEqual(scored.entry["metric_names"], task.entry["metric_names"], flags)
+            self.assertEqual(scored.examples(row), task.examples(row), flags)
 
     @parameterized.parameters(
         (dict(labels='"bad, very",good', text_column='"Text, long",text'),

@@ -31,7 +31,7 @@ from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model, tiny_tokenizer
+from t5suite.testing import TINY_T5, cli_output, exits_with, make_task, read_rows, save_model, tiny_tokenizer
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.run_directory import (
     choose_output_dir,
@@ -619,6 +619,18 @@ class OwnRowsTest(InFolderTest):
         with mock.patch.dict(os.environ, {"T5SUITE_RUN_DIR": "of_a_trial"}):
             self.assertIn("output_dir of_a_trial\n", self.look_ahead())
             self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
+
+    def test_a_saved_model_s_own_task_is_shown_where_no_flag_names_one(self):
+        names = {"own": "notes", "glue": "rte"}
+        for benchmark, name in names.items():
+            task = make_task(name, benchmark)
+            model = save_model(tempfile.mkdtemp(), tasks=[task])
+            with contextlib.redirect_stderr(io.StringIO()) as output:
+                look_ahead("fine_tune_t5", ["--model_name_or_path", str(model), "--eval_only"])
+            self.assertIn(f"benchmark {benchmark}, dataset_name {name}", output.getvalue())
+        with contextlib.redirect_stderr(io.StringIO()) as output:
+            look_ahead("fine_tune_t5", ["--model_name_or_path", str(model), "--dataset_name", "entailment"])
+        self.assertIn("dataset_name entailment", output.getvalue())
 
     @pytest.mark.slow
     def test_a_damaged_manifest_is_left_to_the_run_which_rebuilds_it(self):
