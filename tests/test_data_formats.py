@@ -525,8 +525,21 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(list(self.task(rows, metrics="rouge,bleu")[0].score(rows, ["It is so."])),
                          ["rouge1", "rouge2", "rougeLsum", "bleu"])  # fmt: skip
         self.assertEqual(self.task(rows, metrics="none")[0].score(rows, ["x"]), {})
-        with exits_with(78, "unknown metric 'rogue'; did you mean rouge"):
+        with exits_with(78, "--metrics: unknown metric 'rogue'; did you mean rouge"):
             self.task(rows, metrics="rogue")
+
+    @parameterized.parameters("mae", "RMSE")
+    def test_an_unknown_metric_is_refused_with_the_nearest_and_with_those_that_the_rows_can_have(self, metric):
+        rows = [{"text": "x", "label": 4.5}]
+        with exits_with(78, f"--metrics: unknown metric '{metric}'; the nearest is neg_mean_absolute_error; for numbers"):
+            self.task(rows, metrics=metric)
+        for flags, is_of_labels in (({}, False), ({"labels": "4.5,5"}, True)):
+            with self.assertRaises(ValueError) as refused:
+                self.task(rows, metrics="xyz", **flags)
+            names = [name for kind in str(refused.exception).split("; ")[1:] for name in kind.split(": ")[1].split(", ")]
+            self.assertEqual("accuracy" in names, is_of_labels)
+            for name in set(names) - {"token_accuracy", "token_f1_macro", "span_f1"}:  # a task file names these
+                self.assertEqual(self.task(rows, metrics=name, **flags)[0].entry["metric_names"], [name])
 
     def test_a_bad_row_is_named(self):
         for rows, message in (
