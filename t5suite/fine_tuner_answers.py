@@ -13,7 +13,7 @@ from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.jobs import WINDOW, AnswerCounts, Job
 from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
 from t5suite.inference.rows import Row
-from t5suite.inference.settings import InputSettings, candidate_labels, check_no_writing, writes_text
+from t5suite.inference.settings import PYTHON, InputSettings, candidate_labels, check_no_writing, writes_text
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 
 
@@ -39,7 +39,7 @@ def answer_rows(
       ConfigError: settings of writing where the model does not write, or that no answer fits.
       DataError: a row that does not fit the task.
     """
-    candidates = candidate_labels(labels, text)
+    candidates = candidate_labels(labels, text, setting=PYTHON)
     if not writes_text(labels, text):
         check_no_writing(decoding, scores, labels, text)
     elif default_num_beams is not None:
