@@ -23,6 +23,7 @@ from typing import Any
 from transformers import set_seed
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import without_new_folders
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
@@ -185,7 +186,8 @@ class FineTuner:
         self._check_data()
         if split == "validation":
             self._check_validates()
-        with self._at_work():
+        # transformers' trainer makes the run's directory.
+        with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
