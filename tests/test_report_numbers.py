@@ -252,6 +252,14 @@ class RunTablesTest(parameterized.TestCase):
         (row,) = json_rows(bare_run("mini", {"reviews": {"accuracy": 70.0}}, trained_on=["own", "reviews"]))
         self.assertEqual((row["benchmark"], row["task"]), ("own", "reviews"))
 
+    def test_every_cell_is_one_line_where_no_terminal_is(self):
+        scores = {"neg_mean_absolute_error": -0.9, "pearson": 65.94, "spearman": 63.81, "my_own_long_measure": 1.25}
+        run = bare_run("mini", {"reviews_of_the_whole_autumn": scores}, marks={"reviews_of_the_whole_autumn": ["x" * 90]})
+        (line,) = [line for line in cli_output("report", run, "--format", "none").splitlines() if "pearson" in line]
+        metrics = "neg_mean_absolute_error -0.9  pearson 65.94  spearman 63.81  my_own_long_measure 1.25"
+        for cell in ("mini/reviews_of_the_whole_autumn", metrics, "x" * 90, str(run)):
+            self.assertIn(cell, line)
+
     @pytest.mark.slow
     def test_labels_that_were_scored_are_marked_in_every_table(self):
         run = make_run(folder() / "s1", "sentiment")

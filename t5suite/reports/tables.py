@@ -38,7 +38,7 @@ NOTHING_CUT_OFF = ("-", points(0.0))
 
 
 def new_console(file=None, **options) -> Terminal:
-    """The terminal in its own width; a file, or output that goes elsewhere, has PLAIN_WIDTH columns."""
+    """The terminal in its own width; text in a file, or output that goes elsewhere, has PLAIN_WIDTH columns."""
     is_terminal = file is None and Terminal().is_terminal
     if is_terminal:
         return Terminal(file=file, **options)
@@ -52,7 +52,7 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
         side = "left"
         if name in right:
             side = "right"
-        table.add_column(name, justify=side)
+        table.add_column(name, justify=side, overflow="fold")
     return table
 
 
@@ -63,7 +63,6 @@ def print_run_table(rows: list[dict]) -> None:
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
     has_long_metrics = any(len(_metrics_text(row["metrics"])) > LONG_METRICS for row in rows)
     for column in table.columns:
-        column.overflow = "fold"
         # Scores are hard to read if they are wrapped: notes are wrapped first.
         column.no_wrap = column.header == "metrics" and not has_long_metrics
     for row in rows:
