@@ -74,6 +74,17 @@ class EvaluationsTest(parameterized.TestCase):
         self.assertAlmostEqual(baseline["share"], 100 * most / 60)
         self.assertAlmostEqual(baseline["scores"]["accuracy"], baseline["share"])
 
+    def test_the_plot_of_scores_explains_the_marks_that_it_has_and_names_scores_that_it_lacks(self):
+        numbers = {"pearson": 65.9, "neg_mean_absolute_error": -0.9}
+        runs = [bare_run("mini", {"prices": numbers}), make_run(folder() / "a", "sentiment")]
+        for shown_runs, has_bars in ((runs[:1], False), (runs, True)):
+            (axes,) = reported(*shown_runs).figures["scores"].axes
+            markers = {line.get_marker() for line in axes.lines}
+            legend = axes.get_xlabel()
+            self.assertEqual(["|" in markers, "majority label" in legend], [has_bars, has_bars])
+            self.assertEqual("D" in markers, "published T5" in legend)
+            self.assertRegex(legend, "not shown.*: neg_mean_absolute_error$")
+
     def test_numbers_have_neither_majority_nor_matrix(self):
         data = reported(make_run(folder() / "a", "similarity")).data
         self.assertEqual((data["runs"][0]["baselines"], data["confusions"]), ({"similarity": None}, []))
