@@ -436,6 +436,10 @@ class BadInputTest(parameterized.TestCase):
             self.assertContainsSubset(["spearman", "pearson"], scores)
         with exits_with(78, "whose rows no flag names; give them .--data_format jsonl --train_file FILE, or"):
             fine_tune_t5.main(["--model_name_or_path", str(trained), "--train_file", str(rows), "--use_cpu"])
+        # Rows of a task file may hold class ids where those of flags hold words.
+        (trained / "task.json").write_text(json.dumps({**card, "made_by_flags": False}))
+        with exits_with(78, "whose rows no flag names; give their task file"):
+            fine_tune_t5.main(words)
 
     def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
         tasks = MIXTURES["mini"]["all"]["evaluate"]

@@ -46,12 +46,15 @@ class Terminal(Console):
         super().__init__(**{"force_jupyter": False, "markup": False, "emoji": False, **options})
 
     def print(self, *objects, **options) -> None:
-        """Shows nothing on standard output inside `silent`; tables are as wide as they need where no terminal is."""
+        """Shows nothing on standard output inside `silent`; in a file or pipe tables are as wide as they need."""
         if _SILENT.get() and self.file is sys.stdout:
             return
+        is_shown = self.is_terminal or "ipykernel" in sys.modules  # a notebook breaks long lines
+        if is_shown or not any(isinstance(part, Table) for part in objects):
+            super().print(*objects, **options)
+            return
         width = self.width
-        if not self.is_terminal and any(isinstance(part, Table) for part in objects):
-            self.width = WIDEST_TABLE
+        self.width = WIDEST_TABLE
         try:
             super().print(*objects, **options)
         finally:

@@ -60,9 +60,12 @@ def _scores_model_of_own_rows(values: Mapping[str, object]) -> bool:
     is_scored = any(str(values.get(flag)).lower() in TRUE_WORDS for flag in SCORING_FLAGS)
     if not model or not is_scored or "dataset_name" in values:
         return False
-    from t5suite.tasks.task_card import own_task_of
+    from t5suite.tasks.task_card import read_task_card
 
-    return own_task_of(str(model)) is not None
+    card = read_task_card(str(model))
+    if card is None or not card.made_by_flags or len(card.tasks) != 1:
+        return False
+    return card.task().entry.get("formatter") != "document"  # blocks of running text are no rows
 
 
 def _names_in_folder(folder: Path) -> list[str]:

@@ -37,15 +37,11 @@ DATA_SETTINGS = (
     "train_file",
     "validation_file",
     "test_file",
-    "text_column",
-    "text_column_name",
-    "target_column",
-    "source_id",
-    "target_id",
     "train_corpus",
 )
+COLUMN_SETTINGS = ("text_column", "text_column_name", "target_column", "source_id", "target_id")
 MODEL_SETTINGS = ("model_name_or_path", "model_revision", "config_name", "tokenizer_name")
-CHOOSING_SETTINGS = (*DATA_SETTINGS, *MODEL_SETTINGS, "objective", "seed")
+CHOOSING_SETTINGS = (*DATA_SETTINGS, *COLUMN_SETTINGS, *MODEL_SETTINGS, "objective", "seed")
 
 
 def directory_for(

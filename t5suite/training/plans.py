@@ -159,7 +159,9 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     if any(name not in DATASET_VALS.get(benchmark, {}) for name in card.tasks):
         way = "their task file (--task_file FILE)"
         if card.made_by_flags:
-            way = "them (--data_format jsonl --train_file FILE, or --validation_file FILE to score the model)"
+            are_documents = any(task.entry.get("formatter") == "document" for task in card.tasks.values())
+            data_format = "text" if are_documents else "jsonl"
+            way = f"them (--data_format {data_format} --train_file FILE, or --validation_file FILE to score the model)"
         raise ConfigError(
             f"--model_name_or_path {model_name} was trained on {benchmark}/{card.dataset_name}, whose rows no flag "
             f"names; give {way}, or another task (--benchmark, --dataset_name)"
