@@ -432,8 +432,11 @@ class BadInputTest(parameterized.TestCase):
         rows = write_rows(Path(tempfile.mkdtemp()) / "more.jsonl", numbers)
         for flags in (["--eval_only", "--validation_file", str(rows)], ["--eval_only", "True", "--test_file", str(rows)]):
             words = ["--model_name_or_path", str(trained), "--output_dir", tempfile.mkdtemp() + "/scored", *flags]
-            (scores,) = fine_tune_t5.main([*words, "--use_cpu"])["tasks"].values()
+            with contextlib.redirect_stderr(io.StringIO()) as shown:
+                (scores,) = fine_tune_t5.main([*words, "--use_cpu"])["tasks"].values()
             self.assertContainsSubset(["spearman", "pearson"], scores)
+            self.assertIn("4 rows are few", shown.getvalue())
+            self.assertNotIn("has no effect", shown.getvalue())
         with exits_with(78, "whose rows no flag names; give them .--data_format jsonl --train_file FILE, or"):
             fine_tune_t5.main(["--model_name_or_path", str(trained), "--train_file", str(rows), "--use_cpu"])
         # Rows of a task file may hold class ids where those of flags hold words.
