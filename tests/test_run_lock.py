@@ -739,11 +739,13 @@ class OwnRowsTest(InFolderTest):
             training = ["--train_file=films.tsv", "--output_dir=runs/films", "--model_name_or_path=tiny", "--use_cpu"]
             fine_tune_t5.main([*training, *columns, "--metrics=micro_f1,subset_accuracy", "--max_steps=1", "--no_eval"])
         films = ["--validation_file=films.tsv", "--model_name_or_path=runs/films", "--eval_only", "--use_cpu"]
-        warning = "WARNING .*sets of labels.*--text_column, --target_column .*--metrics micro_f1,subset_accuracy"
-        self.assertRegex(self.evaluate(*films, *columns, method="generate")[1], warning)
-        scores, log = self.evaluate(*films, method="generate")
-        self.assertNotIn("sets of labels", log)
-        self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
+        swapped = ["--text_column=genres", "--target_column=text"]
+        warning = "WARNING .*sets of labels.*--metrics micro_f1,subset_accuracy, --text_column and --target_column"
+        self.assertRegex(self.evaluate(*films, *swapped, method="generate")[1], warning)
+        for flags in ([], columns):
+            scores, log = self.evaluate(*films, *flags, method="generate")
+            self.assertNotIn("sets of labels", log)
+            self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
 
     def evaluate(self, *words, method="score") -> tuple[dict, str]:
         """The scores of a run that trains nothing, and what it logs and prints."""
