@@ -23,6 +23,7 @@ from typing import Any
 from transformers import set_seed
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import without_new_folders
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
@@ -185,7 +186,8 @@ class FineTuner:
         self._check_data()
         if split == "validation":
             self._check_validates()
-        with self._at_work():
+        # transformers' trainer makes the run's directory.
+        with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
@@ -209,12 +211,12 @@ class FineTuner:
         >>> tuner.predict([{"sentence1": "It rains.", "sentence2": "It is wet."}])
         ['entailment']
         >>> tuner.predict(texts, do_sample=True, top_p=0.9, num_return_sequences=2, return_scores=True)
-        [[Answer(text='good', score=-0.1, truncated=False), Answer(text='bad', score=-2.4, truncated=False)]]
+        [[Answer(text='good', score=-0.1, truncated=False, invalid=False), Answer(text='bad', ...)]]
 
         Args:
           inputs: rows (dicts, a DataFrame, a Dataset) with the task's columns; texts, if it has one column.
           raw: the texts are finished: no prefix is added.
-          return_scores: also each answer's log-probability in nats.
+          return_scores: also each answer's log-probability in nats, and whether it was cut off or is invalid.
           dataset_name: the task, if the model knows several.
           labels: as `t5suite predict --labels`: the likeliest is the answer; by default as the model was scored.
           decoding: `num_beams`, `do_sample`, `max_new_tokens` and the like, by the names of `t5suite predict`'s flags;

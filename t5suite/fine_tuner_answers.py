@@ -2,7 +2,7 @@
 
 >>> lines = answer_rows(predictor, text, ["It rains."], DecodingSettings(), scores=True)
 >>> answer_of_line(lines[0], several=False, scores=True)
-Answer(text='Es regnet.', score=-0.5, truncated=False)
+Answer(text='Es regnet.', score=-0.5, truncated=False, invalid=False)
 """
 
 import dataclasses
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from t5suite.data.rows.own_rows import with_empty_texts
 from t5suite.inference.decoding_settings import DecodingSettings
-from t5suite.inference.jobs import WINDOW, Job
+from t5suite.inference.jobs import WINDOW, AnswerCounts, Job
 from t5suite.inference.predictor import Answer, Predictor, warn_of_cut_labels
 from t5suite.inference.rows import Row
-from t5suite.inference.settings import InputSettings, candidate_labels, check_no_writing, writes_text
+from t5suite.inference.settings import PYTHON, InputSettings, candidate_labels, check_no_writing, writes_text
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 
 
@@ -39,7 +39,7 @@ def answer_rows(
       ConfigError: settings of writing where the model does not write, or that no answer fits.
       DataError: a row that does not fit the task.
     """
-    candidates = candidate_labels(labels, text)
+    candidates = candidate_labels(labels, text, setting=PYTHON)
     if not writes_text(labels, text):
         check_no_writing(decoding, scores, labels, text)
     elif default_num_beams is not None:
@@ -70,6 +70,9 @@ def answer_rows(
     lines = []
     for start in range(0, len(requests), WINDOW):
         lines += job.lines(requests[start : start + WINDOW], predictor)
+    counts = AnswerCounts()
+    counts.add(lines)
+    counts.warn(job)
     return lines
 
 
@@ -77,10 +80,13 @@ def answer_of_line(line: dict, several: bool, scores: bool):
     """A line as Python has it: a text, or the texts of several answers; with scores, `Answer`s.
 
     >>> answer_of_line({"row": 0, "prediction": "a", "score": -0.5}, several=False, scores=True)
-    Answer(text='a', score=-0.5, truncated=False)
+    Answer(text='a', score=-0.5, truncated=False, invalid=False)
     """
     parts = line["predictions"] if several else [{"text": line["prediction"], **line}]
-    answers = [Answer(part["text"], part.get("score"), part.get("truncated", False)) for part in parts]
+    answers = [
+        Answer(part["text"], part.get("score"), part.get("truncated", False), part.get("invalid", False))
+        for part in parts
+    ]
     if not scores:
         answers = [answer.text for answer in answers]
     return answers if several else answers[0]

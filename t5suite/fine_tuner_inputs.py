@@ -40,8 +40,9 @@ from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.targets import with_words_of_ids, words_of_ids
+from t5suite.tasks.task_card import own_task_of
 from t5suite.training.flags.plug_ins import named_metrics
-from t5suite.training.plans import FLAGS_OF_OWN_TASKS, own_task_of
+from t5suite.training.plans import FLAGS_OF_OWN_TASKS
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 logger = logging.getLogger("t5suite.fine_tuner")

@@ -569,8 +569,25 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(list(self.task(rows, metrics="rouge,bleu")[0].score(rows, ["It is so."])),
                          ["rouge1", "rouge2", "rougeLsum", "bleu"])  # fmt: skip
         self.assertEqual(self.task(rows, metrics="none")[0].score(rows, ["x"]), {})
-        with exits_with(78, "unknown metric 'rogue'; did you mean rouge"):
+        with exits_with(78, "--metrics: unknown metric 'rogue'; did you mean rouge"):
             self.task(rows, metrics="rogue")
+
+    @parameterized.parameters("mae", "RMSE")
+    def test_an_unknown_metric_is_refused_with_the_nearest_and_with_those_that_the_rows_can_have(self, metric):
+        rows = [{"text": "x", "label": 4.5}]
+        with exits_with(
+            78, f"--metrics: unknown metric '{metric}'; the nearest is neg_mean_absolute_error; for numbers"
+        ):
+            self.task(rows, metrics=metric)
+        for flags, is_of_labels in (({}, False), ({"labels": "4.5,5"}, True)):
+            with self.assertRaises(ValueError) as refused:
+                self.task(rows, metrics="xyz", **flags)
+            names = [
+                name for kind in str(refused.exception).split("; ")[1:] for name in kind.split(": ")[1].split(", ")
+            ]
+            self.assertEqual("accuracy" in names, is_of_labels)
+            for name in set(names) - {"token_accuracy", "token_f1_macro", "span_f1"}:  # a task file names these
+                self.assertEqual(self.task(rows, metrics=name, **flags)[0].entry["metric_names"], [name])
 
     def test_a_bad_row_is_named(self):
         for rows, message in (
@@ -779,13 +796,26 @@ class OtherRowsTest(parameterized.TestCase):
                 self.read_for(task, [row], eval_only=eval_only, **COLUMNS, **flags)
             warnings = [record.getMessage() for record in logs.records[1:]]
             named = [re.search(r"the model's task: (.*?)\. Give", warning)[1].split(", ") for warning in warnings]
-            self.assertEqual(named, [unused] if unused else [])
+            names_own_columns_alone = eval_only and not flags  # the model's own task is scored
+            self.assertEqual(named, [unused] if unused and not names_own_columns_alone else [])
             for warning in warnings:
                 self.assertEqual("the model's own task is scored" in warning, eval_only)
         without_columns = [{"input": "Good.", "output": "good"}]
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.read_for(task, without_columns, eval_only=False, **trained)
         self.assertIn(": text_column='text', target_column='label'. Give", logs.records[0].getMessage())
+
+    @parameterized.parameters(
+        dict(metrics="micro_f1,macro_f1"), dict(metrics="pearson"), dict(metrics="bleu", prefix="sum: "),
+        dict(labels="1,2", metrics="f1_macro"),
+    )  # fmt: skip
+    def test_settings_that_the_model_s_task_has_itself_change_nothing(self, **trained):
+        row = {"text": "Good.", "label": "1"}
+        task = load_own_rows([row], no_eval=True, **COLUMNS, **trained).task
+        for flags in ({}, COLUMNS, trained, {**COLUMNS, **trained}):
+            scored = self.read_for(task, [row], **flags).task
+            self.assertEqual(scored.entry["metric_names"], task.entry["metric_names"], flags)
+            self.assertEqual(scored.examples(row), task.examples(row), flags)
 
     @parameterized.parameters(
         (dict(labels='"bad, very",good', text_column='"Text, long",text'),

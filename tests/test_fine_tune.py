@@ -23,7 +23,15 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import MIXTURES, FineTuner, load_task
-from t5suite.testing import exits_with, load_rows, read_rows, save_model, tiny_tokenizer, write_rows
+from t5suite.testing import (
+    exits_with,
+    load_own_rows,
+    load_rows,
+    read_rows,
+    save_model,
+    tiny_tokenizer,
+    write_rows,
+)
 
 SETTINGS = {
     "max_train_samples": 32, "max_eval_samples": 8, "max_steps": 4, "per_device_train_batch_size": 8,
@@ -413,6 +421,31 @@ class BadInputTest(parameterized.TestCase):
         (trained / "task.json").write_text(json.dumps({**card, "benchmark": "own"}))
         with exits_with(78, "was trained on own/entailment, whose rows no flag names"):
             run(*flags, quick=False)
+
+    def test_a_model_of_own_rows_is_scored_on_other_json_lines_as_it_was_by_files_of_any_format(self):
+        numbers = [{"essay": f"Dogs {i}.", "grade": i} for i in range(4)]
+        columns = {"text_column": "essay", "target_column": "grade", "metrics": "spearman,pearson"}
+        task = load_own_rows(numbers, no_eval=True, **columns).task
+        trained = save_model(tempfile.mkdtemp(), tasks=[task])
+        card = json.loads((trained / "task.json").read_text())
+        (trained / "task.json").write_text(json.dumps({**card, "made_by_flags": True}))
+        rows = write_rows(Path(tempfile.mkdtemp()) / "more.jsonl", numbers)
+        for flags in (
+            ["--eval_only", "--validation_file", str(rows)],
+            ["--eval_only", "True", "--test_file", str(rows)],
+        ):
+            words = ["--model_name_or_path", str(trained), "--output_dir", tempfile.mkdtemp() + "/scored", *flags]
+            with contextlib.redirect_stderr(io.StringIO()) as shown:
+                (scores,) = fine_tune_t5.main([*words, "--use_cpu"])["tasks"].values()
+            self.assertContainsSubset(["spearman", "pearson"], scores)
+            self.assertIn("4 rows are few", shown.getvalue())
+            self.assertNotIn("has no effect", shown.getvalue())
+        with exits_with(78, "whose rows no flag names; give them .--data_format jsonl --train_file FILE, or"):
+            fine_tune_t5.main(["--model_name_or_path", str(trained), "--train_file", str(rows), "--use_cpu"])
+        # Rows of a task file may hold class ids where those of flags hold words.
+        (trained / "task.json").write_text(json.dumps({**card, "made_by_flags": False}))
+        with exits_with(78, "whose rows no flag names; give their task file"):
+            fine_tune_t5.main(words)
 
     def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
         tasks = MIXTURES["mini"]["all"]["evaluate"]

@@ -477,6 +477,7 @@ class PlugInTest(parameterized.TestCase):
         made = tuner(callbacks=Final(), **FAST_STEP)
         made.evaluate()
         self.assertEmpty(calls)
+        self.assertFalse(directory(made).exists())
         made.train()
         self.assertEqual(calls, ["sentiment"])
 

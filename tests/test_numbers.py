@@ -115,6 +115,15 @@ class OwnNumbersTest(parameterized.TestCase):
         answers_of_a_head = [str(np.float32(value)) for value in values]
         self.assertAlmostEqual(task.score(rows, answers_of_a_head)["pearson"], 100)
 
+    @parameterized.parameters(
+        ([4.5, 5.0, 4], True), ([4.5, 5, 4], False), ([4.5, 5.0, 4.0], False), ([-1.0, 2.5, -1], True),
+    )  # fmt: skip
+    def test_whole_numbers_of_two_spellings_are_named(self, values, is_named):
+        with tempfile.TemporaryDirectory() as folder, self.assertLogs("t5suite", "INFO") as logs:
+            task, rows = loaded_numbers(folder, "jsonl", values)
+        self.assertEqual("'score' has whole numbers in two spellings" in "\n".join(logs.output), is_named)
+        self.assertEqual(targets_of(task, rows), [repr(value) for value in values])
+
     def test_a_narrow_column_shows_the_decimals_that_it_stands_for(self):
         values, texts = [0.1, 2.7, -1e-05, 158.25], ["0.1", "2.7", "-0.00001", "158.25"]
         with tempfile.TemporaryDirectory() as folder:

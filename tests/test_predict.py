@@ -322,6 +322,21 @@ class AnswersTest(parameterized.TestCase):
         count = f"{is_valid.count(False)} of 5 answers are no label or number of the task"
         self.assertIn(count, log.getvalue())
 
+    def test_python_counts_and_marks_answers_that_are_no_number_or_cut_as_the_command_does(self):
+        tuner = FineTuner(saved(random_model(), "similarity"), use_cpu=True, quiet=True)
+        rows = [dict(row) for row in mini_rows("similarity", 5)]
+        settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 3, "return_scores": True}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            answers_of_rows = tuner.predict(rows, **settings)
+        is_valid = lambda text: re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
+        for answer in (answer for answers_of_row in answers_of_rows for answer in answers_of_row):
+            self.assertEqual(answer.invalid, not is_valid(answer.text), answer)
+        best = [answers_of_row[0] for answers_of_row in answers_of_rows]
+        counts = [sum(answer.invalid for answer in best), sum(answer.truncated for answer in best)]
+        self.assertNotIn(0, counts)
+        self.assertIn(f"{counts[0]} of 5 answers are no label or number of the task", logs.output[0])
+        self.assertIn(f"{counts[1]} of 5 answers are cut off after 3 tokens", logs.output[1])
+
     @parameterized.parameters("entailment", "sentiment")
     @pytest.mark.quick_cases(1)
     def test_an_encoder_without_a_task_card_reads_and_refuses_what_one_with_a_card_does(self, task):

@@ -25,6 +25,7 @@ from tiny_predictor import answers, mini_rows, model_folder, output_path, predic
 import fine_tune_t5
 from t5suite import FineTuner, load_task
 from t5suite.testing import (
+    cli_output,
     exits_with,
     read_rows,
     run_cli,
@@ -404,12 +405,27 @@ class FineTunerTest(parameterized.TestCase):
         columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
         tuner = tiny_tuner(data=rows, no_eval=True, **columns)
         for labels in (["late", "broken"], "late,broken", "task"):
-            with exits_with(78, "is answered by sets of labels, .* whole answers: --labels 'late,\"broken, late\"'"):
+            example = re.escape('labels=["late", "broken, late"]')
+            with exits_with(78, f"is answered by sets of labels, .* whole answers: {example}, or call predict"):
                 tuner.predict_labels("It came late.", labels=labels)
         by_list = tuner.predict_labels("It came late.", labels=["late", "broken, late"])
         self.assertEqual(list(by_list), ["late", "broken, late"])
         self.assertAlmostEqual(sum(by_list.values()), 1, delta=1e-4)
         self.assertEqual(tuner.predict_labels("It came late.", labels='late,"broken, late"'), by_list)
+
+    def test_numbers_are_chosen_from_those_that_are_named(self):
+        rows = [{"text": "It came late.", "stars": 2}, {"text": "It was torn.", "stars": 1}]
+        tuner = tiny_tuner(data=rows, no_eval=True, text_column="text", target_column="stars", metrics="pearson")
+        for labels in (None, "task"):
+            with exits_with(78, r'answered by a number.*choose from: labels=\["1", "2", "3"\], or call predict'):
+                tuner.predict_labels("It came late.", labels=labels)
+        self.assertEqual(list(tuner.predict_labels("It came late.", labels=["1", "2", "3"])), ["1", "2", "3"])
+        words = ["--model_name_or_path", tuner.save(Path(tempfile.mkdtemp()) / "saved"), "--input"]
+        words.append(write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows))
+        with exits_with(78, "answered by a number.*choose from: --labels 1,2,3, or leave the labels out"):
+            run_cli("predict", *words, "--labels")
+        (line, _) = [json.loads(line) for line in cli_output("predict", *words, "--labels", "1,2,3").splitlines()]
+        self.assertEqual(list(line["probabilities"]), ["1", "2", "3"])
 
     def test_beams_of_the_run_are_those_of_written_answers_alone(self):
         rows = [dict(row) for row in mini_rows()]

@@ -74,6 +74,17 @@ class EvaluationsTest(parameterized.TestCase):
         self.assertAlmostEqual(baseline["share"], 100 * most / 60)
         self.assertAlmostEqual(baseline["scores"]["accuracy"], baseline["share"])
 
+    def test_the_plot_of_scores_explains_the_marks_that_it_has_and_names_scores_that_it_lacks(self):
+        numbers = {"pearson": 65.9, "neg_mean_absolute_error": -0.9}
+        runs = [bare_run("mini", {"prices": numbers}), make_run(folder() / "a", "sentiment")]
+        for shown_runs, has_bars in ((runs[:1], False), (runs, True)):
+            (axes,) = reported(*shown_runs).figures["scores"].axes
+            markers = {line.get_marker() for line in axes.lines}
+            legend = axes.get_xlabel()
+            self.assertEqual(["|" in markers, "majority label" in legend], [has_bars, has_bars])
+            self.assertEqual("D" in markers, "published T5" in legend)
+            self.assertRegex(legend, "not shown.*: neg_mean_absolute_error$")
+
     def test_numbers_have_neither_majority_nor_matrix(self):
         data = reported(make_run(folder() / "a", "similarity")).data
         self.assertEqual((data["runs"][0]["baselines"], data["confusions"]), ({"similarity": None}, []))
@@ -251,6 +262,16 @@ class RunTablesTest(parameterized.TestCase):
         self.assertEqual(shown, {**expected, "notes": "", "run": str(run)})
         (row,) = json_rows(bare_run("mini", {"reviews": {"accuracy": 70.0}}, trained_on=["own", "reviews"]))
         self.assertEqual((row["benchmark"], row["task"]), ("own", "reviews"))
+
+    def test_every_cell_is_one_line_where_no_terminal_is(self):
+        scores = {"neg_mean_absolute_error": -0.9, "pearson": 65.94, "spearman": 63.81, "my_own_long_measure": 1.25}
+        run = bare_run(
+            "mini", {"reviews_of_the_whole_autumn": scores}, marks={"reviews_of_the_whole_autumn": ["x" * 90]}
+        )
+        (line,) = [line for line in cli_output("report", run, "--format", "none").splitlines() if "pearson" in line]
+        metrics = "neg_mean_absolute_error -0.9  pearson 65.94  spearman 63.81  my_own_long_measure 1.25"
+        for cell in ("mini/reviews_of_the_whole_autumn", metrics, "x" * 90, str(run)):
+            self.assertIn(cell, line)
 
     @pytest.mark.slow
     def test_labels_that_were_scored_are_marked_in_every_table(self):

@@ -31,7 +31,7 @@ from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, save_model, tiny_tokenizer
+from t5suite.testing import TINY_T5, cli_output, exits_with, make_task, read_rows, save_model, tiny_tokenizer
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.run_directory import (
     choose_output_dir,
@@ -434,9 +434,10 @@ class DirectoryTest(InFolderTest):
 
     @parameterized.parameters(
         "data_dir", "data_format", "hub_path", "hub_name", "train_dir", "validation_file", "test_file", "train_corpus",
-        "model_revision", "config_name", "tokenizer_name",
+        "text_column", "text_column_name", "target_column", "source_id", "target_id", "model_revision", "config_name",
+        "tokenizer_name",
     )  # fmt: skip
-    def test_so_do_other_files_of_rows_and_other_parts_of_a_model(self, name):
+    def test_so_do_other_files_and_columns_of_rows_and_other_parts_of_a_model(self, name):
         begun_run("runs/rte", **{name: "a"})
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "b"}), "runs/rte-2")
         self.assertEqual(directory_for("runs/rte", {**CHOSEN_BY, name: "a"}), "runs/rte")
@@ -619,6 +620,18 @@ class OwnRowsTest(InFolderTest):
             self.assertIn("output_dir of_a_trial\n", self.look_ahead())
             self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
 
+    def test_a_saved_model_s_own_task_is_shown_where_no_flag_names_one(self):
+        names = {"own": "notes", "glue": "rte"}
+        for benchmark, name in names.items():
+            task = make_task(name, benchmark)
+            model = save_model(tempfile.mkdtemp(), tasks=[task])
+            with contextlib.redirect_stderr(io.StringIO()) as output:
+                look_ahead("fine_tune_t5", ["--model_name_or_path", str(model), "--eval_only"])
+            self.assertIn(f"benchmark {benchmark}, dataset_name {name}", output.getvalue())
+        with contextlib.redirect_stderr(io.StringIO()) as output:
+            look_ahead("fine_tune_t5", ["--model_name_or_path", str(model), "--dataset_name", "entailment"])
+        self.assertIn("dataset_name entailment", output.getvalue())
+
     @pytest.mark.slow
     def test_a_damaged_manifest_is_left_to_the_run_which_rebuilds_it(self):
         Path("runs/rows-tiny/manifest.json").write_text("{")
@@ -726,11 +739,13 @@ class OwnRowsTest(InFolderTest):
             training = ["--train_file=films.tsv", "--output_dir=runs/films", "--model_name_or_path=tiny", "--use_cpu"]
             fine_tune_t5.main([*training, *columns, "--metrics=micro_f1,subset_accuracy", "--max_steps=1", "--no_eval"])
         films = ["--validation_file=films.tsv", "--model_name_or_path=runs/films", "--eval_only", "--use_cpu"]
-        warning = "WARNING .*sets of labels.*--text_column, --target_column .*--metrics micro_f1,subset_accuracy"
-        self.assertRegex(self.evaluate(*films, *columns, method="generate")[1], warning)
-        scores, log = self.evaluate(*films, method="generate")
-        self.assertNotIn("sets of labels", log)
-        self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
+        swapped = ["--text_column=genres", "--target_column=text"]
+        warning = "WARNING .*sets of labels.*--metrics micro_f1,subset_accuracy, --text_column and --target_column"
+        self.assertRegex(self.evaluate(*films, *swapped, method="generate")[1], warning)
+        for flags in ([], columns):
+            scores, log = self.evaluate(*films, *flags, method="generate")
+            self.assertNotIn("sets of labels", log)
+            self.assertContainsSubset(["micro_f1", "subset_accuracy"], scores["tasks"]["films"])
 
     def evaluate(self, *words, method="score") -> tuple[dict, str]:
         """The scores of a run that trains nothing, and what it logs and prints."""

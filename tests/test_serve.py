@@ -24,7 +24,7 @@ from support import folder
 from tiny_predictor import SOURCE_LENGTH, answers, mini_rows, model_folder, rows_file
 from transformers import T5ForConditionalGeneration
 
-from t5suite.testing import exits_with, run_cli, served_model, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, make_task, run_cli, save_model, served_model, tiny_tokenizer, write_rows
 
 ROWS = [dict(row) for row in mini_rows("sentiment", 22)]
 
@@ -332,6 +332,20 @@ class RefusalsTest(ServedTest):
         status, _, answer = request(self.url, "POST", path, body)
         self.assertEqual(status, 400)
         self.assertEqual(message_of_refusal(path, answer), message)
+
+    def test_labels_that_a_message_names_are_json_that_is_answered(self):
+        of_sets = {"metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1"}
+        of_numbers = {"metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        for metrics in (of_sets, of_numbers):
+            task = make_task(labels=None, **metrics)
+            with served_model(save_model(folder(), tasks=[task]), "--use_cpu") as url:
+                body = {"rows": [{"text": "a film"}]}
+                status, _, answer = request(url, "POST", "/predict", {**body, "labels": "task"})
+                self.assertEqual(status, 400)
+                setting = re.search(r'"labels": \[.*?\]', message_of_refusal("/predict", answer))[0]
+                labels = json.loads("{" + setting + "}")
+                (line,) = posted(url, "/predict", {**body, **labels})["answers"]
+                self.assertEqual(list(line["probabilities"]), labels["labels"])
 
     def test_an_unknown_route_of_openai_s_api_is_refused_in_its_form(self):
         status, _, answer = request(self.url, "POST", "/v1/chat/completions", {})

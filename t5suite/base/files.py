@@ -248,3 +248,15 @@ def new_folder(path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def without_new_folders(path) -> Iterator[None]:
+    """Removes the folder `path` and its parents after the block, if the block has made them and they are empty."""
+    new_folders = [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in new_folders:
+            with contextlib.suppress(OSError):  # the block has written files into it, or has not made it
+                folder.rmdir()

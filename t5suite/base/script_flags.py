@@ -27,7 +27,8 @@ OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_t
 # The values of the keys that an entry omits in the file.
 ABSENT = {"choices": None, "refused": (), "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` accepts.
-BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
+TRUE_WORDS = ("yes", "true", "t", "y", "1")
+BOOLEAN_WORDS = (*TRUE_WORDS, "no", "false", "f", "n", "0")
 # Counts are below this limit: larger ones do not fit into the libraries' integers.
 LIMIT = 2**63
 # The types of flags that take a number, with what makes one of a word.

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.table import Table
 
 from t5suite.base.redaction import printable, redacted
 
-# The width of what is printed for other places than a terminal, in columns.
+# The width of text that is printed for other places than a terminal, in columns; tables may be wider.
 PLAIN_WIDTH = 118
+WIDEST_TABLE = 100_000
 _SILENT = contextvars.ContextVar("silent", default=False)
 
 
@@ -44,9 +46,19 @@ class Terminal(Console):
         super().__init__(**{"force_jupyter": False, "markup": False, "emoji": False, **options})
 
     def print(self, *objects, **options) -> None:
-        """Shows nothing on standard output inside `silent`."""
-        if not (_SILENT.get() and self.file is sys.stdout):
+        """Shows nothing on standard output inside `silent`; in a file or pipe tables are as wide as they need."""
+        if _SILENT.get() and self.file is sys.stdout:
+            return
+        is_shown = self.is_terminal or "ipykernel" in sys.modules  # a notebook breaks long lines
+        if is_shown or not any(isinstance(part, Table) for part in objects):
             super().print(*objects, **options)
+            return
+        width = self.width
+        self.width = WIDEST_TABLE
+        try:
+            super().print(*objects, **options)
+        finally:
+            self.width = width
 
     def render_str(self, text: str, **options):
         """All printed text passes through here, except rich's `Text`."""

@@ -18,7 +18,7 @@ from t5suite.constants import OWN_BENCHMARK
 from t5suite.launch.bundled_runs import bundled_note, with_recipe
 from t5suite.launch.changed_flags import changed_flags, typed_value
 from t5suite.launch.command_line import flag_values
-from t5suite.launch.row_formats import with_format
+from t5suite.launch.row_formats import DECIDING_FLAGS, with_format
 from t5suite.runs.choosing import CHOOSING_SETTINGS, directory_for
 from t5suite.runs.directory import MANIFEST, Run, default_output_dir, read_manifest
 from t5suite.runs.opening import check_changes, finished_run, starts_again
@@ -42,7 +42,7 @@ def look_ahead(script: str, words: list[str]) -> None:
     values = flag_values(script, with_recipe(script, words))
     bundled = bundled_note(script, words, values)
     if script == "fine_tune_t5":
-        values = with_format(values)
+        values = with_tasks_of_model(with_format(values))
     check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
@@ -66,6 +66,19 @@ def look_ahead(script: str, words: list[str]) -> None:
     else:
         check_columns_of_own_rows(values)
     check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
+
+
+def with_tasks_of_model(values: Mapping[str, object]) -> dict[str, object]:
+    """The flags of fine-tuning; where none of them names a task, with those that a saved model was trained on."""
+    if not values.keys().isdisjoint((*DECIDING_FLAGS, "dataset_name")):
+        return dict(values)
+    from t5suite.tasks.task_card import read_task_card
+
+    model = values.get("model_name_or_path")
+    card = read_task_card(str(model)) if model else None
+    if card is None or not card.tasks:
+        return dict(values)
+    return {**values, "benchmark": card.benchmark, "dataset_name": card.dataset_name}
 
 
 def show_finished(run: Run) -> None:

@@ -5,6 +5,7 @@
 [{'row': 0, 'prediction': 'entailment'}, ...]
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,6 +32,8 @@ from t5suite.tasks.segments import segments
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
 from t5suite.training.evaluation import number_range
+
+logger = logging.getLogger(__name__)
 
 # Rows that are read, answered and written at once.
 WINDOW = 512
@@ -237,13 +240,52 @@ class Job:
             languages=self._languages_of_texts(requests),
         )
         lines = [line_of_answers(answers_of_text, self.scores, self.token_counts) for answers_of_text in answers]
-        for line in lines:
-            if self.reads_task and is_invalid(self.task, line["prediction"]):
-                line["invalid"] = True
+        if self.reads_task:
+            for line in lines:
+                self._mark_invalid(line)
         return lines
+
+    def _mark_invalid(self, line: dict) -> None:
+        """Marks a line's answer, and each of several, that is no label or number of the task."""
+        if is_invalid(self.task, line["prediction"]):
+            line["invalid"] = True
+        for entry in line.get("predictions", ()):
+            if is_invalid(self.task, entry["text"]):
+                entry["invalid"] = True
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
         return [request.languages for request in requests] if self.language_columns else None
+
+
+@dataclass
+class AnswerCounts:
+    """How many rows are answered, and how many of their (best) answers are no answer of the task, or cut off."""
+
+    answered: int = 0
+    invalid: int = 0
+    truncated: int = 0
+
+    def add(self, lines: list[dict]) -> None:
+        """Counts the answers of a window."""
+        self.answered += len(lines)
+        self.invalid += sum("invalid" in line for line in lines)
+        self.truncated += sum("truncated" in line for line in lines)
+
+    def warn(self, job: Job) -> None:
+        """Logs how many answers are invalid, and how many are cut off."""
+        if self.invalid:
+            logger.warning("%d of %d answers are no label or number of the task: invalid", self.invalid, self.answered)
+        if self.truncated:
+            remedy = "--max_new_tokens allows longer ones"
+            if job.reads_task and job.task.has_candidates:
+                remedy = "with --labels each is the likeliest answer that the task allows"
+            logger.warning(
+                "%d of %d answers are cut off after %d tokens (truncated); %s",
+                self.truncated,
+                self.answered,
+                job.max_new_tokens,
+                remedy,
+            )
 
 
 def _of_words(request: RowRequest) -> RowRequest:

@@ -40,11 +40,15 @@ NO_VIRTUAL_TOKENS = {"encoder": 0, "decoder": 0}
 
 
 class Answer(NamedTuple):
-    """One answer: its text, its log-probability in nats (if requested), whether it was cut off at the longest."""
+    """One answer: its text, its log-probability in nats (if requested), whether it was cut off at the longest.
+
+    `invalid`: it is no label, or no number, where the task has them.
+    """
 
     text: str
     score: float | None
     truncated: bool
+    invalid: bool = False
 
 
 class WrittenAnswer(NamedTuple):

@@ -23,7 +23,7 @@ import torch
 from t5suite.base.errors import ConfigError, DataError, LackOfMemoryError, Preempted, UserError
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, TextEncoding
 from t5suite.inference.exported import CTRANSLATE2, EncodingSettings, exported_kind
-from t5suite.inference.jobs import WINDOW, Job, RowRequest
+from t5suite.inference.jobs import WINDOW, AnswerCounts, Job, RowRequest
 from t5suite.inference.model_loading import load_predictor, model_fingerprint, tokenizer_of_source
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.predictor import warn_of_cut_labels
@@ -299,9 +299,7 @@ def predict_rows(
     """
     ranks = ranks or Ranks()
     predictor = None
-    answered_count = 0
-    invalid_count = 0
-    truncated_count = 0
+    counts = AnswerCounts()
     windows = read_windows(input_rows, output, job, window) if ranks.is_main else None
     try:
         while True:
@@ -311,27 +309,13 @@ def predict_rows(
             predictor = predictor or make_predictor()
             lines = job.lines(requests, predictor)
             ranks.together(output.append, lines, row_count, digest)
-            answered_count += len(lines)
-            invalid_count += sum("invalid" in line for line in lines)
-            truncated_count += sum("truncated" in line for line in lines)
+            counts.add(lines)
             check_stop(row_count)
         ranks.together(lambda: output.is_complete(row_count) or output.finish(row_count, digest))
     finally:
         output.close()
-    if invalid_count:
-        logger.warning("%d of %d answers are no label or number of the task: invalid", invalid_count, answered_count)
-    if truncated_count:
-        remedy = "--max_new_tokens allows longer ones"
-        if job.reads_task and job.task.has_candidates:
-            remedy = "with --labels each is the likeliest answer that the task allows"
-        logger.warning(
-            "%d of %d answers are cut off after %d tokens (truncated); %s",
-            truncated_count,
-            answered_count,
-            job.max_new_tokens,
-            remedy,
-        )
-    return row_count, answered_count
+    counts.warn(job)
+    return row_count, counts.answered
 
 
 def read_windows(input_rows: InputRows, output, job: Job, window: int) -> Iterator[tuple[list[RowRequest], int, str]]:

@@ -9,12 +9,15 @@ Nothing here needs torch: wrong flags are found before a model is loaded.
 """
 
 import dataclasses
+import json
 import logging
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
-from t5suite.data.rows.formats import comma_separated
+from t5suite.data.rows.formats import comma_separated, quoted_words
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.rows import InputRows
@@ -33,8 +36,13 @@ DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 NO_LANGUAGES = Languages()
 # `--labels none`: the answer is written, although the model was scored by its labels.
 WRITTEN = "none"
-LABELS_EXAMPLE = "give them: --labels negative,positive (a list in JSON)"
-SETS_EXAMPLE = """--labels 'late,"broken, late"' (a list in JSON)"""
+# Where labels are named: by the flag, in a request's JSON, in Python; and what messages call the way without them.
+FLAG, JSON, PYTHON = "--labels ", '"labels": ', "labels="
+WITHOUT_LABELS = {FLAG: "leave the labels out", JSON: "leave the labels out", PYTHON: "call predict without labels"}
+# Labels of a message that says how they are named: words, whole answers of sets, numbers.
+EXAMPLE_WORDS = ("negative", "positive")
+EXAMPLE_SETS = ("late", "broken, late")
+EXAMPLE_NUMBERS = ("1", "2", "3")
 
 
 @dataclass(frozen=True)
@@ -285,8 +293,11 @@ def label_choice(labels, text: InputSettings):
     return labels
 
 
-def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[str] | str | None:
+def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: str = FLAG) -> list[str] | str | None:
     """`--labels a,b,c`, or labels as an array or list, as a list of words; `task`: the task's own; None: none.
+
+    Args:
+      setting: where they are named, for messages: FLAG, JSON or PYTHON.
 
     Raises:
       ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
@@ -305,17 +316,28 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[st
     elif choice == "task":
         if text.task is None and text.family in HEADED:
             return None  # a head always chooses among its own labels
-        _check_task_has_labels(text.task)
+        _check_task_has_labels(text, setting)
         return choice
     else:
         words = list(comma_separated(choice, "--labels"))
-    _check_words(words, text)
+    _check_words(words, text, setting)
     if warns:
         _warn_of_other_words(words, text)
     return words
 
 
-def _check_words(words: list[str], text: InputSettings) -> None:
+def labels_in(setting: str, words: Sequence[str]) -> str:
+    """Labels as they are named by the flag, in JSON or in Python.
+
+    >>> print(labels_in(FLAG, ["late", "broken, late"]), labels_in(JSON, ["late", "broken, late"]))
+    --labels 'late,"broken, late"' "labels": ["late", "broken, late"]
+    """
+    if setting == FLAG:
+        return f"{setting}{shlex.quote(quoted_words(words))}"
+    return f"{setting}{json.dumps(words, ensure_ascii=False)}"
+
+
+def _check_words(words: list[str], text: InputSettings, setting: str) -> None:
     """Checks that a choice among these labels is possible.
 
     Raises:
@@ -335,7 +357,8 @@ def _check_words(words: list[str], text: InputSettings) -> None:
     if not any("," in word for word in words):
         raise ConfigError(
             f"--labels {flag_text}: {text.task.benchmark}/{text.task.name} is answered by sets of labels, but each of "
-            f"these is an answer of one label; name whole answers: {SETS_EXAMPLE}, or leave the labels out"
+            f"these is an answer of one label; name whole answers: {labels_in(setting, EXAMPLE_SETS)}, or "
+            f"{WITHOUT_LABELS[setting]}"
         )
 
 
@@ -361,26 +384,32 @@ def _warn_of_other_words(words: list[str], text: InputSettings) -> None:
         )
 
 
-def _check_task_has_labels(task: Task | None) -> None:
+def _check_task_has_labels(text: InputSettings, setting: str) -> None:
     """Checks that a task has labels, of which one is chosen.
 
     Raises:
       ConfigError: no task is known, or its answers are text, sets of labels or numbers without a grid.
     """
+    task = text.task
     if task is None:
         raise ConfigError(
-            f"--labels: no task is known, and so no label words; {LABELS_EXAMPLE}, or leave --labels out for an "
-            "encoder, whose head has labels of its own"
+            f"--labels: no task is known, and so no label words; give them: {labels_in(setting, EXAMPLE_WORDS)}, or "
+            "leave --labels out for an encoder, whose head has labels of its own"
         )
     if task.has_candidates:
         return
     _check_no_labels_of_words(task)
-    place = f"--labels: {task.benchmark}/{task.name}"
+    place = f"{setting.strip(' :=')}: {task.benchmark}/{task.name}"
     if has_label_sets(task.entry):
         raise ConfigError(
-            f"{place} is answered by sets of labels, and has no list of them; name whole answers: {SETS_EXAMPLE}, or "
-            "leave the labels out"
+            f"{place} is answered by sets of labels, and has no list of them; name whole answers: "
+            f"{labels_in(setting, EXAMPLE_SETS)}, or {WITHOUT_LABELS[setting]}"
         )
+    if task.value_kind == "number" and text.family in HEADED:
+        raise ConfigError(f"{place} is answered by a number: {WITHOUT_LABELS[setting]}")
     if task.value_kind == "number":
-        raise ConfigError(f"{place} is answered by a number: leave the labels out")
-    raise ConfigError(f"{place} has no label words; {LABELS_EXAMPLE}")
+        raise ConfigError(
+            f"{place} is answered by a number, and has no list of them; name those to choose from: "
+            f"{labels_in(setting, EXAMPLE_NUMBERS)}, or {WITHOUT_LABELS[setting]}"
+        )
+    raise ConfigError(f"{place} has no label words; give them: {labels_in(setting, EXAMPLE_WORDS)}")

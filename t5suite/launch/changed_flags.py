@@ -12,14 +12,13 @@ from collections.abc import Mapping
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.redaction import redacted
-from t5suite.base.script_flags import NUMBER_TYPES, flags_of
+from t5suite.base.script_flags import NUMBER_TYPES, TRUE_WORDS, flags_of
 from t5suite.launch.command_line import flag_values
 from t5suite.launch.row_formats import with_format
 from t5suite.runs.settings import is_decisive
 
 # Flags whose value also depends on other flags (`--eval_strategy`).
 SETTLED_LATER = ("save_strategy", "save_steps", "load_best_model_at_end", "metric_for_best_model")
-TRUE_WORDS = ("yes", "true", "t", "y", "1")
 
 
 def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) -> dict[str, tuple]:

@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from t5suite.base.script_flags import flags_of
+from t5suite.base.script_flags import TRUE_WORDS, flags_of
 from t5suite.launch.config_files import format_of_rows
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
@@ -15,6 +15,8 @@ FILE_FLAGS = ("train_file", "validation_file", "test_file")
 DECIDING_FLAGS = ("data_format", "data_class", "benchmark", "task_file")
 # Formats whose files no benchmark has.
 TABLES = {"csv", "tsv", "parquet"}
+# With one of these, a model is scored or asked as it is.
+SCORING_FLAGS = ("eval_only", "predict_only")
 
 
 def with_format(values: Mapping[str, object]) -> dict[str, object]:
@@ -26,7 +28,8 @@ def with_format(values: Mapping[str, object]) -> dict[str, object]:
 def format_of_files(values: Mapping[str, object]) -> str | None:
     """The format of the files that flags name; None if a flag or a benchmark decides, or the names differ.
 
-    JSON lines may also be a benchmark's rows: they are the user's own with a flag of own rows (`--text_column`).
+    JSON lines may also be a benchmark's rows: they are the user's own with a flag of own rows (`--text_column`), and
+    where a model that was trained on such rows is scored.
 
     Args:
       values: `{flag: value}` of the flags that were given.
@@ -42,9 +45,26 @@ def format_of_files(values: Mapping[str, object]) -> str | None:
         return None
     data_format = formats.pop()
     own_flags = _own_row_flags(values)
-    if data_format in TABLES or (data_format == "jsonl" and own_flags):
-        return data_format if all(_reads(data_format, flag) for flag in own_flags) else None
+    is_own = data_format in TABLES
+    if data_format == "jsonl":
+        is_own = bool(own_flags) or _scores_model_of_own_rows(values)
+    if is_own and all(_reads(data_format, flag) for flag in own_flags):
+        return data_format
     return None
+
+
+def _scores_model_of_own_rows(values: Mapping[str, object]) -> bool:
+    """Whether a model that was trained on the user's own rows is scored or asked, and not trained on."""
+    model = values.get("model_name_or_path")
+    is_scored = any(str(values.get(flag)).lower() in TRUE_WORDS for flag in SCORING_FLAGS)
+    if not model or not is_scored or "dataset_name" in values:
+        return False
+    from t5suite.tasks.task_card import read_task_card
+
+    card = read_task_card(str(model))
+    if card is None or not card.made_by_flags or len(card.tasks) != 1:
+        return False
+    return card.task().entry.get("formatter") != "document"  # blocks of running text are no rows
 
 
 def _names_in_folder(folder: Path) -> list[str]:

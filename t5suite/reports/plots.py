@@ -17,6 +17,7 @@ from t5suite.reports.learning_curves import curve_panels, draw_panel
 from t5suite.reports.plot_style import INCHES, INK, literal, setting_styles, use_ink
 from t5suite.reports.sweep_plots import PLOTS
 from t5suite.reports.sweeps import sweep_titles
+from t5suite.tasks.entry_metrics import RATES
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 LONGEST_FILE_NAME = 120
@@ -106,17 +107,21 @@ def score_plots(data: dict, styles: dict) -> list[Plot]:
     defined = [entry for entry in scores if entry["mean"] is not None]  # a correlation may be undefined
     if not defined:
         return []
+    shown_or_rates = {*RATES, *(entry["metric"] for entry in defined)}
+    metrics = dict.fromkeys(entry["metric"] for entry in data["scores"])
+    other_metrics = [metric for metric in metrics if metric not in shown_or_rates]
     benchmarks = names_of_benchmarks(data["runs"])
     titled = [{**entry, "task": task_title(entry["benchmark"], entry["task"], benchmarks)} for entry in defined]
-    draw = functools.partial(draw_scores, entries=titled, styles=styles)
+    draw = functools.partial(draw_scores, entries=titled, styles=styles, other_metrics=other_metrics)
     return [Plot("scores", "Scores by task", draw, (INCHES, 1.2 + 0.28 * len(defined)), "scores")]
 
 
-def draw_scores(figure, entries: list[dict], styles: dict) -> None:
+def draw_scores(figure, entries: list[dict], styles: dict, other_metrics: list[str]) -> None:
     """Means with their intervals, one line per score; a bar marks the majority baseline, a diamond the published T5.
 
     Args:
       styles: `{setting: (colour, dash)}`, as `setting_styles` makes them; other settings are grey.
+      other_metrics: those that have no place among points, for the legend.
     """
     axes = figure.add_subplot()
     for row, entry in enumerate(entries):
@@ -131,8 +136,30 @@ def draw_scores(figure, entries: list[dict], styles: dict) -> None:
             axes.plot([entry["published"]], [row], "D", color=INK, markersize=5, fillstyle="none")
     axes.set_yticks(range(len(entries)), [literal(label) for label in score_labels(entries)], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("points: mean and 95 % interval\n| majority label   ◇ published T5 (test)", fontsize=8)
+    axes.set_xlabel(literal(legend_of_scores(entries, other_metrics)), fontsize=8)
     use_ink(axes)
+
+
+def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
+    """What the marks of a plot of scores are, and which scores it lacks.
+
+    >>> print(legend_of_scores([{"interval": None, "majority": 50.0, "published": None}], ["nll"]))
+    points: mean
+    | majority label
+    not shown, for they are no points: nll
+    """
+    has_intervals = any(entry["interval"] for entry in entries)
+    lines = ["points: mean and 95 % interval" if has_intervals else "points: mean"]
+    marks = []
+    if any(entry["majority"] is not None for entry in entries):
+        marks.append("| majority label")
+    if any(entry["published"] is not None for entry in entries):
+        marks.append("◇ published T5 (test)")
+    if marks:
+        lines.append("   ".join(marks))
+    if other_metrics:
+        lines.append(f"not shown, for they are no points: {', '.join(other_metrics)}")
+    return "\n".join(lines)
 
 
 def score_labels(entries: list[dict]) -> list[str]:

@@ -51,7 +51,7 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
         side = "left"
         if name in right:
             side = "right"
-        table.add_column(name, justify=side)
+        table.add_column(name, justify=side, overflow="fold")
     return table
 
 
@@ -62,7 +62,6 @@ def print_run_table(rows: list[dict]) -> None:
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
     has_long_metrics = any(len(_metrics_text(row["metrics"])) > LONG_METRICS for row in rows)
     for column in table.columns:
-        column.overflow = "fold"
         # Scores are hard to read if they are wrapped: notes are wrapped first.
         column.no_wrap = column.header == "metrics" and not has_long_metrics
     for row in rows:

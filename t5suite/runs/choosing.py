@@ -7,7 +7,8 @@
     >>> directory_for("runs/glue-rte-t5-small", {"seed": 1})
     'runs/glue-rte-t5-small'
 
-Data, model, seed and objective choose the directory. All other settings are compared when the run is opened.
+Data with their columns, model, seed and objective choose the directory. All other settings are compared when the run is
+opened.
 """
 
 import itertools
@@ -38,8 +39,9 @@ DATA_SETTINGS = (
     "test_file",
     "train_corpus",
 )
+COLUMN_SETTINGS = ("text_column", "text_column_name", "target_column", "source_id", "target_id")
 MODEL_SETTINGS = ("model_name_or_path", "model_revision", "config_name", "tokenizer_name")
-CHOOSING_SETTINGS = (*DATA_SETTINGS, *MODEL_SETTINGS, "objective", "seed")
+CHOOSING_SETTINGS = (*DATA_SETTINGS, *COLUMN_SETTINGS, *MODEL_SETTINGS, "objective", "seed")
 
 
 def directory_for(

@@ -7,7 +7,13 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
 from t5suite.tasks.cells import as_list
-from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metrics_by_reported_name
+from t5suite.tasks.entry_metrics import (
+    check_metric,
+    function_name,
+    is_value_of_evaluate,
+    metric_choices,
+    metrics_by_reported_name,
+)
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import BIO, TEXT_METRICS, TOKEN_METRICS
@@ -151,8 +157,8 @@ def _check_metrics(name: str, entry: dict) -> None:
     if not isinstance(names, (list, tuple)) or not _all_text(names):
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
-    for metric in suite_metrics:  # `find` refuses an unknown one
-        find(function_name(metric, entry), metric_choices(), "metric", where=f"{name}: metric_names")
+    for metric in suite_metrics:
+        check_metric(function_name(metric, entry), f"{name}: metric_names", has_labels=bool(entry["labels"]))
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
     metrics = metrics_by_reported_name(entry)
@@ -174,7 +180,7 @@ def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) ->
         listed_names = ", ".join(entry["metric_names"])
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed_names}, or 'average'")
     if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
-        find(function_name(optimised, entry), metric_choices(), "metric", where=f"{name}: metric_to_optimize")
+        check_metric(function_name(optimised, entry), f"{name}: metric_to_optimize", has_labels=bool(entry["labels"]))
     if optimised == "average" and not suite_metrics:
         if not evaluate_names(entry):
             raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")

@@ -6,6 +6,8 @@
 
 from collections.abc import Callable, Iterable
 
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import closest, suggestion
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS
@@ -14,11 +16,45 @@ from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRIC
 RATES = ("invalid_rate", "truncated_rate")
 # What a split has of which only the loss is evaluated; running text calls it nll.
 LOSSES = {"loss", "nll"}
+# What scores each kind of answer, for messages: those that need no further field of an entry.
+METRICS_OF_ANSWERS = {
+    "one label a row": ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"),
+    "a label for every word": ("token_accuracy", "token_f1_macro", "span_f1"),
+    "numbers": ("pearson", "spearman", "neg_mean_absolute_error"),
+    "texts": ("exact_match", "rouge", "bleu", "chrf", "squad", "json_match"),
+    "sets of labels": ("micro_f1", "macro_f1", "subset_accuracy"),
+}
+KINDS_WITH_LABELS = ("one label a row", "a label for every word")
+# Errors, of which the suite has one, negated so that higher is better.
+NEAREST_METRICS = dict.fromkeys(("mae", "mse", "rmse", "l1", "l2"), "neg_mean_absolute_error")
 
 
 def metric_choices() -> dict:
     """Everything that an entry may name as a metric, aside from metrics of `evaluate`; users may add to `METRICS`."""
     return {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
+
+
+def check_metric(metric: str, where: str, has_labels: bool) -> None:
+    """Checks that an entry may name a metric.
+
+    Args:
+      where: the flag or field that names it.
+      has_labels: whether answers are labels of a list; else they may be numbers, texts or sets.
+
+    Raises:
+      ConfigError: there is no such metric; names the closest, else those of these kinds of answers.
+    """
+    choices = metric_choices()
+    if metric in choices:
+        return
+    if closest(metric, choices):
+        raise ConfigError(f"{where}: unknown metric {metric!r}; {suggestion(metric, choices)}")
+    nearest = ""
+    if metric.lower() in NEAREST_METRICS:
+        nearest = f" the nearest is {NEAREST_METRICS[metric.lower()]};"
+    kinds = [kind for kind in METRICS_OF_ANSWERS if (kind in KINDS_WITH_LABELS) == has_labels]
+    names = "; ".join(f"for {kind}: {', '.join(METRICS_OF_ANSWERS[kind])}" for kind in kinds)
+    raise ConfigError(f"{where}: unknown metric {metric!r};{nearest} {names}")
 
 
 def function_name(metric: str, entry: dict) -> str:

@@ -164,6 +164,18 @@ def read_task_card(folder, calls_functions: bool = True) -> TaskCard | None:
     return _read_card(path, calls_functions) if path.is_file() else None
 
 
+def own_task_of(folder) -> Task | None:
+    """The task of a model that was trained on one data set of the user's own rows; None for another model."""
+    return own_task_of_card(read_task_card(folder))
+
+
+def own_task_of_card(card: TaskCard | None) -> Task | None:
+    """The task of a card that has one alone, of the user's own rows."""
+    if card is None or len(card.tasks) != 1 or card.benchmark != OWN_BENCHMARK:
+        return None
+    return card.task()
+
+
 def task_card_of_model(name: str | None, revision: str | None = None, calls_functions: bool = True) -> TaskCard | None:
     """The card of a model by its folder or by its name on the hub; None if it has none, or if no model is named.
 

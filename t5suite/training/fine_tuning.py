@@ -92,6 +92,8 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     given_flags = dict(changed)
     if holds_rows_out(plan):
         given_flags.pop("train_file", None)  # rows of it are scored
+    if not trains and not any(task.splits("validation") for task in plan.evaluate):
+        given_flags.pop("test_file", None)  # a test split alone is scored
     missing = missing_needs(changed, plan, trains, predicts)
     unused = idle_accelerator_settings(changed)
     return fields.warn_of_flags_without_effect("fine_tune_t5", given_flags, missing, unused)

@@ -43,7 +43,7 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
-from t5suite.tasks.task_card import TaskCard, read_task_card
+from t5suite.tasks.task_card import TaskCard, own_task_of, own_task_of_card, read_task_card
 from t5suite.tasks.templates import INPUT, unescaped
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
 from t5suite.training.optimization import follows_evaluations
@@ -159,9 +159,14 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
         return
     benchmark = card.benchmark
     if not _are_shipped(card):
+        way = "their task file (--task_file FILE)"
+        if card.made_by_flags:
+            are_documents = any(task.entry.get("formatter") == "document" for task in card.tasks.values())
+            data_format = "text" if are_documents else "jsonl"
+            way = f"them (--data_format {data_format} --train_file FILE, or --validation_file FILE to score the model)"
         raise ConfigError(
             f"--model_name_or_path {model_name} was trained on {benchmark}/{card.dataset_name}, whose rows no flag "
-            "names; give them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
+            f"names; give {way}, or another task (--benchmark, --dataset_name)"
         )
     data_args.benchmark = benchmark
     data_args.dataset_name = card.dataset_name
@@ -187,7 +192,7 @@ def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
         return
     if arguments.formats.is_given:
         if not arguments.formats.data_class:
-            _warn_of_unused_settings(arguments, plan.tasks[0], _own_task(card))
+            _warn_of_unused_settings(arguments, plan.tasks[0], own_task_of_card(card))
         return
     task = f"{plan.benchmark}/{plan.dataset_name}"
     trained_task = f"{card.benchmark}/{card.dataset_name}"
@@ -340,21 +345,6 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
     return languages.with_defaults(card.settings.get("languages") or {})
 
 
-def own_task_of(model_name: str | None) -> Task | None:
-    """The task of a model that was trained on one data set of the user's own rows; None for another model."""
-    return _own_task(read_task_card(model_name))
-
-
-def _own_task(card: TaskCard | None) -> Task | None:
-    """The task of a card that has one, of the user's own rows."""
-    if card is None or len(card.tasks) != 1:
-        return None
-    task = next(iter(card.tasks.values()))
-    if task.benchmark != OWN_BENCHMARK:
-        return None
-    return task
-
-
 def _own_task_of_model(arguments) -> Task | None:
     """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
     task = own_task_of(arguments.model.model_name_or_path)
@@ -366,25 +356,24 @@ def _own_task_of_model(arguments) -> Task | None:
     if "--metrics" not in flags and has_label_sets(task.entry):
         metrics = ",".join(task.entry["metric_names"])
         logger.warning(
-            "the model answers with sets of labels, which %s scores; %s reads and scores rows in another way: leave it "
-            "out, or add --metrics %s",
+            "the model answers with sets of labels, which %s scores; without --metrics %s, %s has rows scored as texts",
             metrics,
-            ", ".join(flags),
             metrics,
+            " and ".join(flags),
         )
     return None
 
 
 def _flags_of_another_task(formats, task: Task) -> list[str]:
-    """The flags that say how rows are read and scored; the task's own languages are no change."""
+    """The flags that say how rows are read and scored; what the task has itself is no change."""
     defaults = type(formats)()
-    languages = languages_of(task)
+    settings = {**_settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
         value = getattr(formats, name)
         if name == "metrics":
             value = named_metrics(value)  # functions are added to the task's own metrics
-        if value not in (getattr(defaults, name), languages.get(name)):
+        if value not in (getattr(defaults, name), settings.get(name)):
             flags.append(f"--{name}")
     return flags
 

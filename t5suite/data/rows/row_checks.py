@@ -82,6 +82,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     if role == "train" and task.benchmark == OWN_BENCHMARK:
         _note_lists_of_answers(task, rows, place)
         _note_numbers(task, rows)
+        _note_spellings_of_numbers(task, rows, place)
         _note_quoted_texts(rows_with_quotes, place)
         _note_label_sets(task, rows, place)
     return _report_empty_texts(task, role, empty_rows_by_column, all_empty, place)
@@ -142,6 +143,25 @@ def _note_numbers(task: Task, rows) -> None:
             "%r holds numbers, which are learned and scored as texts. For a regression give --metrics "
             "pearson,spearman; for classes give --labels",
             column,
+        )
+
+
+def _note_spellings_of_numbers(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Warns of whole numbers of which some have a point (`5.0`) and some have none: a model learns both spellings."""
+    is_as_written = task.entry.get("target") is None and task.entry.get("target_decimals") is None
+    if task.value_kind != "number" or not is_as_written:
+        return
+    column = task.entry["label_column_name"]
+    first_spellings: dict[bool, str] = {}
+    for i, row in enumerate(rows):
+        text = plain_decimal(value_at(row, column))
+        if float(text).is_integer():
+            first_spellings.setdefault("." in text, f"{text} ({place(i)})")
+    if len(first_spellings) == 2:
+        logger.warning(
+            "%r has whole numbers in two spellings, %s, which are learned as they are: write all in one way",
+            column,
+            " and ".join(first_spellings.values()),
         )
 
 

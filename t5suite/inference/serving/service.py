@@ -18,7 +18,7 @@ from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.limits import ClientLeft, Limits
 from t5suite.inference.serving.model_queue import ModelQueue, QueuedRows
 from t5suite.inference.serving.serving_metrics import ServingMetrics
-from t5suite.inference.settings import InputSettings, candidate_labels, decoding_by_flags
+from t5suite.inference.settings import JSON, InputSettings, candidate_labels, decoding_by_flags
 
 
 class Service:
@@ -98,7 +98,7 @@ class Service:
             raw=body.raw or self.job.raw,
             decoding=decoding,
             max_new_tokens=max_new_tokens,
-            labels=candidate_labels(body.labels, self.text, warns=False),
+            labels=candidate_labels(body.labels, self.text, warns=False, setting=JSON),
             scores=body.scores,
             inputs=body.include_inputs,
         )
