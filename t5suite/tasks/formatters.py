@@ -283,5 +283,8 @@ FORMATTER_COLUMNS = {
     "super_ni": ["task", "definition"],
 }
 
+# Those columns, by formatter, of which the target alone is made: no input has them.
+TARGET_COLUMNS = {"wsc": ["span1_text"]}
+
 # Formatters that drop parts if the whole is too long; they take `fits`, which checks the length.
 FITTED_FORMATTERS = {"super_ni"}

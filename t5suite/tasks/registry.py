@@ -21,7 +21,14 @@ from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.entry_metrics import is_value_of_evaluate, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
 from t5suite.tasks.examples import ExampleSet
-from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, Example, formatter_of, words_of
+from t5suite.tasks.formatters import (
+    FITTED_FORMATTERS,
+    FORMATTER_COLUMNS,
+    TARGET_COLUMNS,
+    Example,
+    formatter_of,
+    words_of,
+)
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
@@ -71,6 +78,12 @@ class Task:
     def text_columns(self) -> list[str]:
         """The columns of the input text, and the others that the formatter needs."""
         return [*as_list(self.entry["text_column_name"]), *FORMATTER_COLUMNS.get(self.entry.get("formatter"), [])]
+
+    @property
+    def input_columns(self) -> list[str]:
+        """The columns of the input text: `text_columns` without those of which the target alone is made."""
+        target_columns = TARGET_COLUMNS.get(self.entry.get("formatter"), [])
+        return [column for column in self.text_columns if column not in target_columns]
 
     @property
     def has_own_formatter(self) -> bool:

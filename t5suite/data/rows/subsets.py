@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.rows.own_rows import Columns, Rows, RowSource
+from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
 from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
 from t5suite.runs.trained_rows import HELD_OUT, NOT_HELD_OUT
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
@@ -68,28 +69,39 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def input_digests(rows: Iterable[dict], task: Task, place: Callable[[int], str]) -> list[bytes]:
-    """A hash of what a task reads of each row to evaluate on it; many long texts would fill the memory.
+def input_digests(
+    rows: Iterable[dict], task: Task, place: Callable[[int], str], columns: Sequence[str] = ()
+) -> list[bytes]:
+    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
 
     Args:
       place: the number of a row -> its file and line.
+      columns: further ones that are read.
 
     Raises:
-      DataError: the task makes no example of a row.
+      DataError: a formatter of the user's own makes no example of a row.
     """
     digests = []
     for i, row in enumerate(rows):
         try:
-            text = _input_text(row, task)
+            text = "\x00".join(_input_texts(row, task, columns))
         except ROW_ERRORS as error:
             raise error_of_row(task, place(i), error) from None
         digests.append(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).digest())
     return digests
 
 
-def _input_text(row: dict, task: Task) -> str:
-    """What a task reads of a row to evaluate on it; running text, which has no inputs, is read whole."""
-    return "\x00".join(example.inputs or example.targets for example in task.examples(row, "validation"))
+def _input_texts(row: dict, task: Task, columns: Sequence[str]) -> list[str]:
+    """What a task reads of a row, column by column.
+
+    A formatter of the user's own may read every column, and may train on some rows only: the inputs that it makes for
+    evaluation stand for the columns.
+    """
+    if task.has_own_formatter:
+        return [example.inputs for example in task.examples(row, "validation")]
+    optional_columns = OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ())
+    read_columns = dict.fromkeys((*task.input_columns, *optional_columns, *columns))
+    return [str(value_at(row, column)) for column in read_columns]
 
 
 @dataclass(frozen=True)
@@ -137,12 +149,13 @@ class HeldOutRows:
         Raises:
           DataError: all rows have the same input, or there are too few.
         """
-        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__)
+        columns = (*self.columns.texts, *self.columns.optional)
+        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__, columns)
         if len(set(inputs)) == 1 and len(inputs) > 1:
+            text = " ".join(_input_texts(rows.rows[0], self.task, columns))
             raise DataError(
-                f"{rows.origin}: all {len(inputs)} rows have the same input "
-                f"({_input_text(rows.rows[0], self.task)!r:.80}), and rows with equal inputs are not divided between "
-                f"training and validation; {self._way_out()}"
+                f"{rows.origin}: all {len(inputs)} rows have the same input ({text!r:.80}), and rows with equal inputs are "
+                f"not divided between training and validation; {self._way_out()}"
             )
         held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():

@@ -101,7 +101,7 @@ class RunProgress(Callback):
         self.seconds_from_step = progress["seconds_from_step"]
         self.seconds_elsewhere = progress["seconds"]
         if of_this_run:
-            self.seconds_elsewhere = progress["seconds_elsewhere"]
+            self.seconds_elsewhere = progress.get("seconds_elsewhere", 0.0)
 
     def note_update(self, grad_norm, learning_rate: float | None) -> None:
         """Notes what the log says of the last update."""
