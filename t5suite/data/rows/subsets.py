@@ -154,8 +154,8 @@ class HeldOutRows:
         if len(set(inputs)) == 1 and len(inputs) > 1:
             text = " ".join(_input_texts(rows.rows[0], self.task, columns))
             raise DataError(
-                f"{rows.origin}: all {len(inputs)} rows have the same input ({text!r:.80}), and rows with equal inputs are "
-                f"not divided between training and validation; {self._way_out()}"
+                f"{rows.origin}: all {len(inputs)} rows have the same input ({text!r:.80}), and rows with equal inputs "
+                f"are not divided between training and validation; {self._way_out()}"
             )
         held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():
