@@ -16,7 +16,7 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import Columns, Rows, RowSource
 from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
-from t5suite.runs.trained_rows import HELD_OUT, NOT_HELD_OUT
+from t5suite.runs.trained_splits import HELD_OUT, NOT_HELD_OUT
 from t5suite.tasks.registry import Task
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
