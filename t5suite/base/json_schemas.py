@@ -12,6 +12,8 @@ import functools
 import math
 import sys
 
+TABLE = {"type": "object", "description": "a table"}
+
 
 def is_finite_number(value) -> bool:
     """Whether it is a number that one can compute with; True is none."""

@@ -6,6 +6,7 @@
 Keys that no shape names may be anything.
 """
 
+from t5suite.base.json_schemas import TABLE
 from t5suite.base.script_flags import LIMIT, flags_of
 
 # Methods by which a split can be answered.
@@ -49,7 +50,6 @@ def settings_shape() -> dict:
     return table_with({**shapes, "plug_ins": or_null(table_of(list_of(plug_in)))})
 
 
-TABLE = {"type": "object", "description": "a table"}
 TEXT = {"type": "string", "description": "a text"}
 TRUTH = {"type": "boolean", "description": "true or false"}
 WHOLE = {"type": "integer", "minimum": -LIMIT, "maximum": LIMIT - 1, "description": "a whole number"}
