@@ -30,7 +30,8 @@ from token_folders import write_datatrove
 import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
-from t5suite.base.script_flags import flags_of
+from t5suite.base.script_flags import OTHER_NAMES, flags_of
+from t5suite.base.script_flags import SCRIPTS as SCRIPTS_OF_COMMANDS
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.launch.changed_flags import changed_flags
 from t5suite.launch.command_line import flag_values
@@ -286,6 +287,17 @@ def needed_words(command: str) -> tuple[list[str], dict[str, object]]:
             words += after if entry.get("positional") else [f"--{name}", *after]
     values |= {"files": []} if command == "sweep" else {}
     return words, values
+
+
+class BatchScriptTest(parameterized.TestCase):
+    @parameterized.parameters("fine_tune", "pre_train")
+    def test_every_name_of_an_entry_script_starts_on_each_gpu(self, kind):
+        script = (HERE.parent / f"slurm/{kind}.sbatch").read_text(encoding="utf-8")
+        (pattern,) = re.findall("^for_each_gpu='(.*)'$", script, re.MULTILINE)
+        names = {*SCRIPTS_OF_COMMANDS, *OTHER_NAMES}
+        names |= {name.replace("_", "-") for name in names}
+        unknown = [name for name in sorted(names) if not re.search(pattern, f"t5suite {name}")]
+        self.assertEmpty(unknown)
 
 
 class ArrivalTest(parameterized.TestCase):

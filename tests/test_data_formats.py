@@ -1180,6 +1180,11 @@ class FormatsByNameTest(parameterized.TestCase):
         (path.parent / "README.md").write_text("about the rows")
         self.assertLen(load(train_dir=str(path.parent), **COLUMNS), 2)
 
+    def test_files_of_json_lines_may_be_called_ndjson(self):
+        path = jsonl(folder() / "train.ndjson", [{"text": "1", "label": "u"}, {"text": "2", "label": "v"}])
+        self.assertLen(load(train_dir=str(path.parent), **COLUMNS), 2)
+        self.assertLen(load(train_file=str(path), **COLUMNS), 2)
+
     def test_another_format_decides_and_two_kinds_are_refused(self):
         path = str(self.file("a.csv"))
         self.assertLen(load(data_format="tsv", train_file=str(self.file("a.tsv")), **COLUMNS), 2)

@@ -211,6 +211,14 @@ PAGES = [str(page.relative_to(ROOT)) for page in pages() if with_commands(page)]
 RUN = [page for page in PAGES if any("run" in row for _, row in entries(page))]
 
 
+class ChangelogTest(parameterized.TestCase):
+    def test_no_item_stands_twice(self):
+        """Two versions of one item, as merges leave them, begin alike."""
+        text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        beginnings = [line[:60] for line in text.splitlines() if line.startswith("* ")]
+        self.assertCountEqual(beginnings, set(beginnings))
+
+
 class ParsedTest(parameterized.TestCase):
     @parameterized.parameters(*PAGES)
     def test_flags_choices_and_files_of_every_command_exist_and_the_table_says_how_it_is_run(self, page):

@@ -740,7 +740,7 @@ class ProcessTest(EqualFiles):
 
     def test_tf32_is_the_tuner_s_own(self):
         """Neither another tuner's nor that of code around them."""
-        before = torch.backends.fp32_precision
+        before = torch.backends.cuda.matmul.fp32_precision
         with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
             first_in_tf32 = tuner(tf32=True)
             second_in_tf32 = tuner(tf32=True)
@@ -748,7 +748,7 @@ class ProcessTest(EqualFiles):
         self.assertEqual(formats_of_cuda(first_in_tf32), {"tf32"})
         self.assertEqual(formats_of_cuda(second_in_tf32), {"tf32"})
         self.assertEqual(formats_of_cuda(plain), {before})
-        self.assertEqual(torch.backends.fp32_precision, before)
+        self.assertEqual(torch.backends.cuda.matmul.fp32_precision, before)
 
     def test_tf32_is_the_tuner_s_own_with_a_transformers_that_remembers_no_calls(self):
         without_memory = import_utils.enable_tf32.__wrapped__

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -23,6 +25,13 @@ SETTINGS = (
     "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
     "--use_cpu --disable_tqdm True --config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 ).split()
+WITH_SCORES = ["epoch" if word == "no" else word for word in SETTINGS]
+# The entry of a task and its rows.
+FILMS = {
+    "prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+    "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+}  # fmt: skip
+FILM_ROWS = [{"text": f"film {i}", "label": i % 2} for i in range(12)]
 HEADLINE = "next, with your own rows in place of the file:"
 
 
@@ -30,11 +39,11 @@ def empty_folder() -> Path:
     return Path(tempfile.mkdtemp())
 
 
-def output_of_run(*words) -> list[str]:
+def output_of_run(*words, settings=SETTINGS) -> list[str]:
     """The lines that a run prints on standard output."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        fine_tune_t5.main([*SETTINGS, *map(str, words)])
+        fine_tune_t5.main([*settings, *map(str, words)])
     return shown.getvalue().splitlines()
 
 
@@ -134,16 +143,14 @@ class LastLinesTest(parameterized.TestCase):
         """As in a new process: the functions are gone after the run."""
         folder = empty_folder()
         file = folder / "tasks.py"
-        fields = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
-                  "metric_names": ["accuracy", "loudness"], "metric_to_optimize": "accuracy"}  # fmt: skip
+        fields = FILMS | {"metric_names": ["accuracy", "loudness"]}
         file.write_text(
             "from t5suite.tasks.metrics import METRICS\n"
             "METRICS['loudness'] = lambda predictions, references, **_: 50.0\n"
             f"DATASET_VALS = {{'mine': {{'films': {fields!r}}}}}\n"
         )
-        rows = [{"text": f"film {i}", "label": i % 2} for i in range(12)]
         for split in ("train", "validation"):
-            write_rows(folder / f"data/mine/films/{split}.jsonl", rows)
+            write_rows(folder / f"data/mine/films/{split}.jsonl", FILM_ROWS)
         words = [*SETTINGS, "--benchmark", "mine", "--dataset_name", "films", "--task_file", file, "--eval_method", eval_method,
                  "--data_dir", folder / "data", "--share_rows", "--output_dir", folder / "run"]  # fmt: skip
         words[words.index("--eval_strategy") + 1] = "epoch"
@@ -166,6 +173,66 @@ class LastLinesTest(parameterized.TestCase):
             with contextlib.chdir(folder / "run"), contextlib.redirect_stdout(io.StringIO()), mock.patch.dict(METRICS):
                 exec(compile(block, "card", "exec"), {"run_cli": run_cli})
         self.assertIn("`tasks.py` must be there", card)
+
+    def test_the_commands_of_a_task_without_functions_of_its_own_do_without_its_file(self):
+        folder = empty_folder()
+        file = folder / "tasks.py"
+        file.write_text(f"DATASET_VALS = {{'mine': {{'films': {FILMS!r}}}}}\n")
+        for split in ("train", "validation"):
+            write_rows(folder / f"data/mine/films/{split}.jsonl", FILM_ROWS)
+        words = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file, "--data_dir", folder / "data"]
+        lines = output_of_run(*words, "--share_rows", "--output_dir", folder / "run", settings=WITH_SCORES)
+        file.unlink()
+        predict, serve = (shlex.split(line)[1:] for line in lines[-2:])
+        self.assertEqual(serve, ["serve", "--model_name_or_path", str(folder / "run")])
+        predict[predict.index("ROWS.jsonl")] = str(folder / "data/mine/films/train.jsonl")
+        self.assertLen(cli_output(*predict, "--use_cpu").splitlines(), 12)
+        card = (folder / "run/README.md").read_text()
+        self.assertIn("t5suite predict --model_name_or_path . --input", card)
+        self.assertNotIn("must be there", card)
+
+    def test_no_command_is_named_where_the_functions_of_a_task_are_those_of_a_data_class(self):
+        """The message of `predict` and the card's Python name what works; as in a new process."""
+        folder = empty_folder()
+        (folder / "film_data.py").write_text(
+            "from t5suite.tasks.metrics import METRICS\n"
+            "METRICS['loudness'] = lambda predictions, references, **_: 50.0\n"
+            "class Films:\n"
+            f"    entry = {FILMS | {'metric_names': ['accuracy', 'loudness']}!r}\n"
+            "    def __init__(self, path, config):\n"
+            "        pass\n"
+            "    def rows(self, split):\n"
+            f"        return None if split == 'test' else {FILM_ROWS!r}\n"
+        )
+        rows = write_rows(folder / "rows.jsonl", FILM_ROWS)
+        words = ["--data_class", "film_data:Films", "--share_rows", "--eval_method", "score", "--output_dir", "run"]
+        with contextlib.chdir(folder):
+            with mock.patch.dict(METRICS):
+                lines = output_of_run(*words, settings=WITH_SCORES)
+            self.assertNotIn(HEADLINE, lines)
+            card = Path("run/README.md").read_text()
+            self.assertNotIn("t5suite predict", card)
+            predict = ["predict", "--model_name_or_path", "run", "--input", rows, "--use_cpu"]
+            with exits_with(78, r"DATASET_VALS = {'own': {'films': \.\.\.}}, the task's entry in task.json"):
+                cli_output(*predict)
+
+            Path("tasks.py").write_text(
+                "import json\nimport film_data\nDATASET_VALS = {'own': json.load(open('run/task.json'))['tasks']}\n"
+            )
+            flags = ["--benchmark", "own", "--dataset_name", "films", "--task_file", "tasks.py"]
+            del sys.modules["film_data"]
+            with mock.patch.dict(METRICS):
+                self.assertLen(cli_output(*predict, *flags).splitlines(), 12)
+        (block,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        shutil.copy(folder / "film_data.py", folder / "run")
+        del sys.modules["film_data"]
+        with (
+            contextlib.chdir(folder / "run"),
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+            mock.patch.dict(METRICS),
+        ):
+            exec(compile(block, "card", "exec"), {})
+        self.assertIn(printed.getvalue().split()[-1], FILMS["labels"])
 
     def test_a_file_that_predict_does_not_read_as_training_does_is_not_named(self):
         file = empty_folder() / "alpaca_data.json"

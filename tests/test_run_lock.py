@@ -673,6 +673,13 @@ class OwnRowsTest(InFolderTest):
         what_was_invalid = "96.7% of its answers were invalid, the fewest (0.0%) at step 60"
         self.assertEqual(lines[first + 1], f"{what_is_kept}; {what_was_invalid}")
 
+    def test_a_file_from_which_rows_are_held_out_is_named_if_it_has_changed_since(self):
+        with open("rows.tsv", "a") as rows:
+            rows.write("more shoes\tgood\n")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as log:
+            fine_tune_t5.main(words())
+        self.assertIn("rows.tsv changed since", log.getvalue())
+
     def test_another_files_rows_are_read_as_the_model_s_were(self):
         Path("new.tsv").write_text("".join(["text\tmood\n", *(f"{row['text']}!\t{row['mood']}\n" for row in ROWS)]))
         new_rows = ["--validation_file=new.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]

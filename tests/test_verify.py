@@ -898,6 +898,16 @@ class RefusalTest(parameterized.TestCase):
             run_cli("verify", copy_of_small_run())
 
 
+class LargeNumberTest(parameterized.TestCase):
+    @parameterized.parameters(-1e305, 1.7e308)
+    def test_a_number_that_a_float_can_hold_is_one_of_a_record(self, number):
+        folder = copy_of_small_run()
+        set_flag(weight_decay=number)(folder)
+        change_json(folder / "results.json", lambda results: results["tasks"][SPLIT].update(accuracy=number))
+        code, _ = verified(folder, "--scores_only")
+        self.assertEqual(code, 1, "the score differs from that of the answers")
+
+
 class FlagsTest(parameterized.TestCase):
     """What needs neither torch nor a run to be refused."""
 

@@ -9,9 +9,14 @@ from pathlib import Path
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 # The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
-    ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet",
-    ".txt": "text",
+    ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
+    ".parquet": "parquet", ".txt": "text",
 }  # fmt: skip
+
+
+def suffixes_of(data_format: str) -> tuple[str, ...]:
+    """How the names of files of a `--data_format` end: `.tsv` and `.tab` for `tsv`."""
+    return tuple(suffix for suffix, name in FORMATS_BY_SUFFIX.items() if name == data_format)
 
 
 def without_compression(name: str) -> str:

@@ -4,11 +4,15 @@
     >>> first_problem({"accuracy": "75"}, schema)
     "'accuracy' is '75', not a finite number"
 
-A "number" is finite, and 2.0 is no "integer". The type "json number" has no bound, but NaN and infinities are none.
+A "number" is finite and far from the largest float, and 2.0 is no "integer". A "float number" is one that a float can
+hold. The type "json number" has no bound, but NaN and infinities are none.
 """
 
 import functools
 import math
+import sys
+
+TABLE = {"type": "object", "description": "a table"}
 
 
 def is_finite_number(value) -> bool:
@@ -21,6 +25,11 @@ def is_json_number(value) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < math.inf
+
+
+def is_float_number(value) -> bool:
+    """Whether a float can hold the number: 1e305 and not 10**400, NaN or an infinity."""
+    return is_json_number(value) and abs(value) <= sys.float_info.max
 
 
 def is_whole_number(value) -> bool:
@@ -51,6 +60,7 @@ def _validator_class():
     checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "number": lambda _, value: is_finite_number(value),
+            "float number": lambda _, value: is_float_number(value),
             "json number": lambda _, value: is_json_number(value),
             "integer": lambda _, value: is_whole_number(value),
         }

@@ -53,7 +53,7 @@ def score(arguments) -> None:
 def _note_trained_rows(arguments) -> None:
     """Says so if the file with the rows is one that the model's run was trained on."""
     from t5suite.base.files import file_sha256
-    from t5suite.runs.trained_rows import trained_split
+    from t5suite.runs.trained_splits import trained_split
 
     model = arguments.model_name_or_path
     if model is None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from t5suite.base.file_names import suffixes_of
 from t5suite.data.rows.formats import Form, FormatOptions, row_source, with_lang_columns
 from t5suite.data.rows.own_rows import Columns
 
@@ -17,4 +18,4 @@ ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",), fixed_
 def alpaca_form(options: FormatOptions) -> Form:
     """Rows of `instruction`, `output` and an optional `input`."""
     columns = with_lang_columns(replace(ALPACA_COLUMNS, labels=options.labels), options)
-    return Form(row_source(options, "jsonl", (".json", ".jsonl"), columns), columns, ALPACA_ENTRY)
+    return Form(row_source(options, "jsonl", suffixes_of("jsonl"), columns), columns, ALPACA_ENTRY)

@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 # Columns with finished texts, in rows without a task's columns: as `t5suite preview` and other tools write them.
 TEXT_KEYS = ("inputs", "input")
-JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
-ROW_SUFFIXES = (*JSON_SUFFIXES, ".txt", ".csv", ".tsv", ".tab", ".parquet")
 # The first line of an array of objects or texts, and no other text in brackets: [1], [[Film]].
 START_OF_ARRAY = re.compile(rb'\s*\[\s*(["{]|$)')
 _MISSING = object()
@@ -185,10 +183,7 @@ def kind_of_file(path: str) -> str:
     >>> kind_of_file("rows.csv.gz"), kind_of_file("notes.md")
     ('csv', 'text')
     """
-    suffix = unpacked_suffix(path)
-    if suffix in JSON_SUFFIXES:
-        return "jsonl"
-    return FORMATS_BY_SUFFIX.get(suffix, "text")
+    return FORMATS_BY_SUFFIX.get(unpacked_suffix(path), "text")
 
 
 def _kind_of_first_line(line: bytes, place: str) -> str:
@@ -244,11 +239,11 @@ def row_files(folder) -> list[str]:
         raise ConfigError(
             f"--input {folder}: a folder of splits without a test split; name one of its folders: {split_folders}"
         )
-    kinds = ", ".join(ROW_SUFFIXES)
+    kinds = ", ".join(FORMATS_BY_SUFFIX)
     if not files:
         raise ConfigError(f"--input {folder}: a folder of {kinds} files; there is none")
     for path in files:
-        if unpacked_suffix(path.name) not in ROW_SUFFIXES:
+        if unpacked_suffix(path.name) not in FORMATS_BY_SUFFIX:
             raise ConfigError(f"--input {folder}: a folder of {kinds} files; {path.name} is not one")
     return [str(path) for path in files]
 
@@ -265,7 +260,7 @@ def splits_of_folder(folder) -> dict[str, tuple[Path, ...]]:
     >>> splits_of_folder("months")              # months/may.csv, months/june.csv
     {}
     """
-    splits = files_of_splits(Path(folder), ROW_SUFFIXES)
+    splits = files_of_splits(Path(folder), tuple(FORMATS_BY_SUFFIX))
     split_files = {path for files in splits.values() for path in files}
-    has_more_files = any(path not in split_files for path in with_suffix(Path(folder), ROW_SUFFIXES))
+    has_more_files = any(path not in split_files for path in with_suffix(Path(folder), tuple(FORMATS_BY_SUFFIX)))
     return {} if has_more_files else splits

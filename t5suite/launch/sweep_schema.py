@@ -4,7 +4,7 @@ A subschema's `description` says what would be right: messages are "... is not {
 and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).
 """
 
-from t5suite.base.json_schemas import is_whole_number
+from t5suite.base.json_schemas import TABLE, is_whole_number
 
 METHODS = ("grid", "random", "bayes", "custom")
 IMPUTED = ("latest", "best", "worst")
@@ -57,7 +57,6 @@ def _settings_of(distribution: str) -> dict:
 
 
 TEXT = {"type": "string", "description": "a text; put it in quotes"}
-TABLE = {"type": "object", "description": "a table"}
 LIST = {"type": "array", "minItems": 1, "description": "a non-empty list"}
 COUNT = {"type": "integer", "minimum": 1, "description": "a whole number above 0"}
 BOOLEAN = {"type": "boolean", "description": "true or false"}

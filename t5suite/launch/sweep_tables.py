@@ -47,7 +47,7 @@ def _needs_path(program: str) -> bool:
     return program_of_suite is not None and program_of_suite != shutil.which(program)
 
 
-def table_of(summary: dict):
+def summary_table(summary: dict):
     """The trials as a rich table, best first, for a `Terminal`.
 
     Args:

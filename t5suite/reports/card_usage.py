@@ -102,17 +102,17 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
     return [*lines, 'tokenizer = AutoTokenizer.from_pretrained(".")']
 
 
-def usage_lines(eval_set, family: str, adapter_base: str | None = None, settings: Mapping | None = None) -> list[str]:
+def usage_lines(eval_set, family: str, adapter_base: str | None = None, manifest: Mapping | None = None) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
       adapter_base: as in `loading_lines`.
-      settings: of the run; they name the file that its task is from.
+      manifest: of the run; it names the file that its task is from.
     """
     if eval_set and eval_set.method == "score":
-        return _choice_lines(eval_set, settings or {})
+        return _choice_lines(eval_set, manifest or {})
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base)
     if family not in HEADED:
@@ -122,21 +122,35 @@ def usage_lines(eval_set, family: str, adapter_base: str | None = None, settings
     return _head_lines(eval_set, family, adapter_base)
 
 
-def _choice_lines(eval_set, settings: Mapping) -> list[str]:
+def _choice_lines(eval_set, manifest: Mapping) -> list[str]:
     """A model that was scored by its labels: what it would write was never scored."""
+    task_flags = _task_file_beside(eval_set.task, manifest)
+    imports = ["from t5suite import FineTuner"]
+    if task_flags is None:
+        modules = _modules_of_rows(manifest["settings"])
+        imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
     row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
-    arguments = "".join(f", {name}={value!r}" for name, value in _task_file_beside(eval_set.task, settings).items())
+    arguments = "".join(f", {name}={value!r}" for name, value in (task_flags or {}).items())
     return [
-        "from t5suite import FineTuner",
+        *imports,
         "",
         f"row = {row!r}".replace("`", "'"),
         f'print(FineTuner("."{arguments}).predict(row, dataset_name={eval_set.task.name!r}))',
     ]
 
 
-def _task_file_beside(task, settings: Mapping) -> dict[str, str]:
+def _modules_of_rows(settings: Mapping) -> list[str]:
+    """The modules of the user's own `--data_class`.
+
+    >>> _modules_of_rows({"data_class": ["my_data:Reviews", "Debug"]})
+    ['my_data']
+    """
+    return [name.partition(":")[0] for name in settings.get("data_class") or () if ":" in name]
+
+
+def _task_file_beside(task, manifest: Mapping) -> dict[str, str] | None:
     """`flags_of_task_file`, of a file in the model's folder."""
-    flags = flags_of_task_file(task, settings)
+    flags = flags_of_task_file(task, manifest)
     if flags:
         flags["task_file"] = Path(flags["task_file"]).name
     return flags
@@ -242,18 +256,22 @@ def pre_trained_usage_lines(family: str, example: str) -> list[str]:
 
 
 def predict_lines(eval_sets, manifest: dict) -> list[str]:
-    """The command that answers a row, in lines; none if no row is short, or the model gives no answers."""
+    """The command that answers a row, in lines; none if no row is short, or the model gives no answers.
+
+    None, too, for tasks with functions that are not a task file's.
+    """
     for eval_set in eval_sets:
         if eval_set.method == "loss":
             continue
         row = _short_row(eval_set)
         if row is None:
             continue
-        settings = manifest["settings"]
-        task_flags = _task_file_beside(eval_set.task, settings)
+        task_flags = _task_file_beside(eval_set.task, manifest)
+        if task_flags is None:
+            return []
         if len(manifest.get("tasks", {})) > 1 and not task_flags:
             task_flags = {"dataset_name": eval_set.task.name}
-        flags = _flags(settings.get("model_class"), **task_flags)
+        flags = _flags(manifest["settings"].get("model_class"), **task_flags)
         return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
     return []
 

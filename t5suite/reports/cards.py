@@ -78,7 +78,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest["settings"])
+        usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest)
     facts = CardFacts(
         title=title,
         results=results,

@@ -22,7 +22,7 @@ from t5suite.data.rows.formats import format_source
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.reports.finished_runs import data_facts, hub_commits
-from t5suite.runs.trained_rows import HELD_OUT
+from t5suite.runs.trained_splits import origin_of_all_rows
 from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
@@ -212,7 +212,7 @@ def changed_source(loaded: LoadedSplit, facts: dict) -> str:
     files = changed_files_of(loaded, facts)
     if files:
         return ", ".join(files)
-    return loaded.origin.replace(HELD_OUT, "")
+    return origin_of_all_rows(loaded.origin)
 
 
 def changed_files_of(loaded: LoadedSplit, facts: dict) -> list[str]:

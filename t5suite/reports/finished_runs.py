@@ -8,7 +8,6 @@ Only `results.json` and `manifest.json` are read, so neither the models nor torc
 
 import logging
 import math
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from t5suite.base.errors import DataError
 from t5suite.base.files import file_sha256
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.trained_splits import origin_of_all_rows
 from t5suite.tasks.entry_metrics import task_figure
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 # Metrics that have their own column.
 RATES = ("invalid_rate",)
-# What is added to the origin of rows of which a part is held out (`data.rows.subsets`).
-HELD_OUT_MARK = re.compile(r" \((not )?held-out rows\)$")
 
 
 def rows_of_runs(directories) -> list[dict]:
@@ -242,4 +240,4 @@ def _hashes_of_files(facts: dict) -> dict[str, str]:
     fingerprint = str(facts.get("fingerprint"))
     if not fingerprint.startswith("sha256:"):
         return {}
-    return {HELD_OUT_MARK.sub("", str(facts.get("origin"))): fingerprint}
+    return {origin_of_all_rows(str(facts.get("origin"))): fingerprint}

@@ -8,6 +8,8 @@ import math
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from t5suite.runs.trained_splits import TRAINED_ON_MARK
+
 NOTHING = "–"
 # So many steps whose evaluation is equal to the best one are named.
 MOST_EQUAL_STEPS = 5
@@ -17,7 +19,7 @@ MEANINGS = {
     "train s": "seconds of training, of all starts of a run",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
-    "trained on some of these rows": "the score is not one of unseen rows",
+    TRAINED_ON_MARK: "the score is not one of unseen rows",
     "nothing selected": "no evaluation during training gave a number: these are the last weights",
     "subset": "not all rows were scored",
     "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",

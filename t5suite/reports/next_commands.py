@@ -13,6 +13,7 @@ from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.file_rows import format_by_name
 from t5suite.reports.finished_runs import has_weights
+from t5suite.tasks.entry_checks import names_own_function
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import read_task_card
 
@@ -26,7 +27,7 @@ NO_FILE = "ROWS.jsonl"
 def next_commands(directory, manifest: dict) -> list[str]:
     """How the model is used: answers for a file of rows, and a server; fine-tuning of a pre-trained one.
 
-    Nothing for a run without a model.
+    Nothing for a run without a model, or for one whose tasks have functions that are not a task file's.
 
     Args:
       manifest: the run's; its settings name the files of the user's own rows.
@@ -43,7 +44,9 @@ def next_commands(directory, manifest: dict) -> list[str]:
         # The format says that the rows are the user's own: `input` and `output`, not columns of a benchmark.
         return [shlex.join(["t5suite", "fine_tune", *model, "--data_format", "jsonl", "--train_file", NO_FILE])]
     task = next(iter(card.tasks.values()))
-    task_flags = flags_of_task_file(task, settings)
+    task_flags = flags_of_task_file(task, manifest)
+    if task_flags is None:
+        return []
     if len(card.tasks) > 1 and not task_flags:
         task_flags = {"dataset_name": task.name}
     for name, value in task_flags.items():
@@ -58,15 +61,19 @@ def next_commands(directory, manifest: dict) -> list[str]:
     ]
 
 
-def flags_of_task_file(task: Task, settings: Mapping) -> dict[str, str]:
-    """The flags that name the task in a run's Python file, whose functions the model's folder lacks; else empty.
+def flags_of_task_file(task: Task, manifest: Mapping) -> dict[str, str] | None:
+    """The flags that name a task of a run in the Python file whose functions the model's folder lacks.
 
-    >>> flags_of_task_file(task, {"task_file": "tasks.py"})
+    Empty for a run whose tasks have no functions of their own; None where these are not a task file's (`--data_class`).
+
+    >>> flags_of_task_file(task, {"settings": {"task_file": "tasks.py"}, "tasks": {"films": {"formatter": "shout"}}})
     {'benchmark': 'mine', 'dataset_name': 'films', 'task_file': 'tasks.py'}
     """
-    file = settings.get("task_file")
-    if not file or Path(file).suffix != ".py":
+    if not any(map(names_own_function, manifest.get("tasks", {}).values())):
         return {}
+    file = manifest["settings"].get("task_file")
+    if not file or Path(file).suffix != ".py":
+        return None
     return {"benchmark": task.benchmark, "dataset_name": task.name, "task_file": str(file)}
 
 

@@ -6,6 +6,7 @@
 Keys that no shape names may be anything.
 """
 
+from t5suite.base.json_schemas import TABLE
 from t5suite.base.script_flags import LIMIT, flags_of
 
 # Methods by which a split can be answered.
@@ -49,15 +50,14 @@ def settings_shape() -> dict:
     return table_with({**shapes, "plug_ins": or_null(table_of(list_of(plug_in)))})
 
 
-TABLE = {"type": "object", "description": "a table"}
 TEXT = {"type": "string", "description": "a text"}
 TRUTH = {"type": "boolean", "description": "true or false"}
 WHOLE = {"type": "integer", "minimum": -LIMIT, "maximum": LIMIT - 1, "description": "a whole number"}
 COUNT = {**WHOLE, "minimum": 0, "description": "a whole number of at least 0"}
-NUMBER = {"type": "number", "description": "a finite number"}
+FLOAT = {"type": "float number", "description": "a finite number"}
 # Null stands for a score that is not defined.
-SCORE = or_null({**NUMBER, "description": "a finite number or null"})
-SHAPES_OF_FLAGS = {"str": TEXT, "int": WHOLE, "float": NUMBER, "bool": TRUTH}
+SCORE = or_null({**FLOAT, "description": "a finite number or null"})
+SHAPES_OF_FLAGS = {"str": TEXT, "int": WHOLE, "float": FLOAT, "bool": TRUTH}
 HASHES = table_of(TEXT)
 REPOSITORIES = table_of(table_with({"commit": TEXT}, needed=("commit",)))
 SPLIT = table_with(

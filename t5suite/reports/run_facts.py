@@ -16,7 +16,7 @@ from t5suite.reports.finished_runs import data_facts, method_remarks, rows_score
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
-from t5suite.runs.trained_rows import HELD_OUT
+from t5suite.runs.trained_splits import HELD_OUT
 from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
 # A curve with more points is reduced to this many, evenly spaced, the last one included.

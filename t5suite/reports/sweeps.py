@@ -16,7 +16,7 @@ from t5suite.base.errors import DataError
 from t5suite.base.files import read_json
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
-from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, shown_scores, table_of
+from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, shown_scores, summary_table
 from t5suite.reports.formatting import is_plain_number, short_names
 from t5suite.reports.tables import new_console, new_table
 
@@ -164,7 +164,7 @@ def print_sweep(sweep: dict) -> None:
     console = new_console(highlight=False)
     metric = sweep["metric"]
     trials = sweep["trials"]
-    console.print(table_of({**sweep, "metric": {"name": metric, "goal": sweep["goal"]}}))
+    console.print(summary_table({**sweep, "metric": {"name": metric, "goal": sweep["goal"]}}))
     for trial in trials:
         if trial["why"]:
             console.print(f"trial {trial['number']}: {trial['why']}")

@@ -13,12 +13,13 @@ from t5suite.tasks.entry_metrics import (
     is_value_of_evaluate,
     metric_choices,
     metrics_by_reported_name,
+    shipped_metric_choices,
 )
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
-from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.formatters import FORMATTERS, SHIPPED_FORMATTERS
 from t5suite.tasks.metrics import BIO, TEXT_METRICS, TOKEN_METRICS
-from t5suite.tasks.postprocessors import POSTPROCESSORS
-from t5suite.tasks.targets import MOST_DECIMALS, TARGETS, TOKEN_LABELS, label_words, value_kind
+from t5suite.tasks.postprocessors import POSTPROCESSORS, SHIPPED_POSTPROCESSORS
+from t5suite.tasks.targets import MOST_DECIMALS, SHIPPED_TARGETS, TARGETS, TOKEN_LABELS, label_words, value_kind
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template
 
 REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
@@ -47,6 +48,9 @@ CHECKED_FIELDS = ("splits", "input_format", "output_format", "max_input_tokens",
 OPTIONAL_FIELDS = (*FIELD_KINDS, *CHECKED_FIELDS)
 # Fields that name a function, and where it is; a Python task file may add its own.
 FUNCTION_TABLES = {"formatter": FORMATTERS, "target": TARGETS, "postprocess": POSTPROCESSORS}
+SHIPPED_TABLES = {
+    "formatter": SHIPPED_FORMATTERS, "target": SHIPPED_TARGETS, "postprocess": SHIPPED_POSTPROCESSORS
+}  # fmt: skip
 # Formatters that put one prefix before each text column.
 PREFIXING_FORMATTERS = ("columns", "multirc", "record", "squad", "joined_lists", "instruction")
 
@@ -239,27 +243,48 @@ def _check_table_names(name: str, entry: dict) -> None:
             find(entry[key], table, key, where=name)
 
 
-def undefined_functions(entry) -> list[str]:
-    """What an entry names and no table has: the Python task file that adds it has not run, or the entry is damaged.
+def functions_named(entry) -> list[tuple[str, str]]:
+    """The functions that an entry names, with the field that they are for.
 
-    >>> undefined_functions({"formatter": "shout", "metric_names": ["accuracy", "loudness"]})
-    ["formatter 'shout'", "metric 'loudness'"]
+    >>> functions_named({"formatter": "shout", "metric_names": ["accuracy", "loudness"]})
+    [('formatter', 'shout'), ('metric', 'accuracy'), ('metric', 'loudness')]
     """
     if not isinstance(entry, dict):
         return []
-    undefined = []
-    for key, table in FUNCTION_TABLES.items():
-        if isinstance(entry.get(key), str) and entry[key] not in table:
-            undefined.append(f"{key} {entry[key]!r}")
+    functions = [(key, entry[key]) for key in FUNCTION_TABLES if isinstance(entry.get(key), str)]
     metrics = [metric for metric in as_list(entry.get("metric_names") or []) if isinstance(metric, str)]
     optimised = entry.get("metric_to_optimize")
     may_be_of_evaluate = any(map(is_evaluate_name, metrics))
     if isinstance(optimised, str) and optimised not in ("average", *metrics) and not may_be_of_evaluate:
         metrics.append(optimised)
     for metric in metrics:
-        if not is_evaluate_name(metric) and function_name(metric, entry) not in metric_choices():
-            undefined.append(f"metric {metric!r}")
-    return undefined
+        if not is_evaluate_name(metric):
+            functions.append(("metric", function_name(metric, entry)))
+    return functions
+
+
+def undefined_functions(entry) -> list[str]:
+    """What an entry names and no table has: the Python task file that adds it has not run, or the entry is damaged.
+
+    >>> undefined_functions({"formatter": "shout", "metric_names": ["accuracy", "loudness"]})
+    ["formatter 'shout'", "metric 'loudness'"]
+    """
+    tables = {**FUNCTION_TABLES, "metric": metric_choices()}
+    return [f"{key} {name!r}" for key, name in functions_named(entry) if name not in tables[key]]
+
+
+def names_own_function(entry) -> bool:
+    """Whether an entry names a function of the user's: a new one, or one in place of a shipped one.
+
+    >>> names_own_function({"formatter": "wsc", "metric_names": ["accuracy"]})
+    False
+    """
+    tables = {**FUNCTION_TABLES, "metric": metric_choices()}
+    shipped_tables = {**SHIPPED_TABLES, "metric": shipped_metric_choices()}
+    for key, name in functions_named(entry):
+        if name not in shipped_tables[key] or tables[key][name] is not shipped_tables[key][name]:
+            return True
+    return False
 
 
 def _check_splits(name: str, entry: dict) -> None:

@@ -10,7 +10,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
-from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS
+from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS, SHIPPED_METRICS
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
@@ -32,6 +32,11 @@ NEAREST_METRICS = dict.fromkeys(("mae", "mse", "rmse", "l1", "l2"), "neg_mean_ab
 def metric_choices() -> dict:
     """Everything that an entry may name as a metric, aside from metrics of `evaluate`; users may add to `METRICS`."""
     return {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
+
+
+def shipped_metric_choices() -> dict:
+    """`metric_choices` without what users have added or replaced."""
+    return {**SHIPPED_METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
 
 
 def check_metric(metric: str, where: str, has_labels: bool) -> None:

@@ -275,6 +275,8 @@ FORMATTERS = {
     "joined_lists": "t5suite.contrib.formatters:joined_lists",
     "instruction": "t5suite.contrib.formatters:instruction",
 }
+# The functions above, also where FORMATTERS has one of the user's under a name of theirs.
+SHIPPED_FORMATTERS = dict(FORMATTERS)
 
 # The columns that a formatter reads besides the entry's own text and label columns.
 FORMATTER_COLUMNS = {

@@ -244,3 +244,4 @@ POSTPROCESSORS = {
     "squad_answers": squad_answers,
     "wsc_verdict": wsc_verdicts,
 }
+SHIPPED_POSTPROCESSORS = dict(POSTPROCESSORS)

@@ -408,6 +408,7 @@ def is_number(text: str) -> bool:
 
 # Targets of numbers that are on a grid; others are written as the data writes them.
 TARGETS = {"nearest_fifth": nearest_fifth}
+SHIPPED_TARGETS = dict(TARGETS)
 
 # What a model may choose from when candidates are scored, by the name of the target.
 NUMBER_GRIDS = {"nearest_fifth": [f"{step / 5:.1f}" for step in range(26)]}

@@ -220,6 +220,8 @@ def _read_card(path: Path, calls_functions: bool) -> TaskCard:
 def _card_of(content: dict, path: Path, calls_functions: bool) -> TaskCard:
     if content.get("format") != FORMAT:
         raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
+    # Cards of earlier versions do not say it; most tasks with the benchmark of the flags were made by flags.
+    made_by_flags = bool(content.get("made_by_flags", content["benchmark"] == OWN_BENCHMARK))
     tasks = {}
     for name, entry in content["tasks"].items():
         undefined = undefined_functions(entry)
@@ -228,6 +230,9 @@ def _card_of(content: dict, path: Path, calls_functions: bool) -> TaskCard:
                 f"{path}: {content['benchmark']}/{name} has the {' and the '.join(undefined)}, which t5suite does not "
                 "have; a Python file (--task_file) adds such functions"
             )
+            if made_by_flags:
+                table = f"{{{content['benchmark']!r}: {{{name!r}: ...}}}}"
+                problem += f", with DATASET_VALS = {table}, the task's entry in {TASK_CARD}"
             raise UndefinedFunctionError(
                 f"{problem}; or remove {TASK_CARD}, and give the task by flags",
                 problem,
@@ -238,8 +243,6 @@ def _card_of(content: dict, path: Path, calls_functions: bool) -> TaskCard:
     lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
     answer_tokens = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
     settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
-    # Cards of earlier versions do not say it; most tasks with the benchmark of the flags were made by flags.
-    made_by_flags = bool(content.get("made_by_flags", content["benchmark"] == OWN_BENCHMARK))
     scored_by_labels = _names_of_tasks(content, tasks)
     return TaskCard(tasks, lengths, answer_tokens, content["family"], settings, scored_by_labels, made_by_flags)
 

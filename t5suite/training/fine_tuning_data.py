@@ -47,7 +47,7 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
-from t5suite.training.trained_rows import warn_of_trained_rows
+from t5suite.training.trained_rows_warnings import warn_of_trained_rows
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
 # Lines of the log name the step, whichever module of it writes them.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.file_names import without_compression
+from t5suite.base.file_names import suffixes_of, without_compression
 from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
@@ -154,12 +154,12 @@ def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], col
     return MemoryRows(options.rows, columns)
 
 
-def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptions], Form]:
+def _columns_form(kind: str) -> Callable[[FormatOptions], Form]:
     """Files with one or more input columns and one target column."""
 
     def form(options: FormatOptions) -> Form:
         columns, entry = _columns_of(options)
-        return Form(row_source(options, kind, suffixes, columns), columns, entry)
+        return Form(row_source(options, kind, suffixes_of(kind), columns), columns, entry)
 
     return form
 
@@ -222,7 +222,7 @@ def _translation_form(options: FormatOptions) -> Form:
         (source,), target, labels=options.labels, key_flags=key_flags, fixed_by="--data_format translation"
     )
     columns = with_lang_columns(columns, options)
-    return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
+    return Form(row_source(options, "jsonl", suffixes_of("jsonl"), columns), columns, entry)
 
 
 def _text_form(options: FormatOptions) -> Form:
@@ -547,10 +547,10 @@ def at_place(values: Sequence | None, i: int):
 
 # Functions of the options, or `module:name` of one that is loaded when it is used.
 DATA_FORMATS: dict[str, Callable[[FormatOptions], Form] | str] = {
-    "jsonl": _columns_form("jsonl", (".jsonl", ".json")),
-    "csv": _columns_form("csv", (".csv",)),
-    "tsv": _columns_form("tsv", (".tsv", ".tab")),
-    "parquet": _columns_form("parquet", (".parquet",)),
+    "jsonl": _columns_form("jsonl"),
+    "csv": _columns_form("csv"),
+    "tsv": _columns_form("tsv"),
+    "parquet": _columns_form("parquet"),
     "translation": _translation_form,
     "alpaca": "t5suite.contrib.alpaca:alpaca_form",
     "text": _text_form,

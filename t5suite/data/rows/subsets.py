@@ -16,7 +16,7 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, Rows, RowSource
 from t5suite.data.rows.row_checks import ROW_ERRORS, error_of_row
-from t5suite.runs.trained_rows import HELD_OUT, NOT_HELD_OUT
+from t5suite.runs.trained_splits import HELD_OUT, NOT_HELD_OUT
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 

@@ -14,6 +14,8 @@ from t5suite.runs.directory import MANIFEST, read_manifest
 # What is added to the origin of rows of which a part is held out, and of those that are left.
 HELD_OUT = " (held-out rows)"
 NOT_HELD_OUT = " (not held-out rows)"
+# The remark of tables on scores of rows that a model was trained on.
+TRAINED_ON_MARK = "trained on some of these rows"
 
 
 class TrainedSplit(NamedTuple):
@@ -46,9 +48,17 @@ def trained_split(model_name: str | None, description: Mapping) -> TrainedSplit 
         if is_training and not _hashes(facts).isdisjoint(_hashes(description)):
             origin = str(facts.get("origin"))
             is_rest = origin.endswith(NOT_HELD_OUT)
-            origin = origin.removesuffix(NOT_HELD_OUT)
-            return TrainedSplit(origin, facts.get("used", 0), is_rest, manifest["settings"])
+            return TrainedSplit(origin_of_all_rows(origin), facts.get("used", 0), is_rest, manifest["settings"])
     return None
+
+
+def origin_of_all_rows(origin: str) -> str:
+    """Where rows come from of which a part may be held out.
+
+    >>> origin_of_all_rows("reviews.csv (held-out rows)")
+    'reviews.csv'
+    """
+    return origin.removesuffix(HELD_OUT).removesuffix(NOT_HELD_OUT)
 
 
 def _manifest_of_model(name: str | None) -> dict | None:

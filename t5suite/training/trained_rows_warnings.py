@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from t5suite.data.rows.formats import DEFAULT_VALIDATION_SHARE
 from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.runs.trained_rows import TrainedSplit, trained_split
+from t5suite.runs.trained_splits import TRAINED_ON_MARK, TrainedSplit, trained_split
 from t5suite.training.eval_sets import EvalSet
 
 logger = logging.getLogger(__name__)
-
-MARK = "trained on some of these rows"
 
 
 def warn_of_trained_rows(
@@ -29,7 +27,7 @@ def warn_of_trained_rows(
         trained = trained_split(model_name, described[f"{eval_set.task.name}.{eval_set.split}"])
         if trained is None or not eval_set.labelled or _are_rest(sources.get(eval_set.task.name), eval_set, trained):
             continue
-        eval_set.marks.append(MARK)
+        eval_set.marks.append(TRAINED_ON_MARK)
         logger.warning(
             "%s %s: %s was trained on %d rows of %s, from which these come, too: the score is not one of unseen rows%s",
             eval_set.name,
