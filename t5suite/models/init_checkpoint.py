@@ -9,7 +9,7 @@ nanoT5's T5 has Hugging Face's names; its file holds the one embedding of encode
 
 An embedding of 32100 pieces may have 32128 rows, as rows are padded to multiples of 128 (ROW_MULTIPLE). So a file's
 embeddings and output layer may have as many as 128 rows more or fewer than the model's: the rows that both have are
-copied, the model's others keep their values.
+copied, the model's further rows keep their values.
 """
 
 import logging

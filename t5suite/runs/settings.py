@@ -31,8 +31,8 @@ ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 def is_decisive(name: str) -> bool:
     """Whether a setting affects a run's result.
 
-    Of the others, some (`nothing`) say where a run executes and how much it prints. The rest (`layout`) say how an
-    update's examples lie over devices and micro-batches, and weights over devices: with as many examples, the update is
+    A flag of the kind `nothing` says where a run executes or how much it prints. One of the kind `layout` says how an
+    update's examples lie over devices and micro-batches, or weights over devices: with as many examples, the update is
     the same, up to the order of a sum. The number of examples is a setting besides the flags, `update_size`. A setting
     that is no flag affects the result.
     """

@@ -8,8 +8,8 @@
     >>> note_pre_training_in_manifest(run, data.described, trainer)
     >>> add_pre_training_callbacks(trainer, run.directory, trackers)
 
-`pre_train_t5.py` calls them one after the other, between those of `run`; `pre_training_collators`, `pre_training_text`,
-`pre_training_data` and `pre_training_trainer` have the other ones.
+`pre_train_t5.py` calls them one after the other, between those of `run_steps`. Collators, text, data and trainer are
+made in `pre_training_collators`, `pre_training_text`, `pre_training_data` and `pre_training_trainer`.
 """
 
 import glob

@@ -91,7 +91,7 @@ def build_corpus(
 
 def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
     """The fraction itself; or, if a side of a small text would be empty, one that holds out only the document with the
-    lowest hash, or trains only on the one with the highest; 0 and 1 are kept.
+    lowest hash, or trains only on the one with the highest; 0 and 1 are returned as they are.
 
     >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
     0.2731
