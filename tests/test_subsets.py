@@ -13,7 +13,7 @@ from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
 
 from t5suite import FineTuner
-from t5suite.testing import TINY_T5, exits_with, tiny_tokenizer, write_rows
+from t5suite.testing import TINY_T5, exits_with, load_own_rows, tiny_tokenizer, write_rows
 
 LABELS = ("bad", "good", "fair")
 QUICK = {"config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "quiet": True, "num_train_epochs": 1}
@@ -261,6 +261,46 @@ class SidesTest(parameterized.TestCase):
         texts = tiny_tokenizer().batch_decode(batch["input_ids"])
         self.assertLen(texts, 30)
         self.assertEqual(set(collections.Counter(texts).values()), {2})
+
+    @parameterized.parameters("super_ni", "record")
+    def test_rows_that_differ_in_number_and_answers_alone_are_on_one_side(self, name):
+        """An instruction's form is drawn by the row's number, and each answer of a query is an example."""
+        flags = {"super_ni": instruction_flags, "record": query_flags}[name]()
+        flags |= {"task_file": None, "selection_split": "train[25%]", "per_device_train_batch_size": 80}
+        training = collections.Counter(numbers_of(fine_tuning_batches(**flags)))
+        self.assertLen(training, 15)
+        self.assertEqual(set(training.values()), {4})
+
+    def test_rows_with_an_empty_text_are_on_one_side_whatever_their_answers(self):
+        texts = ["", "", "", "", *map(spelt, range(16))]
+        data = [{"text": text, "label": "good" if number % 2 else "bad"} for number, text in enumerate(texts)]
+        for seed in range(12):
+            flags = {"text_column": "text", "target_column": "label", "validation_split": 0.25, "seed": seed}
+            sides = [load_own_rows(data, split, **flags).rows for split in ("train", "validation")]
+            counts = [[row["text"] for row in side].count("") for side in sides]
+            self.assertCountEqual(counts, [0, 4], seed)
+
+
+def instruction_flags() -> dict:
+    """The flags of a run on four rows of each of 20 instructions, whose form is drawn."""
+    row = {"task": "task1_copy", "category": "Copying", "definition": "Write it", "negative_examples": []}
+    row["positive_examples"] = [{"input": "so", "output": "so", "explanation": "It must"}]
+    training_rows = [
+        {**row, "idx": number, "input": spelt(number % 20), "output": [f"so {number}"]} for number in range(80)
+    ]
+    flags = flags_of(training_rows, benchmark="super_ni", dataset_name="english", tk_instruct=True)
+    del flags["validation_file"]
+    return {**flags, "test_file": flags["train_file"]}
+
+
+def query_flags() -> dict:
+    """The flags of a run on 20 queries, each with one answer and with three."""
+    row = {"passage": "Tom met Tim", "entities": ["Tom", "Tim", "Tam"]}
+    answers = (["Tom"], ["Tom", "Tim", "Tam"])
+    training_rows = [
+        {**row, "query": spelt(number % 20), "answers": answers[number // 20], "idx": number} for number in range(40)
+    ]
+    return flags_of(training_rows, training_rows[:1], benchmark="super_glue", dataset_name="record")
 
 
 def parts_of(value) -> list[dict]:
