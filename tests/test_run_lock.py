@@ -83,6 +83,7 @@ ROW_FLAGS = {
     "max_eval_samples": 2,
     "logging_steps": 1,
 }
+TRAINED_ON = "trained on some of these rows"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 
 
@@ -689,28 +690,62 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
 
     @parameterized.parameters(
-        ("--train_file=rows.tsv", ""), ("--train_file=renamed.tsv", ""), ("--validation_file=renamed.tsv", "/checkpoint-1")
+        ("--validation_file=renamed.tsv", "/checkpoint-1"), ("--validation_file=renamed.tsv", "/best/rows"),
+        ("--train_file=rows.tsv", ""), ("--train_file=renamed.tsv", ""),
     )  # fmt: skip
-    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self, rows, checkpoint):
+    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self, rows, weights):
         shutil.copy("rows.tsv", "renamed.tsv")
-        _, log = self.evaluate(rows, f"--model_name_or_path=runs/rows-tiny{checkpoint}", "--eval_only", "--use_cpu")
-        remedy = "--train_file with --seed 5 --validation_split 0.2"
-        self.assertRegex(log, rf"WARNING .*runs/rows-tiny\S* was trained on 32 rows of rows.tsv.*{remedy}")
-        self.assertIn("trained on some of these rows", log)
+        shutil.copytree("runs/rows-tiny/checkpoint-1", "runs/rows-tiny/best/rows")  # as `--select per_task` keeps them
+        _, log = self.evaluate(rows, f"--model_name_or_path=runs/rows-tiny{weights}", "--eval_only", "--use_cpu")
+        remedy = "data as training rows, no validation rows, and --seed 5 --validation_split 0.2"
+        self.assertRegex(log, rf"WARNING .*runs/rows-tiny\S* was trained on 32 rows .*\(rows.tsv\).*{remedy}")
+        self.assertIn(TRAINED_ON, log)
         self.assertNotIn("--train_file has no effect", log)
+
+    def test_a_model_that_was_trained_further_has_seen_the_rows_of_both_runs(self):
+        Path("more.tsv").write_text("text\tmood\n" + "".join(f"hat {number}\tgood\n" for number in range(9)))
+        run_it(train_file="more.tsv", model_name_or_path="runs/rows-tiny", output_dir="runs/further")
+        shutil.move("runs/further", "moved")
+        scoring = ["--model_name_or_path=moved", "--eval_only", "--use_cpu"]
+        self.assertRegex(
+            self.evaluate("--validation_file=rows.tsv", *scoring)[1], r"moved was trained on 32 rows .*\(rows"
+        )
+        self.assertRegex(
+            self.evaluate("--validation_file=more.tsv", *scoring)[1], r"moved was trained on 7 rows .*\(more"
+        )
+        random_weights = ["--from_scratch", "--labels=bad,good", "--text_column=text", "--target_column=mood"]
+        self.assertNotIn(TRAINED_ON, self.evaluate("--validation_file=rows.tsv", *scoring, *random_weights)[1])
+
+    def test_a_run_that_is_validated_on_its_training_rows_says_so(self):
+        shutil.copy("rows.tsv", "copy.tsv")
+        words_of_run = [word for word in words(max_steps=1) if not word.startswith("--validation_split")]
+        _, log = self.evaluate(*words_of_run, "--validation_file=copy.tsv")
+        self.assertRegex(log, r"WARNING .*this run trains on 40 rows of the same data \(rows.tsv\)")
+        self.assertIn(TRAINED_ON, log)
+        self.assertNotIn(TRAINED_ON, self.evaluate(*words(max_steps=1))[1])
+
+    def test_rows_in_memory_that_were_trained_on_are_warned_of_without_a_flag_of_files(self):
+        flags = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
+        flags["quiet"] = True
+        FineTuner("tiny", ROWS, output_dir="runs/memory", max_steps=1, **flags).train()
+        with self.assertLogs("t5suite", "WARNING") as log:
+            FineTuner("runs/memory", {"validation": ROWS}, **flags).evaluate()
+        (warning,) = [line for line in log.output if "runs/memory was trained on" in line]
+        self.assertIn("--seed 42", warning)
+        self.assertNotIn("_file", warning)
 
     def test_rows_that_the_run_held_out_are_scored_as_such(self):
         scoring = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
         _, log = self.evaluate(*scoring, "--seed=5", "--validation_split=0.2")
         self.assertNotIn("trained on 32", log)
-        self.assertNotIn("trained on some of these rows", log)
+        self.assertNotIn(TRAINED_ON, log)
 
     def test_a_tuner_and_score_name_rows_that_were_trained_on_too(self):
         columns = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
         tuner = FineTuner("runs/rows-tiny", {"validation": "rows.tsv"}, quiet=True, **columns)
         with self.assertLogs("t5suite", "WARNING") as log:
             tuner.evaluate()
-        self.assertRegex("\n".join(log.output), "runs/rows-tiny was trained on 32 rows of rows.tsv")
+        self.assertRegex("\n".join(log.output), r"runs/rows-tiny was trained on 32 rows of the same data \(rows.tsv\)")
         answers = Path("answers.jsonl")
         answers.write_text("".join(json.dumps(row["mood"]) + "\n" for row in ROWS))
         flags = ["--model_name_or_path", "runs/rows-tiny", "--predictions", answers]

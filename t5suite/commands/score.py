@@ -53,16 +53,15 @@ def score(arguments) -> None:
 def _note_trained_rows(arguments) -> None:
     """Says so if the file with the rows is one that the model's run was trained on."""
     from t5suite.base.files import file_sha256
-    from t5suite.runs.trained_splits import trained_split
+    from t5suite.runs.trained_splits import trained_splits
 
     model = arguments.model_name_or_path
     if model is None:
         return
-    trained = trained_split(model, {"fingerprint": f"sha256:{file_sha256(arguments.rows)}"})
-    if trained is not None:
-        note(
-            f"{model} was trained on {trained.row_count} rows of {arguments.rows}: these are not scores of unseen rows"
-        )
+    trained = trained_splits(model, {"fingerprint": f"sha256:{file_sha256(arguments.rows)}"})
+    if trained:
+        row_count = trained[0].row_count
+        note(f"{model} was trained on {row_count} rows of {arguments.rows}: these are not scores of unseen rows")
 
 
 def _task_by_flags(arguments):

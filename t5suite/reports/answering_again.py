@@ -29,6 +29,7 @@ from t5suite.models.weights import load_weights
 from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.reports.verification import ANSWERED_BY
+from t5suite.runs.directory import BEST_FOLDER
 from t5suite.training.eval_sets import EvalSet, make_eval_set
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings
 from t5suite.training.fine_tuning_data import encoding_by_flags
@@ -355,7 +356,7 @@ def load_weights_of_task(record: RunRecord, model, task: str) -> None:
         return
     folder = record.folder
     if task in (record.manifest.get("best_per_task") or {}):
-        folder = record.folder / "best" / task
+        folder = record.folder / BEST_FOLDER / task
     if not folder.is_dir():
         raise DataError(
             f"best/{task} is missing in {record.folder}: the weights that answered {task} (--select per_task)"

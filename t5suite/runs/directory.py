@@ -32,6 +32,8 @@ RESULTS = "results.json"
 METRICS = "metrics.jsonl"
 # The model below an adapter, where the run keeps it.
 BASE_FOLDER = "base"
+# The weights of each task's best step, where the run keeps them.
+BEST_FOLDER = "best"
 # The manifest's required keys, and the types of the keys that are read.
 REQUIRED_KEYS = ("run_id", "settings")
 MANIFEST_TYPES = {

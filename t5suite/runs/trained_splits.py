@@ -1,15 +1,15 @@
 """Which rows a model's run was trained on, by the hashes of their content: files may have been moved and renamed.
 
->>> trained_split("runs/reviews", {"fingerprint": "sha256:adfa95..."})
-TrainedSplit(origin='reviews.csv', row_count=147, settings={'seed': 42, 'validation_split': 0.25, ...})
+>>> trained_splits("runs/reviews", {"fingerprint": "sha256:adfa95..."})
+[TrainedSplit(origin='reviews.csv', row_count=147, is_rest=True, settings={'seed': 42, 'validation_split': 0.25, ...})]
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.runs.directory import MANIFEST, read_manifest
+from t5suite.runs.directory import BEST_FOLDER, MANIFEST, read_manifest
 
 # What is added to the origin of rows of which a part is held out, and of those that are left.
 HELD_OUT = " (held-out rows)"
@@ -24,7 +24,7 @@ class TrainedSplit(NamedTuple):
     Attributes:
       origin: the file or folder that they come from.
       row_count: how many there were.
-      is_rest: others of the same origin were held out, as the run's `settings` say.
+      is_rest: whether the run held out a part of that file or folder for validation, as its `settings` say.
     """
 
     origin: str
@@ -33,23 +33,30 @@ class TrainedSplit(NamedTuple):
     settings: dict
 
 
-def trained_split(model_name: str | None, description: Mapping) -> TrainedSplit | None:
-    """What a model's run was trained on that has a file, or all rows, in common with a split; None without such rows.
+def trained_splits(model_name: str | None, description: Mapping) -> list[TrainedSplit]:
+    """What a model was trained on that has a file, or all rows, in common with a split: its run's, then earlier runs'.
 
     Args:
-      model_name: a run, or a checkpoint of one; anything else was trained on nothing that is known here.
+      model_name: a run, a checkpoint of one, or a task's best weights; anything else was trained on nothing that is
+        known here.
       description: the split's `fingerprint`, and its `files` if there are several, as manifests have them.
     """
-    manifest = _manifest_of_model(model_name)
-    if manifest is None:
-        return None
-    for name, facts in manifest.get("data", {}).items():
+    splits = []
+    for manifest in _manifests_of_model(model_name):
+        splits += splits_in_common(manifest.get("data", {}), description, manifest["settings"])
+    return splits
+
+
+def splits_in_common(data: Mapping, description: Mapping, settings: dict) -> list[TrainedSplit]:
+    """The training splits of a run's data that have a file, or all rows, in common with a split."""
+    splits = []
+    for name, facts in data.items():
         is_training = name.endswith(".train") and isinstance(facts, dict)
         if is_training and not _hashes(facts).isdisjoint(_hashes(description)):
             origin = str(facts.get("origin"))
             is_rest = origin.endswith(NOT_HELD_OUT)
-            return TrainedSplit(origin_of_all_rows(origin), facts.get("used", 0), is_rest, manifest["settings"])
-    return None
+            splits.append(TrainedSplit(origin_of_all_rows(origin), facts.get("used", 0), is_rest, settings))
+    return splits
 
 
 def origin_of_all_rows(origin: str) -> str:
@@ -61,19 +68,33 @@ def origin_of_all_rows(origin: str) -> str:
     return origin.removesuffix(HELD_OUT).removesuffix(NOT_HELD_OUT)
 
 
-def _manifest_of_model(name: str | None) -> dict | None:
-    """The manifest of the run that saved a model in its folder, or in a checkpoint there."""
-    if name is None:
+def _manifests_of_model(name: str | None) -> Iterator[dict]:
+    """The manifest of the run that saved a model, then of the run whose model that one began with, and so on."""
+    folder = _run_of_model(name)
+    folders = set()
+    while folder is not None and folder not in folders:
+        folders.add(folder)
+        try:
+            manifest = read_manifest(folder)
+        except ConfigError:  # the model may be whole though its run's manifest is not
+            return
+        yield manifest
+        settings = manifest["settings"]
+        if settings.get("from_scratch") or settings.get("config_name"):  # random weights
+            return
+        folder = _run_of_model(settings.get("model_name_or_path"), manifest.get("working_directory"))
+
+
+def _run_of_model(name: str | None, working_directory: str | None = None) -> Path | None:
+    """The folder of the run that saved a model there, in a checkpoint or in a task's best weights."""
+    if not name:
         return None
-    folder = Path(name).resolve()
+    folder = Path(working_directory or "", name).resolve()
     if folder.name.startswith("checkpoint-"):
         folder = folder.parent
-    if not (folder / MANIFEST).is_file():
-        return None
-    try:
-        return read_manifest(folder)
-    except ConfigError:  # the model may be whole though its run's manifest is not
-        return None
+    elif folder.parent.name == BEST_FOLDER and not (folder / MANIFEST).is_file():
+        folder = folder.parent.parent
+    return folder if (folder / MANIFEST).is_file() else None
 
 
 def _hashes(facts: Mapping) -> set[str]:

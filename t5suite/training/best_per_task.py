@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from t5suite.base.errors import CheckpointError
-from t5suite.runs.directory import run_id_of
+from t5suite.runs.directory import BEST_FOLDER, run_id_of
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.committing import restore_weights
 from t5suite.training.checkpoints.manifests import Manifest, damage
@@ -41,7 +41,7 @@ class BestPerTaskCallback(Callback):
 
     def folder(self, task: str) -> Path:
         """The folder of a task's best weights."""
-        return self.directory / "best" / task
+        return self.directory / BEST_FOLDER / task
 
     def on_evaluate(self, args, state, control, **kwargs):
         """Notes the tasks that have become better, and saves their weights; not before the first update."""

@@ -187,7 +187,9 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
-    warn_of_trained_rows(scored, described, plan.sources, arguments.model.model_name_or_path)
+    is_random = arguments.model.from_scratch or arguments.model.config_name
+    trained_model = None if is_random else arguments.model.model_name_or_path
+    warn_of_trained_rows(scored, described, plan.sources, trained_model)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)
