@@ -8,7 +8,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_metrics import (
-    check_metric,
+    check_entry_metric,
     function_name,
     is_value_of_evaluate,
     metric_choices,
@@ -162,7 +162,7 @@ def _check_metrics(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
     for metric in suite_metrics:
-        check_metric(function_name(metric, entry), f"{name}: metric_names", has_labels=bool(entry["labels"]))
+        check_entry_metric(function_name(metric, entry), f"{name}: metric_names", has_labels=bool(entry["labels"]))
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
     metrics = metrics_by_reported_name(entry)
@@ -184,7 +184,9 @@ def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) ->
         listed_names = ", ".join(entry["metric_names"])
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed_names}, or 'average'")
     if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
-        check_metric(function_name(optimised, entry), f"{name}: metric_to_optimize", has_labels=bool(entry["labels"]))
+        check_entry_metric(
+            function_name(optimised, entry), f"{name}: metric_to_optimize", has_labels=bool(entry["labels"])
+        )
     if optimised == "average" and not suite_metrics:
         if not evaluate_names(entry):
             raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")

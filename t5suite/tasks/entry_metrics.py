@@ -39,7 +39,7 @@ def shipped_metric_choices() -> dict:
     return {**SHIPPED_METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
 
 
-def check_metric(metric: str, where: str, has_labels: bool) -> None:
+def check_entry_metric(metric: str, where: str, has_labels: bool) -> None:
     """Checks that an entry may name a metric.
 
     Args:

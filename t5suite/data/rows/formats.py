@@ -34,7 +34,7 @@ from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.data.rows.text_rows import RunningText, TextRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entry_checks import check_entry, check_no_text_metrics
-from t5suite.tasks.entry_metrics import check_metric
+from t5suite.tasks.entry_metrics import check_entry_metric
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template
@@ -282,7 +282,7 @@ def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
     entry = entry | {"splits": {role: role for role in source.roles}}
     if wishes.metrics is not None:
         for metric in _without_evaluate(wishes.metrics)[0] or ():
-            check_metric(metric, wishes.metrics_flag, has_labels=bool(entry["labels"]))
+            check_entry_metric(metric, wishes.metrics_flag, has_labels=bool(entry["labels"]))
         check_no_text_metrics(f"{wishes.metrics_flag} {','.join(wishes.metrics)}", entry)
     check_entry(f"{OWN_BENCHMARK}/{name}", entry)
     return OwnData(Task(OWN_BENCHMARK, name, entry), source)
