@@ -90,8 +90,8 @@ def d2_odd_files(context: Context) -> Outcome:
             path = _file(context, "rows.jsonl", content)
             attempts[f"{role}, {name}"] = _fine_tune(context, role, path, 65, rf"{path.name}: the file is empty")
         path = _rows(context, b'{"sentence": "", "label": 1}')
-        said = f"1 rows with an empty text .first: .*{path.name}:{BAD_ROW}"
-        attempts[f"{role}, empty text"] = _fine_tune(context, role, path, 0, said, _all_rows(role, empty=1))
+        message = f"1 rows with an empty text .1 in 'sentence'; first: .*{path.name}:{BAD_ROW}"
+        attempts[f"{role}, empty text"] = _fine_tune(context, role, path, 0, message, _all_rows(role, empty=1))
     attempts |= _empty_targets(context)
     attempts |= _odd_texts(context)
     return all_hold(problems(context, attempts), "named, or handled and counted")
