@@ -866,6 +866,9 @@ class IdleFlagsTest(parameterized.TestCase):
         # Rows of the training file are scored where some of them are held out.
         ({"train_file": "a.csv"}, {"trains": False}, ["train_file"]),
         ({"train_file": "a.csv"}, {"trains": False, "holds_out": True}, []),
+        # A test file is scored where there are no validation rows.
+        ({"test_file": "a.csv"}, {"trains": False}, ["test_file"]),
+        ({"test_file": "a.csv"}, {"trains": False, "roles": ["test"]}, []),
         ({"reference_code": "quick_attention"}, {}, []),
         ({"reference_code": "quick_tokenizer"}, {}, ["reference_code"]),
         ({"reference_code": "loss_chunks"}, {}, []),
@@ -879,9 +882,10 @@ class IdleFlagsTest(parameterized.TestCase):
         ({"reference_code": "quick_decoding,loss_chunks", "eval_strategy": "no"}, {}, []),
     )  # fmt: skip
     def test_flags_without_effect_in_fine_tuning_are_named(self, flags, run, expected):
-        run = {"num_tasks": 1, "trains": True, "predicts": False, "holds_out": False, **run}
+        run = {"num_tasks": 1, "trains": True, "predicts": False, "holds_out": False, "roles": ["validation"], **run}
         sources = {"a": HeldOutRows.__new__(HeldOutRows)} if run["holds_out"] else {}
-        tasks = [None] * run["num_tasks"]
-        plan = SimpleNamespace(train=tasks, alone=len(tasks) == 1, sources=sources)
+        task = SimpleNamespace(splits=lambda role: [role] if role in run["roles"] else [])
+        tasks = [task] * run["num_tasks"]
+        plan = SimpleNamespace(train=tasks, evaluate=tasks, alone=len(tasks) == 1, sources=sources)
         named = warn_of_idle_flags(flags, plan, run["trains"], run["predicts"])
         self.assertCountEqual(named, expected)
