@@ -161,7 +161,16 @@ def in_context(row, entry, split):
     return [Example(row["input"].strip() + row["context"], row["output"])]
 
 
-FORMATTERS |= {"second_label_is_learned": second_label_is_learned, "in_context": in_context}
+def own_running_text(row, entry, split):
+    """Learns texts that follow nothing."""
+    return [Example("", row["text"])]
+
+
+FORMATTERS |= {
+    "own_running_text": own_running_text,
+    "second_label_is_learned": second_label_is_learned,
+    "in_context": in_context,
+}
 
 
 class RowsInContext:

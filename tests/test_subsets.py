@@ -8,7 +8,7 @@ import re
 
 import pytest
 from absl.testing import parameterized
-from plug_in_modules import second_label_is_learned
+from plug_in_modules import own_running_text, second_label_is_learned
 from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
 
@@ -279,6 +279,24 @@ class SidesTest(parameterized.TestCase):
             sides = [load_own_rows(data, split, **flags).rows for split in ("train", "validation")]
             counts = [[row["text"] for row in side].count("") for side in sides]
             self.assertCountEqual(counts, [0, 4], seed)
+
+    def test_a_missing_input_is_an_empty_one(self):
+        """Each instruction stands there with an empty input, and without any."""
+        pairs = []
+        for number in range(20):
+            row = {"instruction": spelt(number), "output": "a"}
+            pairs += [row, {**row, "input": ""}]
+        file = str(write_rows(folder() / "rows.jsonl", pairs))
+        flags = {"data_format": "alpaca", "train_file": file, "validation_split": 0.25}
+        for split, count in (("train", 15), ("validation", 5)):
+            instructions = collections.Counter(row["instruction"] for row in load_own_rows(None, split, **flags).rows)
+            self.assertLen(instructions, count)
+            self.assertEqual(set(instructions.values()), {2})
+
+    def test_running_text_of_a_formatter_of_ones_own_is_held_out(self):
+        flags = {"selection_split": "train[25%]", "formatter": own_running_text.__name__}
+        (batch,) = fine_tuning_batches(**flags_of(rows(40), **flags))
+        self.assertLen(batch["labels"], 30)
 
 
 def instruction_flags() -> dict:

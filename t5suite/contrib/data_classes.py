@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.file_names import suffixes_of
 from t5suite.base.lookup import check_name, find, load_object, suggestion
 from t5suite.constants import DATASET_VALS
 from t5suite.contrib.alpaca import ALPACA_COLUMNS, ALPACA_ENTRY
@@ -114,7 +115,7 @@ def _without_last_space(row: dict) -> dict:
 
 
 def _alpaca(flags: DataSetFlags) -> Form:
-    files = split_files(flags.path, (".json", ".jsonl"), "--data_path")
+    files = split_files(flags.path, suffixes_of("jsonl"), "--data_path")
     columns = replace(ALPACA_COLUMNS, labels=flags.labels, fixed_by=flags.flag)
     return Form(FileRows(files, "jsonl", columns), columns, ALPACA_ENTRY)
 

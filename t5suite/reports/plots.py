@@ -107,9 +107,8 @@ def score_plots(data: dict, styles: dict) -> list[Plot]:
     defined = [entry for entry in scores if entry["mean"] is not None]  # a correlation may be undefined
     if not defined:
         return []
-    shown_or_rates = {*RATES, *(entry["metric"] for entry in defined)}
     metrics = dict.fromkeys(entry["metric"] for entry in data["scores"])
-    other_metrics = [metric for metric in metrics if metric not in shown_or_rates]
+    other_metrics = [metric for metric in metrics if metric not in metrics_in_points and metric not in RATES]
     benchmarks = names_of_benchmarks(data["runs"])
     titled = [{**entry, "task": task_title(entry["benchmark"], entry["task"], benchmarks)} for entry in defined]
     draw = functools.partial(draw_scores, entries=titled, styles=styles, other_metrics=other_metrics)

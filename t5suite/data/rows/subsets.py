@@ -72,7 +72,7 @@ def split_for_selection(inputs: Sequence, share: float, seed: int):
 def input_digests(
     rows: Iterable[dict], task: Task, place: Callable[[int], str], columns: Sequence[str] = ()
 ) -> list[bytes]:
-    """A hash of what a task reads of each row, equal for equal inputs; many long texts would fill the memory.
+    """A hash of what a task reads of each row, equal for equal cells; many long texts would fill the memory.
 
     Args:
       place: the number of a row -> its file and line.
@@ -94,14 +94,15 @@ def input_digests(
 def _input_texts(row: dict, task: Task, columns: Sequence[str]) -> list[str]:
     """What a task reads of a row, column by column.
 
-    A formatter of the user's own may read every column, and may train on some rows only: the inputs that it makes for
-    evaluation stand for the columns.
+    A missing cell is an empty one. A formatter of the user's own may read every column, and may train on some rows: the
+    inputs that it makes for evaluation stand for the columns; of running text, which has no inputs, the targets.
     """
     if task.has_own_formatter:
-        return [example.inputs for example in task.examples(row, "validation")]
+        return [example.inputs or example.targets for example in task.examples(row, "validation")]
     optional_columns = OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ())
     read_columns = dict.fromkeys((*task.input_columns, *optional_columns, *columns))
-    return [str(value_at(row, column)) for column in read_columns]
+    cells = (value_at(row, column) for column in read_columns)
+    return ["" if cell is None else str(cell) for cell in cells]
 
 
 @dataclass(frozen=True)
