@@ -190,6 +190,8 @@ class FineTuner:
         with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
+            if self._is_trained:
+                arguments = arguments._replace(model=trained_as(self.model_args, self.args.output_dir))
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
             learner = self._learner()
             data = data_of(setup, learner)

@@ -734,6 +734,16 @@ class OwnRowsTest(InFolderTest):
         self.assertIn("--seed 42", warning)
         self.assertNotIn("_file", warning)
 
+    @parameterized.parameters(({"train": ROWS, "validation": ROWS}, True), (ROWS, False))
+    def test_a_tuner_that_has_trained_is_scored_as_its_run_is(self, rows, are_trained_on):
+        flags = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
+        tuner = FineTuner("tiny", rows, output_dir="runs/memory", max_steps=1, quiet=True, **flags)
+        tuner.train()
+        with self.assertLogs("t5suite") as log:
+            logging.getLogger("t5suite").info("evaluation")  # there may be nothing else
+            tuner.evaluate()
+        self.assertEqual("runs/memory was trained on 40 rows" in "\n".join(log.output), are_trained_on)
+
     def test_rows_that_the_run_held_out_are_scored_as_such(self):
         scoring = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
         _, log = self.evaluate(*scoring, "--seed=5", "--validation_split=0.2")
