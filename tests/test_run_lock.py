@@ -734,6 +734,14 @@ class OwnRowsTest(InFolderTest):
         self.assertIn("--seed 42", warning)
         self.assertNotIn("_file", warning)
 
+    @parameterized.parameters(({}, True), ({"seed": 6}, False), ({"validation_split": 0.3}, False))
+    def test_the_warning_says_how_to_score_held_out_rows_if_all_runs_held_out_the_same(self, changes, are_the_same):
+        run_it(model_name_or_path="runs/rows-tiny", output_dir="runs/further", **changes)
+        scoring = ["--validation_file=rows.tsv", "--model_name_or_path=runs/further", "--eval_only", "--use_cpu"]
+        _, log = self.evaluate(*scoring)
+        self.assertIn("runs/further was trained on", log)
+        self.assertEqual("those that were held out" in log, are_the_same)
+
     @parameterized.parameters(({"train": ROWS, "validation": ROWS}, True), (ROWS, False))
     def test_a_tuner_that_has_trained_is_scored_as_its_run_is(self, rows, are_trained_on):
         flags = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}

@@ -35,13 +35,14 @@ def warn_of_trained_rows(
         source = sources.get(eval_set.task.name)
         if isinstance(source, HeldOutRows) and eval_set.is_validation:
             own_splits = []
-            earlier_splits = [split for split in earlier_splits if not _holds_out_the_same(source, split)]
+            seen_splits = [split for split in earlier_splits if not _holds_out_the_same(source, split)]
         else:
             own_splits = splits_in_common(described, description, {})
+            seen_splits = earlier_splits
         if own_splits:
             _warn(eval_set, "this run trains", own_splits[0])
-        elif earlier_splits:
-            _warn(eval_set, f"{model_name} was trained", earlier_splits[0], _remedy(earlier_splits[0]))
+        elif seen_splits:
+            _warn(eval_set, f"{model_name} was trained", seen_splits[0], _remedy(earlier_splits))
 
 
 def _warn(eval_set: EvalSet, training: str, trained: TrainedSplit, remedy: str = "") -> None:
@@ -59,16 +60,23 @@ def _warn(eval_set: EvalSet, training: str, trained: TrainedSplit, remedy: str =
 
 def _holds_out_the_same(source: HeldOutRows, trained: TrainedSplit) -> bool:
     """Whether a source holds out the rows that a run has held out."""
-    if not trained.is_rest:
-        return False
-    share = trained.settings.get("validation_split") or DEFAULT_VALIDATION_SHARE
-    return (source.seed, source.share) == (trained.settings.get("seed"), share)
+    return trained.is_rest and (source.seed, source.share) == _seed_and_share(trained)
 
 
-def _remedy(trained: TrainedSplit) -> str:
-    """How rows that the run has held out are scored, if there are any; the data may have come by any flag."""
-    if not trained.is_rest:
+def _seed_and_share(trained: TrainedSplit) -> tuple:
+    """What decides which rows a run has held out."""
+    return trained.settings.get("seed"), trained.settings.get("validation_split") or DEFAULT_VALIDATION_SHARE
+
+
+def _remedy(earlier_splits: list[TrainedSplit]) -> str:
+    """How rows that all of the runs have held out are scored, if there are any; the data may have come by any flag.
+
+    Runs that held out different rows have learned each other's.
+    """
+    all_held_out = all(split.is_rest for split in earlier_splits)
+    if not all_held_out or len({_seed_and_share(split) for split in earlier_splits}) > 1:
         return ""
+    trained = earlier_splits[0]
     flags = {name: trained.settings.get(name) for name in ("seed", "validation_split")}
     words = " ".join(f"--{name} {value}" for name, value in flags.items() if value is not None)
     return f"; to score those that were held out, give the same data as training rows, no validation rows, and {words}"
