@@ -716,6 +716,21 @@ class OwnRowsTest(InFolderTest):
         random_weights = ["--from_scratch", "--labels=bad,good", "--text_column=text", "--target_column=mood"]
         self.assertNotIn(TRAINED_ON, self.evaluate("--validation_file=rows.tsv", *scoring, *random_weights)[1])
 
+    @parameterized.parameters(
+        ({"resume": "runs/rows-tiny/checkpoint-1"}, True),
+        ({"init_checkpoint": "runs/rows-tiny/model.safetensors"}, True),
+        ({"model_name_or_path": "runs/rows-tiny", "init_checkpoint": "tiny"}, False),
+    )
+    def test_rows_are_those_that_the_weights_were_trained_on_by_whichever_flag_they_came(self, flags, are_trained_on):
+        Path("more.tsv").write_text("text\tmood\n" + "".join(f"hat {number}\tgood\n" for number in range(9)))
+        words_of_run = words(train_file="more.tsv", max_steps=2, **flags)
+        words_of_run = [word for word in words_of_run if not word.startswith("--validation_split")]
+        _, log = self.evaluate(*words_of_run, "--validation_file=rows.tsv")
+        self.assertEqual(TRAINED_ON in log, are_trained_on)
+        run_it(train_file="more.tsv", max_steps=2, output_dir="runs/further", **flags)
+        scoring = ["--validation_file=rows.tsv", "--model_name_or_path=runs/further", "--eval_only", "--use_cpu"]
+        self.assertEqual(TRAINED_ON in self.evaluate(*scoring)[1], are_trained_on)
+
     def test_a_run_that_is_validated_on_its_training_rows_says_so(self):
         shutil.copy("rows.tsv", "copy.tsv")
         words_of_run = [word for word in words(max_steps=1) if not word.startswith("--validation_split")]

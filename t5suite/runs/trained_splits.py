@@ -37,8 +37,8 @@ def trained_splits(model_name: str | None, description: Mapping) -> list[Trained
     """What a model was trained on that has a file, or all rows, in common with a split: its run's, then earlier runs'.
 
     Args:
-      model_name: a run, a checkpoint of one, or a task's best weights; anything else was trained on nothing that is
-        known here.
+      model_name: a run, a checkpoint of one, a task's best weights, or a file in one of these; anything else was
+        trained on nothing that is known here.
       description: the split's `fingerprint`, and its `files` if there are several, as manifests have them.
     """
     splits = []
@@ -79,10 +79,22 @@ def _manifests_of_model(name: str | None) -> Iterator[dict]:
         except ConfigError:  # the model may be whole though its run's manifest is not
             return
         yield manifest
-        settings = manifest["settings"]
-        if settings.get("from_scratch") or settings.get("config_name"):  # random weights
-            return
-        folder = _run_of_model(settings.get("model_name_or_path"), manifest.get("working_directory"))
+        folder = _run_of_model(origin_of_weights(manifest["settings"]), manifest.get("working_directory"))
+
+
+def origin_of_weights(settings: Mapping) -> str | None:
+    """The model, checkpoint or file whose weights a run of these settings begins with; None if they are random.
+
+    >>> origin_of_weights({"model_name_or_path": "t5-small", "init_checkpoint": "weights.pt"})
+    'weights.pt'
+    """
+    resume = str(settings.get("resume_from_checkpoint") or settings.get("resume"))
+    if resume.lower() not in ("auto", "none", "true", "false"):
+        return resume
+    if settings.get("init_checkpoint"):
+        return settings["init_checkpoint"]
+    is_random = settings.get("from_scratch") or settings.get("config_name")
+    return None if is_random else settings.get("model_name_or_path")
 
 
 def _run_of_model(name: str | None, working_directory: str | None = None) -> Path | None:
@@ -90,6 +102,8 @@ def _run_of_model(name: str | None, working_directory: str | None = None) -> Pat
     if not name:
         return None
     folder = Path(working_directory or "", name).resolve()
+    if folder.is_file():
+        folder = folder.parent
     if folder.name.startswith("checkpoint-"):
         folder = folder.parent
     elif folder.parent.name == BEST_FOLDER and not (folder / MANIFEST).is_file():

@@ -26,6 +26,7 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.t5.attention import has_quick_attention
 from t5suite.models.t5.chunked_loss import takes_loss_labels
 from t5suite.models.t5.decoder import has_stock_decoder
+from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
@@ -47,6 +48,7 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.run_directory import all_settings
 from t5suite.training.trained_rows_warnings import warn_of_trained_rows
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
@@ -187,9 +189,8 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
-    is_random = arguments.model.from_scratch or arguments.model.config_name
-    trained_model = None if is_random else arguments.model.model_name_or_path
-    warn_of_trained_rows(scored, described, plan.sources, trained_model)
+    settings = all_settings(*arguments) if trains else vars(arguments.model)
+    warn_of_trained_rows(scored, described, plan.sources, origin_of_weights(settings))
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)

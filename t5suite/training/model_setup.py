@@ -23,6 +23,7 @@ from t5suite.models.placement import place_model as place_model_on_devices
 from t5suite.models.quantization import quantization_kind
 from t5suite.models.tokenizer_checks import stored_description
 from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
+from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.training.flags.adapters import FREEZE_FLAGS
 
 # Lines of the log name the run, whichever module of it writes them.
@@ -89,9 +90,8 @@ def tokenizer_and_model(
 
 def untrained_ids(model_args, word_ids: list[int]) -> list[int]:
     """Those of added words' ids that the trained weights have no rows for; none where no weights are trained."""
-    weights_place = model_args.init_checkpoint or model_args.model_name_or_path
-    is_random = model_args.from_scratch or model_args.config_name
-    if weights_place is None or (is_random and not model_args.init_checkpoint):
+    weights_place = origin_of_weights(vars(model_args))
+    if weights_place is None:
         return []
     description = stored_description(weights_place)
     num_trained = 0 if description is None else description["pieces"]
