@@ -47,7 +47,7 @@ def check_entry_metric(metric: str, where: str, has_labels: bool) -> None:
       has_labels: whether answers are labels of a list; else they may be numbers, texts or sets.
 
     Raises:
-      ConfigError: there is no such metric; names the closest, else those of these kinds of answers.
+      ConfigError: there is no such metric; names the closest, else those of these kinds of answers and of labels.
     """
     choices = metric_choices()
     if metric in choices:
@@ -59,6 +59,8 @@ def check_entry_metric(metric: str, where: str, has_labels: bool) -> None:
         nearest = f" the nearest is {NEAREST_METRICS[metric.lower()]};"
     kinds = [kind for kind in METRICS_OF_ANSWERS if (kind in KINDS_WITH_LABELS) == has_labels]
     names = "; ".join(f"for {kind}: {', '.join(METRICS_OF_ANSWERS[kind])}" for kind in kinds)
+    if not has_labels:
+        names += f"; with a list of labels: {', '.join(METRICS_OF_ANSWERS['one label a row'])}"
     raise ConfigError(f"{where}: unknown metric {metric!r};{nearest} {names}")
 
 
