@@ -356,7 +356,8 @@ def _own_task_of_model(arguments) -> Task | None:
     if "--metrics" not in flags and has_label_sets(task.entry):
         metrics = ",".join(task.entry["metric_names"])
         logger.warning(
-            "the model answers with sets of labels, which %s scores; without --metrics %s, %s has rows scored as texts",
+            "the model answers with sets of labels, which %s scores; without --metrics %s, rows are scored by "
+            "other metrics, because of %s",
             metrics,
             metrics,
             " and ".join(flags),
