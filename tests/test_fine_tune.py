@@ -441,6 +441,8 @@ class BadInputTest(parameterized.TestCase):
             self.assertIn("4 rows are few", shown.getvalue())
             self.assertNotIn("has no effect", shown.getvalue())
         with exits_with(78, "whose rows no flag names; give them .--data_format jsonl --train_file FILE, or"):
+            fine_tune_t5.main(["--model_name_or_path", str(trained), "--use_cpu"])
+        with exits_with(78, f"--train_file {rows}: .*for rows of your own add --data_format jsonl"):
             fine_tune_t5.main(["--model_name_or_path", str(trained), "--train_file", str(rows), "--use_cpu"])
         # Rows of a task file may hold class ids where those of flags hold words.
         (trained / "task.json").write_text(json.dumps({**card, "made_by_flags": False}))

@@ -159,18 +159,31 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
         return
     benchmark = card.benchmark
     if not _are_shipped(card):
-        way = "their task file (--task_file FILE)"
-        if card.made_by_flags:
-            are_documents = any(task.entry.get("formatter") == "document" for task in card.tasks.values())
-            data_format = "text" if are_documents else "jsonl"
-            way = f"them (--data_format {data_format} --train_file FILE, or --validation_file FILE to score the model)"
-        raise ConfigError(
-            f"--model_name_or_path {model_name} was trained on {benchmark}/{card.dataset_name}, whose rows no flag "
-            f"names; give {way}, or another task (--benchmark, --dataset_name)"
-        )
+        raise ConfigError(_message_of_missing_rows(data_args, model_name, card))
     data_args.benchmark = benchmark
     data_args.dataset_name = card.dataset_name
     logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, card.dataset_name)
+
+
+def _message_of_missing_rows(data_args, model_name: str, card: TaskCard) -> str:
+    """Why the rows of a model's task are not there: no flag names them, or none says that they are the user's own."""
+    name = f"{card.benchmark}/{card.dataset_name}"
+    are_documents = any(task.entry.get("formatter") == "document" for task in card.tasks.values())
+    data_format = "text" if are_documents else "jsonl"
+    files = [f"--{name} {getattr(data_args, name)}" for name in FILE_FLAGS if getattr(data_args, name)]
+    if card.made_by_flags and files:
+        return (
+            f"{' '.join(files)}: read as rows of a benchmark, of which no flag names a task, and {model_name} was "
+            f"trained on {name}; for rows of your own add --data_format {data_format}, with their columns and labels; "
+            "for a benchmark's, --benchmark and --dataset_name"
+        )
+    way = "their task file (--task_file FILE)"
+    if card.made_by_flags:
+        way = f"them (--data_format {data_format} --train_file FILE, or --validation_file FILE to score the model)"
+    return (
+        f"--model_name_or_path {model_name} was trained on {name}, whose rows no flag names; give {way}, or another "
+        "task (--benchmark, --dataset_name)"
+    )
 
 
 def _are_shipped(card: TaskCard) -> bool:
