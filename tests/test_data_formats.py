@@ -1116,7 +1116,7 @@ class ClassesTest(parameterized.TestCase):
         for names in ("nothing", "a.txt"):
             if names != "nothing":
                 (root / names).touch()
-            with exits_with(65, f"data_path {root}: no .json or .jsonl file there, nor in train/ .there: {names}.$"):
+            with exits_with(65, f"data_path {root}: no .json.* file there, nor in train/ .there: {names}.$"):
                 load(**of_class("Alpaca", root))
 
     def test_what_cannot_be_is_refused(self):
