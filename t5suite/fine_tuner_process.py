@@ -19,7 +19,6 @@ from collections.abc import Iterator
 
 import datasets
 import torch
-from transformers.utils import import_utils
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import Preempted
@@ -66,7 +65,6 @@ class TunerProcess:
             stack.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
             leave_out_cudnn_attention()
             stack.callback(restore_float32_formats, float32_formats())
-            _forget_tf32_calls()
             stack.enter_context(reading_as(self._hub_reads))
             self._filter_noise(stack)
             self._choose_bars(stack)
@@ -104,17 +102,6 @@ class TunerProcess:
             load_shared_states(self._saved_states)
         if self._float32_formats is not None:
             restore_float32_formats(self._float32_formats)
-
-
-def _forget_tf32_calls() -> None:
-    """Lets transformers set TF32 once more: 5.24 does nothing at a second call, though the format has changed since.
-
-    A transformers that remembers no calls has nothing to forget.
-    """
-    enable_tf32 = getattr(import_utils, "enable_tf32", None)
-    forget = getattr(enable_tf32, "cache_clear", None)
-    if forget is not None:
-        forget()
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:
