@@ -145,7 +145,7 @@ def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
     >>> print(legend_of_scores([{"interval": None, "majority": 50.0, "published": None}], ["nll"]))
     points: mean
     | majority label
-    not shown, for they are no points: nll
+    not shown (not in points): nll
     """
     has_intervals = any(entry["interval"] for entry in entries)
     lines = ["points: mean and 95 % interval" if has_intervals else "points: mean"]
@@ -157,7 +157,7 @@ def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
     if marks:
         lines.append("   ".join(marks))
     if other_metrics:
-        lines.append(f"not shown, for they are no points: {', '.join(other_metrics)}")
+        lines.append(f"not shown (not in points): {', '.join(other_metrics)}")
     return "\n".join(lines)
 
 
