@@ -28,6 +28,11 @@ PLAIN_DECIMAL = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # The most digits after the point that `target_decimals` may ask for.
 MOST_DECIMALS = 20
+# What makes a task of sets of labels, for messages.
+FLAG_OF_SETS = "--metrics micro_f1,macro_f1,subset_accuracy"
+# What stands between labels in other people's files, and around the labels of a list that was written as a text.
+SEPARATORS = re.compile("[,;|]")
+MARKS_OF_LISTS = " []'\""
 
 
 def nearest_fifth(value) -> str:
@@ -152,11 +157,26 @@ def label_set_text(labels, column: str) -> str:
             raise DataError(
                 f"column {column!r} holds the label {with_comma!r}: a comma stands between labels, not in one"
             )
-    return ", ".join(sorted(_labels_of_cell(labels)))
+    return ", ".join(sorted(labels_of_cell(labels)))
 
 
-def _labels_of_cell(labels) -> frozenset[str]:
-    """The labels that a cell holds: a list, or a text with commas between them."""
+def parts_of_text(text: str) -> list[str]:
+    """What may be the labels of a text, whatever separates them.
+
+    >>> parts_of_text("late; broken"), parts_of_text("['late', 'broken']")
+    (['late', 'broken'], ['late', 'broken'])
+    """
+    marks = MARKS_OF_LISTS if text.startswith("[") else None
+    parts = [part.strip(marks) for part in SEPARATORS.split(text)]
+    return [part for part in parts if part]
+
+
+def labels_of_cell(labels) -> frozenset[str]:
+    """The labels that a cell of sets holds: a list, or a text with commas between them.
+
+    >>> sorted(labels_of_cell("late, broken")), sorted(labels_of_cell(["late"]))
+    (['broken', 'late'], ['late'])
+    """
     if isinstance(labels, (list, tuple)):
         return label_set([str(label) for label in labels])
     return label_set(str(labels))
@@ -212,9 +232,9 @@ def _hint_about_label(label, words: list[str]) -> str:
     if similar:
         return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"
     texts = label if isinstance(label, (list, tuple)) else [label]
-    labels = label_set([text for text in texts if isinstance(text, str)])
-    if labels and labels <= set(words):
-        return "; rows with several labels: --metrics micro_f1,macro_f1,subset_accuracy without --labels"
+    parts = {part for text in texts if isinstance(text, str) for part in parts_of_text(text)}
+    if parts and parts <= set(words):
+        return f"; rows with several labels: {FLAG_OF_SETS} without --labels, and commas between the labels of a cell"
     return ""
 
 
@@ -371,7 +391,7 @@ def is_labelled(row, entry) -> bool:
     label = label_of(row, entry)
     if _is_hidden(label):
         return False
-    return not has_label_sets(entry) or bool(_labels_of_cell(label))
+    return not has_label_sets(entry) or bool(labels_of_cell(label))
 
 
 def _is_hidden(label) -> bool:
