@@ -513,16 +513,48 @@ class LabelSetsTest(parameterized.TestCase):
         self.assertEqual(task.references(rows[0]), ["broken, late"])
         self.assertEqual(task.score(rows, ["late, broken", "late"]), {"micro_f1": 100, "subset_accuracy": 100})
 
-    @parameterized.parameters("|", "; ")
+    @parameterized.parameters("|", "; ", "['")
     def test_what_separates_labels_is_said_and_a_cell_with_another_sign_is_named(self, sign):
         rows = [{"text": "a", "faults": "late, broken"}, {"text": "b", "faults": f"late{sign}broken"}]
         with self.assertLogs("t5suite", "INFO") as logs:
             load_own_rows(rows, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
         log = "\n".join(logs.output)
         self.assertIn("labels in 'faults' are separated by commas: 3 labels in 2 rows (broken, late, late", log)
-        self.assertRegex(log, r"WARNING.*'faults' holds 'late[|;].*\(1 such rows\)")
+        self.assertRegex(log, r"WARNING.*'faults' holds .late[|;[].*\(1 such rows\)")
         with self.assertNoLogs("t5suite", "WARNING"):
             load_own_rows(rows[:1] * 2, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
+
+    @parameterized.parameters(", ", ";", " | ", "','")
+    def test_sets_without_a_metric_of_sets_are_named_and_those_among_labels_get_the_cure(self, sign):
+        sets = [labels[::-1] for labels in self.drawn_sets(1, 40)]
+        cells = [sign.join(labels) for labels in sets]
+        if "'" in sign:
+            cells = [f"['{cell}']" for cell in cells]
+        rows = [{"text": "a", "faults": cell} for cell in cells]
+        first = next(i for i, labels in enumerate(sets) if len(labels) > 1)
+        flags = {"text_column": "text", "target_column": "faults", "no_eval": True}
+        for metrics in (None, "accuracy,f1_macro"):
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                load_own_rows(rows, metrics=metrics, **flags)
+            self.assertLen(logs.output, 1)
+            self.assertRegex(logs.output[0], rf"row {first}: 'faults' .*--metrics micro_f1,macro_f1,subset_accuracy")
+        with exits_with(
+            65, "is none of .*; rows with several labels: --metrics micro_f1,.* without --labels, .*commas"
+        ):
+            load_own_rows(rows[first:], labels=",".join([*self.LABELS, "none"]), **flags)
+
+    @parameterized.named_parameters(
+        ("classes", ["good", "bad", "no, really"] * 20),
+        ("sentences", ["Yes", "No", "Yes, it is late", "No, it is not", "Yes, and torn; sorry", "No"] * 5),
+        ("decimals", [f"{whole},{part}" for whole in range(9) for part in range(9) if whole != part] + ["3", "4"] * 9),
+        ("moves", ["left", "right", "left, right", "right, left, right"] * 9),
+        ("tuples", [f"{color}, {size}" for color in ("red", "blue", "green") for size in "SML"] * 9),
+        ("rare answers", [f"a{i}" for i in range(40)] + ["a1, a2", "a3, a4"]),
+    )
+    def test_other_texts_with_commas_are_not_taken_for_sets(self, cells):
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load_own_rows([{"text": "a", "faults": cell} for cell in cells], text_column="text", target_column="faults",
+                          metrics="exact_match", no_eval=True)  # fmt: skip
 
     def test_a_row_without_labels_and_sets_among_labels_end_with_the_cure(self):
         flags = {"text_column": "text", "target_column": "faults", "no_eval": True}

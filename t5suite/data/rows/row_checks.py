@@ -15,14 +15,17 @@ from t5suite.base.lookup import suggestion
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.entry_metrics import function_name
-from t5suite.tasks.metrics import CLASS_METRICS, label_set
+from t5suite.tasks.metrics import CLASS_METRICS
 from t5suite.tasks.postprocessors import cell_at
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import (
+    FLAG_OF_SETS,
     MOST_DECIMALS,
     has_label_sets,
     label_number,
     label_of,
+    labels_of_cell,
+    parts_of_text,
     plain_decimal,
     rounded_decimal,
 )
@@ -30,8 +33,9 @@ from t5suite.tasks.targets import (
 logger = logging.getLogger(__name__)
 
 _NOTHING = object()
-# What separates labels in other people's files, but not here; and how many labels a message names.
-OTHER_SEPARATORS = ("|", ";")
+# What separates labels in other people's files, or begins a list as Python or JSON writes it, but is part of a label
+# here; and how many labels a message names.
+OTHER_SIGNS = ("|", ";", "['", '["')
 MOST_NAMED_LABELS = 10
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 # What a formatter raises for a row of another form.
@@ -81,6 +85,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     check_rounding(task, rows, place)
     if role == "train" and task.benchmark == OWN_BENCHMARK:
         _note_lists_of_answers(task, rows, place)
+        _note_sets_as_texts(task, rows, place)
         _note_numbers(task, rows)
         _note_spellings_of_numbers(task, rows, place)
         _note_quoted_texts(rows_with_quotes, place)
@@ -126,11 +131,53 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
         if isinstance(answers, (list, tuple)) and len(answers) > 1:
             logger.warning(
                 "%s: %r is a list: its first text is learned, the others count as correct answers. For sets of labels "
-                "give --metrics micro_f1,macro_f1,subset_accuracy",
+                "give %s",
                 place(i),
                 task.entry["label_column_name"],
+                FLAG_OF_SETS,
             )
             return
+
+
+def _note_sets_as_texts(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Warns of texts that look like sets of labels where each is learned and scored as it is written."""
+    if task.value_kind != "text" or has_label_sets(task.entry):
+        return
+    cells = [label_of(row, task.entry) for row in rows]
+    if not look_like_label_sets(cells):
+        return
+    first = next(i for i, cell in enumerate(cells) if len(parts_of_text(cell)) > 1)
+    logger.warning(
+        "%s: %r holds %.100r, which looks like a set of labels, but is learned and scored as one text, in this order. "
+        "For sets of labels give %s, and write commas between the labels of a cell",
+        place(first),
+        task.entry["label_column_name"],
+        cells[first],
+        FLAG_OF_SETS,
+    )
+
+
+def look_like_label_sets(cells: list) -> bool:
+    """Whether all cells are texts made of few parts, in more combinations than there are parts.
+
+    Parts are few if a cell has two of its own or more, on average; one stands alone in a cell, none twice in one, and
+    not all of them are numbers.
+
+    >>> look_like_label_sets(["late", "late; broken", "rude", "rude; late", "broken; rude", "rude"])
+    True
+    >>> look_like_label_sets(["No", "Yes", "Yes, but late", "Yes, and broken", "No, it is late", "No"])
+    False
+    """
+    combinations: set[frozenset[str]] = set()
+    for cell in cells:
+        parts = parts_of_text(cell) if isinstance(cell, str) else []
+        if not parts or len(set(parts)) < len(parts):
+            return False
+        combinations.add(frozenset(parts))
+    labels = frozenset().union(*combinations)
+    are_few = 2 * len(labels) <= len(cells) and len(labels) < len(combinations)
+    has_single = any(len(parts) == 1 for parts in combinations)
+    return are_few and has_single and not all(map(NUMBER.fullmatch, labels))
 
 
 def _note_numbers(task: Task, rows) -> None:
@@ -187,34 +234,33 @@ def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
         return
     column = task.entry["label_column_name"]
     cells = [label_of(row, task.entry) for row in rows]
-    labels: set[str] = set()
-    for cell in cells:
-        labels |= label_set(map(str, cell) if isinstance(cell, (list, tuple)) else str(cell))
+    labels = frozenset().union(*map(labels_of_cell, cells))
     names = ", ".join(sorted(labels)[:MOST_NAMED_LABELS])
     if len(labels) > MOST_NAMED_LABELS:
         names += ", ..."
     logger.info(
         "labels in %r are separated by commas: %d labels in %d rows (%s)", column, len(labels), len(rows), names
     )
-    _warn_of_other_separators(cells, column, place)
+    _warn_of_other_signs(cells, column, place)
 
 
-def _warn_of_other_separators(cells: list, column: str, place: Callable[[int], str]) -> None:
-    """Warns of the first cell with a sign that separates labels in other people's files."""
+def _warn_of_other_signs(cells: list, column: str, place: Callable[[int], str]) -> None:
+    """Warns of the first cell with a sign that separates labels in other people's files, or begins a list of them."""
     ambiguous_rows = []
     for i, cell in enumerate(cells):
-        if isinstance(cell, str) and any(sign in cell for sign in OTHER_SEPARATORS):
+        if isinstance(cell, str) and any(sign in cell for sign in OTHER_SIGNS):
             ambiguous_rows.append(i)
     if not ambiguous_rows:
         return
     first = ambiguous_rows[0]
+    signs = [sign for sign in OTHER_SIGNS if sign in cells[first]]
     logger.warning(
-        "%s: %r holds %.100r: only commas separate labels, so %s stays within a label (%d such rows); if it is to "
-        "separate them, write commas",
+        "%s: %r holds %.100r: only commas separate labels, so %s is part of a label (%d such rows); if it is not to "
+        "be, write commas alone between the labels: late, broken",
         place(first),
         column,
         cells[first],
-        " or ".join(OTHER_SEPARATORS),
+        " and ".join(signs),
         len(ambiguous_rows),
     )
 
