@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import os
 import re
@@ -411,7 +412,23 @@ class FineTunerTest(parameterized.TestCase):
         by_list = tuner.predict_labels("It came late.", labels=["late", "broken, late"])
         self.assertEqual(list(by_list), ["late", "broken, late"])
         self.assertAlmostEqual(sum(by_list.values()), 1, delta=1e-4)
-        self.assertEqual(tuner.predict_labels("It came late.", labels='late,"broken, late"'), by_list)
+        for labels in ('late,"broken, late"', 'late,"late,broken"', ["late", ["late", "broken", "late"]]):
+            self.assertEqual(tuner.predict_labels("It came late.", labels=labels), by_list)
+
+    def test_candidates_of_sets_that_the_model_never_writes_are_refused(self):
+        rows = [{"text": "It came late.", "faults": "late, broken"}, {"text": "It was torn.", "faults": "broken"}]
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        tuner = tiny_tuner(data=rows, no_eval=True, max_steps=1, **columns)
+        tuner.train()
+        saved = FineTuner(tuner.save(Path(tempfile.mkdtemp()) / "saved"))
+        problems = {
+            "no training row .* has the label 'brokn'; did you mean broken": ["late", "brokn, late"],
+            "'broken, late' is there twice": ["late, broken", "broken, late"],
+            "a candidate names no label": ["late, broken", " , "],
+        }
+        for model, (message, labels) in itertools.product((tuner, saved), problems.items()):
+            with exits_with(78, f"^labels: {message}"):
+                model.predict_labels("It came late.", labels=labels)
 
     def test_numbers_are_chosen_from_those_that_are_named(self):
         rows = [{"text": "It came late.", "stars": 2}, {"text": "It was torn.", "stars": 1}]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import listed
+from t5suite.base.lookup import first_repeated, listed, suggestion
 from t5suite.data.rows.formats import comma_separated, quoted_words
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.decoding_settings import DecodingSettings
@@ -24,9 +24,9 @@ from t5suite.inference.rows import InputRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task
-from t5suite.tasks.targets import has_label_sets
-from t5suite.tasks.task_card import HEADED, TaskCard
-from t5suite.tasks.templates import INPUT, check_template, unescaped
+from t5suite.tasks.targets import has_label_sets, label_set_text, labels_of_cell
+from t5suite.tasks.task_card import HEADED, LABELS_OF_SETS, TaskCard
+from t5suite.tasks.templates import INPUT, OUTPUT, check_template, fill, unescaped, unfilled
 from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class InputSettings:
       separator, family, languages: of the model, if known.
       scored_by_labels: the model's scores on the task are those of the likeliest label, and so are its answers, unless
         `--labels` says something else.
+      labels_of_sets: of a task of sets, the labels of the rows that the model was trained on; None where unknown.
     """
 
     task: Task | None
@@ -87,6 +88,7 @@ class InputSettings:
     family: str | None = None
     languages: Languages = NO_LANGUAGES
     scored_by_labels: bool = False
+    labels_of_sets: Sequence[str] | None = None
 
 
 def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True) -> InputSettings:
@@ -131,7 +133,15 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
         family=settings.get("model_family"),
         languages=flags.languages.with_defaults(trained_languages),
         scored_by_labels=bool(card and task and task.name in card.scored_by_labels),
+        labels_of_sets=_labels_of_sets(card, task),
     )
+
+
+def _labels_of_sets(card: TaskCard | None, task: Task | None) -> Sequence[str] | None:
+    """The labels of the sets that a model was trained to write, where its card has them."""
+    if card is None or task is None:
+        return None
+    return card.settings.get(LABELS_OF_SETS, {}).get(task.name)
 
 
 def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:
@@ -311,19 +321,55 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: s
     choice = label_choice(labels, text)
     if choice is None:
         return None
-    if not isinstance(choice, str):
-        words = [str(label) for label in choice if str(label)]
-    elif choice == "task":
+    if isinstance(choice, str) and choice == "task":
         if text.task is None and text.family in HEADED:
             return None  # a head always chooses among its own labels
         _check_task_has_labels(text, setting)
         return choice
+    candidates = comma_separated(choice, "--labels") if isinstance(choice, str) else choice
+    if text.task is not None and has_label_sets(text.task.entry):
+        words = _answers_of_sets(candidates, text, setting)
     else:
-        words = list(comma_separated(choice, "--labels"))
+        words = [str(label) for label in candidates if str(label)]
     _check_words(words, text, setting)
     if warns:
         _warn_of_other_words(words, text)
     return words
+
+
+def _answers_of_sets(candidates, text: InputSettings, setting: str) -> list[str]:
+    """Candidates as the model writes them: their labels in the order of the alphabet, in the task's output form.
+
+    Raises:
+      ConfigError: two are the same set, or one names no label, or one that no training row has.
+    """
+    entry = text.task.entry
+    place = setting.strip(" :=")
+    sets = []
+    for candidate in candidates:
+        labels = unfilled(candidate, entry) if isinstance(candidate, str) else candidate
+        sets.append(label_set_text(labels, "labels"))
+    if not all(sets):
+        raise ConfigError(f"{place}: a candidate names no label; each is a set of them, commas between")
+    repeated = first_repeated(sets)
+    if repeated is not None:
+        raise ConfigError(f"{place}: {repeated!r} is there twice; the order of the labels in a set does not count")
+    if text.labels_of_sets is not None:
+        _check_labels_of_sets(sets, text.labels_of_sets, place)
+    return [fill(entry.get("output_format"), OUTPUT, labels) for labels in sets]
+
+
+def _check_labels_of_sets(sets: list[str], trained_labels: Sequence[str], place: str) -> None:
+    """Checks that the model's training rows have every label of the sets.
+
+    Raises:
+      ConfigError: they lack one; names the closest that they have.
+    """
+    for label in sorted(labels_of_cell(sets)):
+        if label not in trained_labels:
+            raise ConfigError(
+                f"{place}: no training row of the model has the label {label!r}; {suggestion(label, trained_labels)}"
+            )
 
 
 def labels_in(setting: str, words: Sequence[str]) -> str:

@@ -27,6 +27,8 @@ from t5suite.tasks.targets import label_words
 from t5suite.tasks.tokenization import Lengths
 
 TASK_CARD = "task.json"
+# The setting of a card that has, by task, the labels of the sets that a model was trained to write.
+LABELS_OF_SETS = "labels_of_sets"
 FORMAT = 1
 # Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
