@@ -495,6 +495,16 @@ class LabelScoresTest(parameterized.TestCase):
         table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
         self.assertEqual([list(row.values()) for row in table], expected)
 
+    def test_the_most_frequent_set_is_the_baseline_of_sets_and_other_answers_have_none(self):
+        run = labelled_run("subset_accuracy", drawn_set)
+        targets = [json.loads(line)["target"] for line in (run / "predictions" / "rows.validation.jsonl").open()]
+        share = 100 * max(map(targets.count, targets)) / len(targets)
+        report = reported(run)
+        (score,) = report.data["scores"]
+        self.assertAlmostEqual(score["majority"], share)
+        self.assertIn("Majority baseline", report.markdown)
+        self.assertNotIn("Majority", reported(labelled_run("span_f1", drawn_labels)).markdown)
+
     @parameterized.parameters(
         ("token_accuracy", drawn_labels, "B-Ann Ann B-V O", {*"O B-X I-X B-Y I-Y B-Z B-V".split()}, 2),
         ("span_f1", drawn_labels, "B-Ann Ann B-V O", {*"VXYZ"}, 1),

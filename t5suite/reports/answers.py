@@ -14,6 +14,7 @@ from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.reports.formatting import shortened, significant
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import correctness, is_invalid
+from t5suite.tasks.targets import has_label_sets
 
 # Of a task of numbers, valid answers to labelled rows are neither right nor wrong: they are at a distance.
 VERDICTS = ("invalid", "wrong", "numeric", "right", "unlabelled")
@@ -104,16 +105,19 @@ def has_known_classes(evaluation: TaskEvaluation) -> bool:
 
 
 def majority_baseline(evaluation: TaskEvaluation) -> dict | None:
-    """The most frequent label's share and scores; None where the task has no closed label set, or no known labels.
+    """The share and scores of the most frequent label, or set of labels; None for other answers, or unknown labels.
 
-    If several labels are equally frequent, the first in the task's list counts.
+    If several are equally frequent, the first in the task's list counts, of sets the first in the alphabet.
     """
-    if not has_known_classes(evaluation):
-        return None
-    words = evaluation.task.label_words
     judged = evaluation.judged
+    if has_known_classes(evaluation):
+        words = dict(enumerate(evaluation.task.label_words))
+    elif judged is not None and has_label_sets(evaluation.task.entry):
+        words = {text: text for text in sorted(set(judged.references))}
+    else:
+        return None
     counts = collections.Counter(judged.references)
-    label = max(range(len(words)), key=lambda number: counts[number])
+    label = max(words, key=lambda answer: counts[answer])
     constant = [label] * len(judged.references)
     scores = {}
     for name, function in metric_functions(evaluation.task.entry).items():

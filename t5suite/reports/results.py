@@ -455,7 +455,12 @@ def metric_rows(runs: list[dict]) -> list[dict]:
 
 
 def method(runs: list[dict]) -> dict:
-    """How the numbers were made, in words for the reader; published scores only where a benchmark has some."""
+    """How the numbers were made, in words for the reader; baselines and published scores only where there are some."""
+    baseline = {}
+    if any(any(run["baselines"].values()) for run in runs):
+        baseline["Majority baseline"] = (
+            "Always the most frequent label, or set of labels, of the same rows that the run was scored on."
+        )
     published = {}
     if any(has_published_scores(run["benchmark"]) for run in runs):
         published["Published scores"] = (
@@ -471,7 +476,7 @@ def method(runs: list[dict]) -> dict:
             "that is their range, and with few it is too narrow."
         ),
         "Standard deviation": "Of a sample, over seeds (n - 1).",
-        "Majority baseline": "Always the most frequent label of the same rows that the run was scored on.",
+        **baseline,
         **published,
         "Speed": (
             "Medians of the logged values; nothing is shown that was not logged. The seconds of training, and examples "

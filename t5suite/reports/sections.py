@@ -208,7 +208,7 @@ SCORE_COLUMNS = (
      lambda e: number_cell(e["std"], metric=e["metric"]), "std"),
     (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
      lambda e: interval_cell(e["interval"], e["metric"], names_source=True), "interval"),
-    (Column("Majority", "number", "what always answering the most frequent label would score"),
+    (Column("Majority", "number", "what always answering the most frequent label, or set of labels, would score"),
      lambda e: number_cell(e["majority"], metric=e["metric"]), "majority"),
     (Column("Published", "number", "published T5, test set"), _published, "published"),
     (Column("Invalid %", "number", MEANINGS["invalid %"]), lambda e: number_cell(e["invalid"]), "invalid"),
