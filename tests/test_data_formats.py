@@ -286,7 +286,11 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(task.examples(read_row)[0], ("x", target))
         self.assertFalse(task.is_labelled(load({"test": jsonl(path, [{"row": {"text": "x"}}])}, "test", **columns)[0]))
 
-    @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
+    @parameterized.parameters(
+        ("txt", "label", "did you mean text"),
+        ("text", "lable", "did you mean label"),
+        ("text", "text, label", "'text, label' .--target_column.*one target column, .*labels, commas between"),
+    )
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
         path = write(folder() / "a.csv", "text,label\nx,bad\n")
         with exits_with(65, rf"a\.csv: the first line names no column .*{message}"):
