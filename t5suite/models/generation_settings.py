@@ -71,8 +71,7 @@ def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
     """
     config = model.config
     generation = getattr(model, "generation_config", None)
-    # Only what config.json names: in its place transformers writes past the end that a class of configurations has.
-    ends_of_config = config.to_diff_dict().get("eos_token_id")
+    named_ends = _named_ends(config)
     for name in names:
         key = f"{name}_token_id"
         if hasattr(config, key) and getattr(config, key) is None:
@@ -85,9 +84,10 @@ def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
         if getattr(generation, key) is None:
             setattr(generation, key, getattr(config, key, None))
     if generation.eos_token_id is None:
-        generation.eos_token_id = ends_of_config
+        generation.eos_token_id = named_ends
     ends = ends_of(model, tokenizer)
-    generation.eos_token_id = ends[0] if len(ends) == 1 else ends
+    # T5's fast greedy path takes a single end as a number.
+    generation.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
 
 
 def ends_of(model, tokenizer) -> list[int]:
@@ -100,6 +100,16 @@ def ends_of(model, tokenizer) -> list[int]:
     if not isinstance(ends, list):
         ends = [ends]
     return [end for end in dict.fromkeys([*ends, end_id(tokenizer)]) if end is not None]
+
+
+def _named_ends(config) -> int | list[int] | None:
+    """The end tokens that config.json names; None for the one that every configuration of its class has.
+
+    Llama's class has id 2, which transformers does not end at where neither file names it.
+    """
+    ends = getattr(config, "eos_token_id", None)
+    ends_of_class = getattr(type(config.get_text_config()), "eos_token_id", None)
+    return None if ends == ends_of_class else ends
 
 
 def _start_of(config, generation) -> int | None:
@@ -137,7 +147,7 @@ def _renew_start(config, name: str) -> None:
     """
     start = getattr(config, f"{name}_token_id", None)
     if start is None and name == "bos":
-        start = config.eos_token_id
+        start = getattr(config, "eos_token_id", None)
     config.decoder_start_token_id = start
     if hasattr(getattr(config, "decoder", None), "bos_token_id"):
         config.decoder.bos_token_id = start  # T5Gemma shifts its labels behind it
