@@ -620,6 +620,7 @@ class FineTuner:
         model_args = self.model_args
         flags_given = self.data_args.flags_given
         languages = getattr(self.encoding, "languages", NO_LANGUAGES)
+        separator = getattr(self.encoding, "separator", None)  # of a decoder-only model
         with self._at_work():
             if not (model_args.device_map is not None or model_args.embedding_on_cpu or is_quantized(self.model)):
                 self.model.to(self.args.device)
@@ -627,7 +628,7 @@ class FineTuner:
                 dataset_name=dataset_name,
                 raw=raw,
                 max_source_length=self.data_args.max_source_length if "max_source_length" in flags_given else None,
-                answer_separator=self.encoding.separator if "answer_separator" in flags_given else None,
+                answer_separator=separator if "answer_separator" in flags_given else None,
                 languages=languages,
             )
             text = text_settings(self._known_card(), flags)

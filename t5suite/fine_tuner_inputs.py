@@ -29,7 +29,7 @@ from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
 from t5suite.models.attention_setting import attention_of
 from t5suite.models.encoders import have_head
 from t5suite.models.families import ENCODER, Family, recognize_family
-from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
+from t5suite.models.generation_settings import check_generation, complete_special_tokens
 from t5suite.models.heads import fit_head
 from t5suite.models.loading import check_attention, check_vocabulary
 from t5suite.models.own_models import UserClass
@@ -376,9 +376,9 @@ def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
         _prepare_head(model, own_class, tasks)
     elif own_class is None:
         _check_writes_text(model, family)
-    set_special_tokens(model.config, tokenizer, family.special_tokens, False)
+    check_generation(model, f"model: the generation_config of this {type(inner_model(model)).__name__}")
     check_vocabulary(model, len(tokenizer))
-    set_generation_tokens(model)
+    complete_special_tokens(model, tokenizer, family.special_tokens)
     if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):
         accept_packed_batches(model)
     return model

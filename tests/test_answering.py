@@ -404,7 +404,7 @@ class TakenApartTest(parameterized.TestCase):
 class EndTest(parameterized.TestCase):
     def test_what_stands_behind_any_of_several_end_tokens_has_no_probability(self):
         model = SimpleNamespace(
-            config=SimpleNamespace(eos_token_id=[1, 5]),
+            generation_config=SimpleNamespace(eos_token_id=[1, 5]),
             compute_transition_scores=lambda *generated, **settings: torch.tensor([[-1.0, -2.0, -4.0]] * 2),
         )
         causal = CausalAnswerer(model, tiny_tokenizer(), None, None, AnswerSettings())

@@ -183,8 +183,8 @@ class GenerationTest(parameterized.TestCase):
 
     def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
         trainer = tiny_trainer()
-        config = trainer.model.config
-        config.eos_token_id = list(range(config.vocab_size))
+        model = trainer.model
+        model.generation_config.eos_token_id = list(range(model.config.vocab_size))
         evaluation = evaluated(trainer, tiny_rows("entailment", count=4), "mini", "entailment")
         self.assertEqual((evaluation.truncated, evaluation.predictions), (0, [""] * 4))
 

@@ -301,12 +301,13 @@ class AnswersTest(TestCase):
         choices = self.predictor(words, model=model).classes(features)
         self.assertEqual([choice.text for choice in choices], ["I B", "O B"])
 
-    def test_an_answer_of_ctranslate2_has_its_end_unless_it_is_as_long_as_it_may_be(self):
+    def test_ctranslate2_ends_answers_at_each_end_of_the_folder_and_returns_it(self):
         asked = {}
+        (self.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 4]}))
 
         def translate_batch(prompts, **settings):
             asked.update(settings, prompts=prompts)
-            return [SimpleNamespace(hypotheses=[pieces, ["never"]]) for pieces in (["a"], ["a", "b", "c"])]
+            return [SimpleNamespace(hypotheses=[pieces, ["never"]]) for pieces in (["a", "q"], ["a", "b", "c"])]
 
         def score_batch(prompts, answers, max_input_length):
             asked.update(answers=answers, scored=prompts, max_input_length=max_input_length)
@@ -321,7 +322,8 @@ class AnswersTest(TestCase):
             files = CTranslate2Files(self.folder, tokenizer, use_cpu=True)
         self.assertEqual(files.write([[2, 1], [3, 1]], 3, 1, 4, 0.5), [[2, 1], [2, 3, 4]])
         self.assertEqual(asked, {"prompts": [["a", "q"], ["b", "q"]], "beam_size": 4, "max_decoding_length": 3,
-                                 "min_decoding_length": 0, "max_input_length": 0, "length_penalty": 0.5})  # fmt: skip
+                                 "min_decoding_length": 0, "max_input_length": 0, "length_penalty": 0.5,
+                                 "end_token": [1, 4], "return_end_token": True})  # fmt: skip
         self.assertEqual(files.log_probabilities([([2, 1], [3, 4, 1]), ([2, 1], [1])]), [-0.75, -2.0])
         self.assertEqual((asked["answers"], asked["max_input_length"]), ([["b", "c"], []], 0))
 

@@ -14,6 +14,7 @@ import shared_data
 import torch
 import transformers
 from absl.testing import parameterized
+from model_types import configured
 from safetensors.torch import load_file
 from support import folder, later_wins
 from tokenizers import Tokenizer
@@ -266,11 +267,25 @@ class SpecialTokensTest(parameterized.TestCase):
                 {"pad_token_id": settings.pad_token_id, **tokens_of_settings}, {"pad_token_id": 0, **expected}
             )
 
+    @parameterized.parameters("T5Gemma", "T5Gemma 2")
+    @pytest.mark.quick_cases(1)
+    def test_a_new_t5gemma_s_stacks_have_the_tokenizer_s_ids_too(self, name):
+        tokenizer = tiny_tokenizer()
+        tokenizer.add_special_tokens({"eos_token": "<extra_id_0>", "bos_token": "<extra_id_1>"})
+        ids = (0, tokenizer.eos_token_id, tokenizer.bos_token_id)
+        self.assertLen({*ids, 1, 2}, 5)
+        model = tiny_model(configured(name), "", tokenizer=tokenizer)
+        encoder = getattr(model.config.encoder, "text_config", model.config.encoder)
+        for settings in (model.config, encoder, model.config.decoder, model.generation_config):
+            self.assertEqual((settings.pad_token_id, settings.eos_token_id, settings.bos_token_id), ids)
+        self.assertEqual(model.generation_config.decoder_start_token_id, tokenizer.bos_token_id)
+
     def test_a_new_t5gemma_does_not_start_with_padding(self):
         """It starts with <bos>, which T5's vocabulary lacks; transformers hides padding from its decoder in training."""
         config = new_config("t5gemma")
         self.assertIsNone(config.bos_token_id)
         self.assertNotIn(config.decoder_start_token_id, (None, config.pad_token_id))
+        self.assertEqual(config.decoder.bos_token_id, config.decoder_start_token_id)  # what transformers starts with
 
 
 class PreTrainingTest(parameterized.TestCase):

@@ -361,6 +361,22 @@ class SettingsTest(OddModels):
         self.assertRegex("\n".join(logs.output), f"not used here: .*{name}")
         predict(model, "--num_beams", "4" if name == "low_memory" else "1")
 
+    def test_settings_of_a_model_in_memory_are_checked_as_those_of_a_folder(self):
+        model = tiny_model()
+        model.generation_config.update(dola_layers="high", penalty_alpha=0.5)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            tuner = tiny_tuner(model, tokenizer=tiny_tokenizer())
+        self.assertRegex("\n".join(logs.output), "not used here: dola_layers, penalty_alpha")
+        self.assertLen(tuner.predict(["A good film."], raw=True, num_beams=1), 1)
+        for settings, message in (
+            ({"num_beams": "four"}, "num_beams is 'four'"),
+            ({"eos_token_id": 9999}, "eos_token_id is 9999"),
+        ):
+            model = tiny_model()
+            model.generation_config.update(**settings)
+            with exits_with(78, f"model: .*T5ForConditionalGeneration: {message}"):
+                tiny_tuner(model, tokenizer=tiny_tokenizer())
+
     @parameterized.parameters({"diversity_penalty": 0.0}, {"guidance_scale": 1.0, "penalty_alpha": 0.0})
     def test_ways_to_decode_are_not_left_out_where_they_have_no_effect(self, **settings):
         model = self.with_settings("generation_config.json", **settings)
@@ -383,8 +399,7 @@ class SettingsTest(OddModels):
         run_cli("export", "--model_name_or_path", model, "--output_dir", exported)
         for path in (saved, trained, exported):
             stored = json.loads((Path(path) / "generation_config.json").read_text())
-            for name in settings.keys() - {"eos_token_id"}:
-                self.assertEqual(stored[name], settings[name])
+            self.assertEqual(stored | settings, stored)
 
     def test_settings_of_generation_are_written_as_transformers_writes_them(self):
         model = tiny_model()
@@ -573,6 +588,8 @@ class TokenizerTest(OddModels):
     def test_a_t5_whose_end_is_not_its_tokenizers_is_refused(self):
         with exits_with(78, "config.json: eos_token_id is 5, but the tokenizer's is 1"):
             predict(self.with_settings(eos_token_id=5))
+        with exits_with(78, r"config.json: eos_token_id is \[5, 7\], but the tokenizer's is 1"):
+            predict(self.with_settings(eos_token_id=[5, 7]))
 
     def test_a_vocabulary_that_was_cut_is_refused(self):
         model = self.with_pieces(self.base, lambda pieces: pieces.__delitem__(slice(len(pieces) // 3, None)))

@@ -4,7 +4,11 @@
 """
 
 import functools
+import itertools
 import json
+import shutil
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,18 +18,20 @@ from absl.testing import parameterized
 from support import folder
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartConfig,
     GenerationConfig,
     MT5Config,
     T5Config,
+    T5ForConditionalGeneration,
     UMT5Config,
 )
 
 from benchmarks.gemma_form import gemma_tokenizer
 from t5suite import FineTuner
-from t5suite.testing import make_task, tiny_tokenizer, tiny_trainer
+from t5suite.testing import make_task, read_rows, run_cli, tiny_tokenizer, tiny_trainer
 
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
 BART = {
@@ -276,3 +282,174 @@ class T5GemmaTest(parameterized.TestCase):
             with torch.no_grad():
                 loss = model(input_ids=input_ids, labels=ids).loss.item()
             self.assertAlmostEqual(answer.score, -loss * ids.shape[1], delta=1e-3)
+
+
+DECODER = {**T5GEMMA, "vocab_size": len(TOKENIZER), "bos_token_id": None}
+DECODERS = {
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "bos_token_id": None},
+    "llama": DECODER,
+    "gemma3_text": DECODER,
+}
+ANSWERING = {**DECODERS, **T5GEMMA_SETTINGS, "t5": T5, "bart": BART, "mbart": BART}
+# Pieces that each of the models below writes: the second and the first of its first answer.
+END, OTHER = "end", "other"
+NOTHING = "nothing"
+# What generation_config.json (None: there is none) and config.json say of the ends; the tokenizer's is 1.
+ENDS = (
+    ([1, END], [1, END]),
+    ([1, END], 1),
+    (END, 1),
+    ([END], 1),
+    (None, [1, END]),
+    (NOTHING, [1, END]),
+    ([1, END], [1, OTHER]),
+)
+
+
+def auto_class(name: str):
+    return AutoModelForCausalLM if name in DECODERS else AutoModelForSeq2SeqLM
+
+
+@functools.cache
+def saved_answering(name: str) -> Path:
+    """A model that writes many pieces; where it says no start token, a decoder starts with Gemma's <bos>."""
+    place = folder()
+    settings = {"tie_word_embeddings": False, **ANSWERING[name]}
+    if name in T5GEMMA_SETTINGS:
+        gemma_tokenizer(TEXTS * 9, vocab_size=320).save_pretrained(place)
+        settings |= {"vocab_size": 320, "dropout_rate": 0.0}
+    else:
+        TOKENIZER.save_pretrained(place)
+        settings |= {"vocab_size": len(TOKENIZER), "pad_token_id": 0, "eos_token_id": 1}
+        settings |= {} if name in DECODERS else {"decoder_start_token_id": 0}
+    torch.manual_seed(7)
+    model = auto_class(name).from_config(AutoConfig.for_model(name, **settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.6)
+    model.save_pretrained(place)
+    return place
+
+
+def plain_answers(place: Path, name: str) -> list[list[int]]:
+    """What `generate` writes for each text alone, by the settings of the folder."""
+    model = auto_class(name).from_pretrained(place).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    answers = []
+    for text in TEXTS:
+        prompt = torch.tensor([tokenizer(text, add_special_tokens=name not in DECODERS)["input_ids"]])
+        ids = model.generate(prompt, max_new_tokens=LONGEST, do_sample=False, num_beams=1)[0].tolist()
+        answers.append(ids[prompt.shape[1] :] if name in DECODERS else ids[1:])
+    return answers
+
+
+def with_key(place: Path, key: str, in_generation, in_config) -> Path:
+    """A copy of a folder whose files say something else of a key, or NOTHING; None: without that file."""
+    changed = folder() / "model"
+    shutil.copytree(place, changed)
+    for file, value in (("generation_config.json", in_generation), ("config.json", in_config)):
+        settings = {**json.loads((changed / file).read_text()), key: value}
+        if value == NOTHING:
+            del settings[key]
+        (changed / file).write_text(json.dumps(settings))
+        if value is None:
+            (changed / file).unlink()
+    return changed
+
+
+def predicted(place: Path) -> list[str]:
+    """The answers of `t5suite predict`; a decoder's prompts have nothing behind the text."""
+    files = folder()
+    (files / "texts.txt").write_text("\n".join(TEXTS))
+    words = ["--input", files / "texts.txt", "--raw", "--output", files / "answers.jsonl", "--use_cpu"]
+    words += ["--max_new_tokens", LONGEST, "--answer_separator", ""]
+    run_cli("predict", "--model_name_or_path", place, *words)
+    return stripped([line["prediction"] for line in read_rows(files / "answers.jsonl")])
+
+
+def texts_before(ends, answers: list[list[int]], place: Path) -> list[str]:
+    """Answers up to the first of these ends, without padding."""
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    texts = []
+    for ids in answers:
+        ids_before = itertools.takewhile(lambda token: token not in ends, ids)
+        texts.append(tokenizer.decode([token for token in ids_before if token != 0]).strip())
+    return texts
+
+
+class TokensOfAnswersTest(parameterized.TestCase):
+    """Answers are `generate`'s of the model as loaded, up to the first end that a file or the tokenizer names."""
+
+    def ended(self, name: str, ends: tuple) -> tuple[Path, list[str]]:
+        """The folder of a model with these ends in its files, and plain transformers' answers."""
+        other, end = plain_answers(saved_answering(name), name)[0][:2]
+        self.assertLen({0, 1, other, end}, 4)
+        tokens = {END: end, OTHER: other}
+        place = with_key(saved_answering(name), "eos_token_id", *(numbered(value, tokens) for value in ends))
+        return place, texts_before((1, end), plain_answers(place, name), place)
+
+    @parameterized.parameters(*ANSWERING)
+    @pytest.mark.quick_cases(2)
+    def test_predict_ends_answers_wherever_the_ends_stand(self, name):
+        for ends in ENDS:
+            place, expected = self.ended(name, ends)
+            self.assertEqual(predicted(place), expected, ends)
+
+    @parameterized.parameters(*ANSWERING)
+    @pytest.mark.quick_cases(2)
+    def test_a_tuner_predicts_and_evaluates_the_same(self, name):
+        place, expected = self.ended(name, ENDS[1])
+        rows = [{"input": text, "output": answer} for text, answer in zip(TEXTS, expected, strict=True)]
+        flags = {"generation_max_length": LONGEST, "quiet": True, "use_cpu": True, "output_dir": str(folder() / "run")}
+        if name in DECODERS:
+            flags["answer_separator"] = ""
+        tuner = FineTuner(place, {"validation": rows}, **flags)
+        self.assertEqual(stripped(tuner.predict(TEXTS, raw=True, max_new_tokens=LONGEST)), expected)
+        (metrics,) = tuner.evaluate()["tasks"].values()
+        self.assertEqual(metrics["exact_match"], 100)
+
+    @parameterized.parameters("llama", "t5gemma", "mbart")
+    @pytest.mark.quick_cases(1)
+    def test_an_exported_folder_ends_answers_there_too(self, name):
+        place, expected = self.ended(name, (None, [1, END]))
+        exported = folder() / "exported"
+        run_cli("export", "--model_name_or_path", place, "--output_dir", exported)
+        self.assertEqual(predicted(exported), expected)
+        self.assertEqual(plain_answers(exported, name), plain_answers(place, name))
+
+    @parameterized.parameters(("llama", "onnx"), ("t5", "onnx"), ("t5", "ctranslate2"))
+    @pytest.mark.slow
+    def test_exported_files_end_answers_there_too(self, name, form):
+        place, expected = self.ended(name, ENDS[1])
+        exported = folder() / "exported"
+        run_cli("export", "--format", form, "--model_name_or_path", place, "--output_dir", exported)
+        self.assertEqual(predicted(exported), expected)
+
+    @parameterized.product(name=("t5", "bart", "mbart"), in_config=(NOTHING, 0))
+    @pytest.mark.quick_cases(3)
+    def test_the_start_of_generation_config_json_goes_first(self, name, in_config):
+        place = with_key(saved_answering(name), "decoder_start_token_id", 5, in_config)
+        answers = plain_answers(place, name)
+        self.assertNotEqual(answers, plain_answers(saved_answering(name), name))
+        self.assertEqual(predicted(place), texts_before((1,), answers, place))
+
+    def test_no_end_is_forced_that_no_file_names(self):
+        """BART's class of configurations forces id 2, an ordinary piece of this tokenizer."""
+        place = with_key(saved_answering("bart"), "forced_eos_token_id", NOTHING, NOTHING)
+        self.assertEqual(predicted(place), texts_before((1,), plain_answers(place, "bart"), place))
+
+    def test_no_end_is_taken_from_a_class_of_configurations(self):
+        """Llama's ends with id 2."""
+        place = with_key(saved_answering("llama"), "eos_token_id", NOTHING, NOTHING)
+        self.assertEqual(FineTuner(place, quiet=True, use_cpu=True).model.generation_config.eos_token_id, 1)
+
+    def test_a_t5_with_a_list_of_one_end_writes_without_generate(self):
+        place = with_key(saved_answering("t5"), "eos_token_id", [1], [1])
+        with mock.patch.object(T5ForConditionalGeneration, "generate", side_effect=AssertionError("generate")):
+            answers = predicted(place)
+        self.assertEqual(answers, texts_before((1,), plain_answers(place, "t5"), place))
+
+
+def numbered(value, tokens: dict):
+    return [numbered(item, tokens) for item in value] if isinstance(value, list) else tokens.get(value, value)

@@ -488,8 +488,8 @@ class FineTunerTest(parameterized.TestCase):
 
     def test_an_answer_ends_with_any_of_the_model_s_end_tokens(self):
         tuner = self.tuner("seq2seq", "sentiment")
-        config = tuner.model.config
-        config.eos_token_id = list(range(config.vocab_size))
+        model = tuner.model
+        model.generation_config.eos_token_id = list(range(model.config.vocab_size))
         (answer,) = tuner.predict([dict(row) for row in mini_rows(count=1)], max_new_tokens=6, return_scores=True)
         self.assertEqual((answer.text, answer.truncated), ("", False))
 

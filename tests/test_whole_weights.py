@@ -163,12 +163,15 @@ class RefusalTest(parameterized.TestCase):
             tiny_tuner(str(folder))
 
     @parameterized.parameters(
-        ("qwen2_audio", "seq2seq", "audio"), ("voxtral", "seq2seq", "audio"), ("granite_speech", "seq2seq", "audio"),
-        ("whisper", "causal", "audio"), ("trocr", "causal", "vision"), ("musicgen", "causal", "music"),
+        ("qwen2_audio", "seq2seq", "audio"), ("gemma3", "causal", "Gemma3ForCausalLM"), ("whisper", "causal", "audio"),
+        ("trocr", "causal", "vision"), ("musicgen", "causal", "music"), ("voxtral", "seq2seq", "audio"),
+        ("granite_speech", "seq2seq", "audio"), ("gemma3n", "causal", "Gemma3nForCausalLM"),
+        ("llama4", "causal", "Llama4ForCausalLM"), ("qwen3_5", "causal", "Qwen3_5ForCausalLM"),
     )  # fmt: skip
     @pytest.mark.quick_cases(4)
-    def test_types_of_other_media_are_refused_by_name(self, model_type, family, medium):
-        with exits_with(78, f"'{model_type}'.*{medium}"):
+    def test_types_of_other_media_are_refused_by_name(self, model_type, family, named):
+        """With the medium, or with the class of the text model that is inside."""
+        with exits_with(78, f"'{model_type}'.*{named}"):
             folder = tempfile.mkdtemp()
             AutoConfig.for_model(model_type).save_pretrained(folder)
             tiny_tuner(config_name=folder, model_family=family, from_scratch=True)

@@ -27,7 +27,8 @@ from t5suite.export.tensor_origins import TensorOrigin, fill_tensors, tensor_ori
 from t5suite.export.terms import ModelTerms, write_terms
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import load_config
-from t5suite.models.generation_settings import save_with_generation_settings, set_generation_tokens
+from t5suite.models.families import SEQ2SEQ
+from t5suite.models.generation_settings import complete_special_tokens, save_with_generation_settings
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.t5.output_layer import random_model
@@ -77,7 +78,7 @@ def adapt_model(flags) -> dict:
         origins = tensor_origins(adapted, decoder_model)
         fill_tensors(adapted, decoder_model, origins)
         del decoder_model
-        set_generation_tokens(adapted)
+        complete_special_tokens(adapted, decoder.tokenizer, SEQ2SEQ.special_tokens)
         cast(adapted, stored_dtype(decoder.config))
         save_with_generation_settings(adapted, folder)
         follow_umask(folder.glob("*.safetensors"))  # safetensors writes files that only their owner may read

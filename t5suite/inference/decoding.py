@@ -39,7 +39,6 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
       plain: answers are label words: settings without a flag are neutral, as in evaluation, not the checkpoint's.
       draws: `(row, number of the answer)` of each prompt, which key its random numbers.
     """
-    config = model.config.get_text_config()
     flag_values = {name: getattr(decoding, name) for name in LENGTHS_AND_PENALTIES}
     flag_settings = {name: value for name, value in flag_values.items() if value is not None}
     neutral_settings = plain_writing(model.generation_config) if plain else {}
@@ -49,9 +48,6 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
         # `RowSampler` keeps only the drawn token, so greedy decoding in transformers picks it.
         do_sample=False,
         num_return_sequences=1 if decoding.do_sample else decoding.num_return_sequences,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
         **{**neutral_settings, **flag_settings},
     )
     options = {"generation_config": settings}

@@ -7,11 +7,13 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from scipy.special import log_softmax
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.model_files import GENERATION_FILE, table_or_empty
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -53,9 +55,11 @@ class OnnxFiles:
 
 
 class CTranslate2Files:
-    """Log-probabilities and answers from a folder of CTranslate2 files; only T5 types are exported to them."""
+    """Log-probabilities and answers from a folder of CTranslate2 files; only T5 types are exported to them.
 
-    ends = frozenset()  # a T5's answers end with the tokenizer's token alone
+    Attributes:
+      ends: as of `OnnxFiles`.
+    """
 
     def __init__(self, folder, tokenizer, use_cpu: bool):
         try:
@@ -64,22 +68,22 @@ class CTranslate2Files:
             raise ConfigError(f"{folder}: CTranslate2 files: {error}; pip install 't5suite[ctranslate2]'") from None
         self.model = ctranslate2.Translator(str(folder), device="cpu" if use_cpu else "auto", compute_type="default")
         self.tokenizer = tokenizer
+        ends = table_or_empty(Path(folder) / GENERATION_FILE).get("eos_token_id")
+        self.ends = frozenset(ends if isinstance(ends, list) else [ends]) - {None}
 
     def write(self, prompts, max_new_tokens: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
         """Token ids, with the end token if the model wrote it."""
         translations = self.model.translate_batch(
             [self._tokens(prompt) for prompt in prompts],
             beam_size=num_beams,
+            end_token=sorted(self.ends | {eos}),
+            return_end_token=True,
             max_decoding_length=max_new_tokens,
             min_decoding_length=0,  # 1 by default, with which no answer is empty
             max_input_length=0,
             length_penalty=length_penalty,
         )
-        written_ids = []
-        for translation in translations:
-            ids = self.tokenizer.convert_tokens_to_ids(translation.hypotheses[0])
-            written_ids.append(ids if len(ids) >= max_new_tokens else [*ids, eos])
-        return written_ids
+        return [self.tokenizer.convert_tokens_to_ids(translation.hypotheses[0]) for translation in translations]
 
     def log_probabilities(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         """Log-probabilities of answers, with their end token, after their prompts."""

@@ -1,22 +1,21 @@
-"""Special tokens in a model's configuration and in its settings of generation.
+"""With which tokens an answer starts, ends and is padded, and the other settings of a model's generation.
 
->>> set_special_tokens(config, tokenizer, ("pad", "eos"), scratch=True)
->>> config.pad_token_id, config.decoder_start_token_id
-(0, 0)
+>>> complete_special_tokens(model, tokenizer, ("pad", "eos"))
+>>> model.generation_config.decoder_start_token_id, model.generation_config.eos_token_id
+(0, 1)
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from transformers import GenerationConfig
 
+from t5suite.base.model_files import check_generation_settings, check_special_ids
+from t5suite.data.batches.encodings.special_tokens import end_id
+
 logger = logging.getLogger(__name__)
 
-GENERATION_TOKENS = (
-    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id",
-    "forced_eos_token_id",
-)  # fmt: skip
 # Settings with which transformers' `generate` fails on a batch here, each with the value that has no effect,
 # as None has none.
 UNSUPPORTED_DECODING = {
@@ -40,30 +39,85 @@ UNSUPPORTED_DECODING = {
 }
 
 
-def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
-    """Writes the tokenizer's ids of special tokens into the configuration.
+def renew_special_tokens(config, tokenizer, names: Iterable[str]) -> None:
+    """Writes the tokenizer's ids over those of a configuration and of its stacks, for random weights.
 
-    T5 starts its decoder with padding, BART with its end token, T5Gemma with <bos>, as their configurations say. Where
-    one says nothing, as that of a fresh T5, it is padding.
+    A decoder then starts with the kind of token that its configuration says: padding for T5, the end token for BART,
+    <bos> for T5Gemma.
 
     Args:
       names: of the special tokens: `pad`, `eos`, ...
-      scratch: the weights are random. Trained ones keep the ids that their configuration has.
     """
     # Before the ids change: the start's old id tells which special token it is.
-    start = _declared_start(config)
-    start_name = _name_of_start(config, start)
+    start_name = _name_of_start(config, _declared_start(config))
+    for part in (config, *_stacks(config)):
+        for name in names:
+            key = f"{name}_token_id"
+            if hasattr(part, key):
+                setattr(part, key, getattr(tokenizer, key, None))
+    _renew_forced_tokens(config)
+    if getattr(config, "is_encoder_decoder", False):
+        _renew_start(config, start_name)
+
+
+def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
+    """Says in a model's settings of generation with which tokens an answer starts, ends and is padded.
+
+    As in transformers, `generation_config.json` goes before `config.json`. What both leave open is the tokenizer's; a
+    decoder then starts with padding. The tokenizer's end is always an end: targets are trained with it.
+
+    Args:
+      names: of the special tokens: `pad`, `eos`, ...
+    """
+    config = model.config
+    generation = getattr(model, "generation_config", None)
+    named_ends = _named_ends(config)
     for name in names:
         key = f"{name}_token_id"
-        if hasattr(config, key) and (scratch or getattr(config, key) is None):
+        if hasattr(config, key) and getattr(config, key) is None:
             setattr(config, key, getattr(tokenizer, key, None))
-    if scratch:
-        _renew_forced_tokens(config)
-    if not getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
+        config.decoder_start_token_id = _start_of(config, generation)
+    if generation is None:
         return
-    if scratch:
-        start = _new_start(config, start_name)
-    config.decoder_start_token_id = config.pad_token_id if start is None else start
+    for key in ("pad_token_id", "bos_token_id", "decoder_start_token_id"):
+        if getattr(generation, key) is None:
+            setattr(generation, key, getattr(config, key, None))
+    if generation.eos_token_id is None:
+        generation.eos_token_id = named_ends
+    ends = ends_of(model, tokenizer)
+    # T5's fast greedy path takes a single end as a number.
+    generation.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
+
+
+def ends_of(model, tokenizer) -> list[int]:
+    """The tokens that end an answer: those of the model's settings of generation, and the tokenizer's.
+
+    >>> ends_of(gemma_3_it, tokenizer)
+    [1, 106]
+    """
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    if not isinstance(ends, list):
+        ends = [ends]
+    return [end for end in dict.fromkeys([*ends, end_id(tokenizer)]) if end is not None]
+
+
+def _named_ends(config) -> int | list[int] | None:
+    """The end tokens that config.json names; None for the one that every configuration of its class has.
+
+    Llama's class has id 2, which transformers does not end at where neither file names it.
+    """
+    ends = getattr(config, "eos_token_id", None)
+    ends_of_class = getattr(type(config.get_text_config()), "eos_token_id", None)
+    return None if ends == ends_of_class else ends
+
+
+def _start_of(config, generation) -> int | None:
+    """The token that a trained decoder starts with."""
+    for start in (getattr(generation, "decoder_start_token_id", None), _declared_start(config)):
+        if start is not None:
+            return start
+    return config.pad_token_id
 
 
 def _declared_start(config) -> int | None:
@@ -86,15 +140,17 @@ def _name_of_start(config, start: int | None) -> str:
     return "pad"
 
 
-def _new_start(config, name: str) -> int | None:
-    """The id of the special token that a decoder starts with; of a vocabulary without <bos>, the end token.
+def _renew_start(config, name: str) -> None:
+    """Starts a decoder with a special token; in a vocabulary without <bos>, with the end token in its place.
 
     Padding would not do: T5Gemma's decoder does not attend to padding in training, but attends to it in `generate`.
     """
     start = getattr(config, f"{name}_token_id", None)
     if start is None and name == "bos":
-        return getattr(config, "eos_token_id", None)
-    return start
+        start = getattr(config, "eos_token_id", None)
+    config.decoder_start_token_id = start
+    if hasattr(getattr(config, "decoder", None), "bos_token_id"):
+        config.decoder.bos_token_id = start  # T5Gemma shifts its labels behind it
 
 
 def _renew_forced_tokens(config) -> None:
@@ -104,15 +160,31 @@ def _renew_forced_tokens(config) -> None:
             setattr(config, f"forced_{name}_token_id", getattr(config, f"{name}_token_id"))
 
 
-def set_generation_tokens(model) -> None:
-    """Generation pads, ends and starts with what the configuration names."""
+def _stacks(config) -> Iterator:
+    """The configurations inside a configuration: of T5Gemma's encoder and decoder."""
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if part is not None:
+            yield part
+            yield from _stacks(part)
+
+
+def check_generation(model, place: str) -> None:
+    """Refuses damaged settings of generation, and resets those with which `generate` fails on a batch.
+
+    Args:
+      place: where the settings stand, for messages.
+
+    Raises:
+      ConfigError: names the key.
+    """
     generation = getattr(model, "generation_config", None)
     if generation is None:
         return
-    for key in GENERATION_TOKENS:
-        token_id = getattr(model.config, key, None)
-        if token_id is not None:
-            setattr(generation, key, token_id)
+    settings = generation.to_diff_dict()
+    check_generation_settings(settings, place)
+    check_special_ids(settings, model.config.get_text_config().vocab_size, place)
+    reset_unsupported_decoding(generation, place)
 
 
 def reset_unsupported_decoding(generation, place: str) -> list[str]:
@@ -122,7 +194,7 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
     ['dola_layers']
 
     Args:
-      place: the model's name or folder, for the warning.
+      place: where the settings stand, for the warning.
     """
     names = []
     for name, value_without_effect in UNSUPPORTED_DECODING.items():
@@ -130,7 +202,7 @@ def reset_unsupported_decoding(generation, place: str) -> list[str]:
             setattr(generation, name, None)
             names.append(name)
     if names:
-        logger.warning("%s: generation_config.json: not used here: %s", place, ", ".join(names))
+        logger.warning("%s: not used here: %s", place, ", ".join(names))
     return names
 
 

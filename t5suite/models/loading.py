@@ -38,7 +38,7 @@ from t5suite.models.classes import num_elements
 from t5suite.models.configs import format_overrides, load_config, parse_overrides
 from t5suite.models.encoders import ENCODER_BY_TYPE, have_head, labels_words, reduce_to_encoder
 from t5suite.models.families import Family, choose_family
-from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
+from t5suite.models.generation_settings import complete_special_tokens, renew_special_tokens
 from t5suite.models.heads import head_for, prepare_head, set_problem_type
 from t5suite.models.init_checkpoint import load_init_checkpoint
 from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
@@ -213,16 +213,15 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
     auto_class, needs_new_head = _choose_class(config, user_class, family, settings, name)
     if is_random:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(settings.config_overrides))
-        set_special_tokens(config, tokenizer, family.special_tokens, scratch=True)
+        renew_special_tokens(config, tokenizer, family.special_tokens)
         model = _random_weights(auto_class, config, options)
     else:
         options["revision"] = settings.revision
         model = trained_weights(auto_class, name, config, options, needs_new_head, settings.allow_missing_keys)
-        set_special_tokens(model.config, tokenizer, family.special_tokens, scratch=False)
         check_vocabulary(model, len(tokenizer) - settings.num_new_tokens)
         grow_embeddings(model, len(tokenizer))
         check_embedding_rows(model, tokenizer, name)
-    set_generation_tokens(model)
+    complete_special_tokens(model, tokenizer, family.special_tokens)
     check_saves_whole(model)
     if settings.init_checkpoint is not None:
         load_init_checkpoint(model, settings.init_checkpoint, settings.allow_missing_keys)

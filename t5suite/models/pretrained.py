@@ -17,9 +17,8 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from t5suite.base.errors import DataError, LackOfMemoryError, UserError, first_line
 from t5suite.base.hub_files import local_options
 from t5suite.base.memory_errors import is_out_of_memory
-from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.models.declared_sizes import check_sizes
-from t5suite.models.generation_settings import reset_unsupported_decoding
+from t5suite.models.generation_settings import check_generation
 from t5suite.models.heads import draw_new_head
 from t5suite.models.load_errors import loading_error
 from t5suite.models.loaded_checks import check_loaded, check_values, mismatch_with_files
@@ -61,7 +60,7 @@ def trained_weights(auto_class, name, config, options: dict, new_head: bool = Fa
         model.drawn_tensors.update(draw_new_head(model))
     check_values(model, name, revision, report["unexpected_keys"])
     separate_memory(model)
-    _check_generation(model, name)
+    check_generation(model, f"{FLAG} {name}: generation_config.json")
     return model
 
 
@@ -120,15 +119,3 @@ def _without_report():
 
 def _is_no_report(record: logging.LogRecord) -> bool:
     return not re.search("LOAD REPORT|checkpoint seem corrupted", record.getMessage())
-
-
-def _check_generation(model, name) -> None:
-    """Refuses damaged settings of generation, and resets those with which `generate` fails on a batch."""
-    generation = getattr(model, "generation_config", None)
-    if generation is None:
-        return
-    settings = generation.to_diff_dict()
-    place = f"{FLAG} {name}: generation_config.json"
-    check_generation_settings(settings, place)
-    check_special_ids(settings, model.config.get_text_config().vocab_size, place)
-    reset_unsupported_decoding(generation, name)

@@ -118,11 +118,12 @@ def check_token_ids(config, tokenizer, name: str) -> None:
     if config.model_type not in BUCKETED_TYPES:
         return
     for key in ("eos_token_id", "pad_token_id"):
-        declared_id = settings.get(key)
+        declared = settings.get(key)
         tokenizer_id = getattr(tokenizer, key)
-        if declared_id is not None and tokenizer_id != declared_id:
+        declared_ids = declared if isinstance(declared, list) else [declared]
+        if declared is not None and tokenizer_id not in declared_ids:
             raise ConfigError(
-                f"{place}: {key} is {declared_id}, but the tokenizer's is {tokenizer_id}; give the tokenizer "
+                f"{place}: {key} is {declared}, but the tokenizer's is {tokenizer_id}; give the tokenizer "
                 "that belongs to the model (--tokenizer_name)"
             )
 

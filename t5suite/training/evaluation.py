@@ -275,15 +275,11 @@ class Evaluator:
     def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """The answers' texts, and whether each was truncated; the three methods below return the same."""
         answerer = reading.answerer
-        model_config = answerer.model.config
         has_free_text = eval_set.task.value_kind == "text"
         config = GenerationConfig(
             max_new_tokens=self.settings.max_length or eval_set.max_target_tokens,
             num_beams=self.settings.num_beams,
             do_sample=False,
-            pad_token_id=model_config.pad_token_id,
-            eos_token_id=model_config.eos_token_id,
-            decoder_start_token_id=getattr(model_config, "decoder_start_token_id", None),
             **({} if has_free_text else plain_writing(answerer.model.generation_config)),
         )
         written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]

@@ -289,6 +289,8 @@ class RowsOnly:
     """Replaces the tokenizer of a configuration that has none: as many pieces as there are rows."""
 
     all_special_ids = ()
+    eos_token_id = None
+    sep_token_id = None
 
     def __init__(self, rows: int):
         self.rows = rows

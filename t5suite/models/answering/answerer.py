@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.encodings.special_tokens import end_id
+from t5suite.models.generation_settings import ends_of
 
 # (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
 SCORED_TOKENS_AT_ONCE = 32768
@@ -57,15 +59,12 @@ class Answerer(ABC):
     @property
     def eos(self) -> int:
         """The token that ends a target."""
-        eos = self.tokenizer.eos_token_id
-        return self.tokenizer.sep_token_id if eos is None else eos
+        return end_id(self.tokenizer)
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end an answer: the model's configuration may name several."""
-        configured = self.model.config.eos_token_id
-        ids = configured if isinstance(configured, list) else [configured]
-        return frozenset([self.eos, *ids]) - {None}
+        """The tokens that end an answer."""
+        return frozenset(ends_of(self.model, self.tokenizer))
 
     def generate(self, prompts, generation_config, synced: bool = False, labels=None, **options):
         """Per prompt, its answers as `(ids, log-probability)`, the best first.

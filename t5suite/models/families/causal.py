@@ -17,15 +17,10 @@ SEPARATOR = "answer_separator"  # the configuration's name for it
 
 
 def prompt_encoding(model, tokenizer, lengths: Lengths, separator: str | None, languages: Languages) -> PromptEncoding:
-    """Prompt and answer in one row; the separator and the end token are stored in the model's settings."""
+    """Prompt and answer in one row; the separator is stored in the model's configuration."""
     separator = _separator_of(model, separator)
     setattr(model.config, SEPARATOR, separator)
-    encoding = PromptEncoding(tokenizer, lengths, separator)
-    # Answers end with the tokenizer's end token: the model stops there, whatever end token its checkpoint had.
-    for settings in (model.config, getattr(model, "generation_config", None)):
-        if settings is not None:
-            settings.eos_token_id = encoding.eos
-    return encoding
+    return PromptEncoding(tokenizer, lengths, separator)
 
 
 def _separator_of(model, requested: str | None) -> str:

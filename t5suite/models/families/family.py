@@ -103,21 +103,29 @@ class Family:
         takes no decoder_input_ids (an audio model)
 
         Raises:
-          ConfigError: its forward does not take the family's batches, or it decodes something other than text.
+          ConfigError: its forward does not take the family's batches, it decodes something other than text, or it is a
+            decoder that reads other media, too.
         """
+        reason = self._why_not_text_alone(config)
+        if reason is not None:
+            raise ConfigError(f"models of type {config.model_type!r} cannot be trained on text alone: {reason}")
+
+    def _why_not_text_alone(self, config) -> str | None:
         model_class = self.model_class(config)
         parameters = inspect.signature(model_class.forward).parameters
         missing = [name for name in self.forward_arguments if name not in parameters]
         if missing:
-            reason = f"{model_class.__name__} takes no {', '.join(missing)}"
-        elif config.model_type in OTHER_MEDIA:
-            reason = f"{model_class.__name__} belongs to an encoder"
-        else:
-            return
-        raise ConfigError(
-            f"models of type {config.model_type!r} cannot be trained on text alone: {reason}"
-            f"{_medium_note(config.model_type, model_class)}"
-        )
+            note = _medium_note(config.model_type, model_class)
+            return f"{model_class.__name__} takes no {', '.join(missing)}{note}"
+        if config.model_type in OTHER_MEDIA:
+            return f"{model_class.__name__} belongs to an encoder{_medium_note(config.model_type, model_class)}"
+        text_config = config.get_text_config()
+        if not self.answers_in_prompt_row or text_config is config:
+            return None
+        reason = "it reads images or sound, too"
+        if self.has_model_for(text_config):
+            reason += f"; save the text model that it has inside as a {self.model_class(text_config).__name__}"
+        return reason
 
     def make_encoding(
         self, model, tokenizer, lengths: Lengths, separator: str | None, languages: Languages | None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.batches.encodings.special_tokens import around, first_id, leading_ids
+from t5suite.data.batches.encodings.special_tokens import around, end_id, first_id, leading_ids
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
 from t5suite.tasks.cut_marks import num_cut, with_cut
 from t5suite.tasks.long_texts import without_unread_part
@@ -36,9 +36,7 @@ class PromptEncoding(TextEncoding):
 
     def __post_init__(self):
         bare = self.separator.rstrip(" ")
-        eos = self.tokenizer.eos_token_id
-        if eos is None:
-            eos = self.tokenizer.sep_token_id
+        eos = end_id(self.tokenizer)
         if eos is None:
             raise ConfigError("the tokenizer has no end-of-sequence token, which ends a decoder-only model's answers")
         object.__setattr__(self, "eos", eos)

@@ -29,3 +29,8 @@ def around(tokenizer) -> tuple[list[int], list[int]]:
 def first_id(tokenizer, eos: int) -> int:
     """The first token of a text that has no prompt: BOS, else EOS."""
     return eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def end_id(tokenizer) -> int | None:
+    """The token that ends a target: EOS, else SEP; None where a tokenizer has neither."""
+    return tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
