@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import ctranslate2
@@ -21,6 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGene
 from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_model, tiny_tokenizer, write_rows
 
 TOKENIZER = tiny_tokenizer()
+TRANSLATOR = ctranslate2.Translator
 T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
 MODELS = {"tied T5": None, "untied T5": "t5-v1_1-small", "mt5": "mt5", "umt5": "umt5"}
 # Ids without special tokens, of many lengths; each ends with end-of-sequence, 1.
@@ -58,6 +60,21 @@ def tokens_of(ids: list[int]) -> list[str]:
     return TOKENIZER.convert_ids_to_tokens(ids)
 
 
+class ScaledTranslator:
+    """A translator of CTranslate2 whose last score is `factor` times the true one."""
+
+    factor = 1.0
+
+    def __init__(self, *arguments, **settings):
+        self.translator = TRANSLATOR(*arguments, **settings)
+        self.translate_batch = self.translator.translate_batch
+
+    def score_batch(self, *arguments):
+        results = [list(result.log_probs) for result in self.translator.score_batch(*arguments)]
+        results[-1] = [self.factor * log_prob for log_prob in results[-1]]
+        return [SimpleNamespace(log_probs=log_probs) for log_probs in results]
+
+
 class FilesTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
     @torch.no_grad()
@@ -86,6 +103,14 @@ class FilesTest(parameterized.TestCase):
         figures = card_of(files)["check"]
         self.assertEqual((figures["greedy_equal"], figures["beams_equal"]), (figures["prompts"], figures["prompts"]))
         self.assertLess(figures["score_difference"], 1e-3)
+        self.assertLess(figures["score_difference_relative"], 1e-5)
+
+    @parameterized.parameters(1.001, float("nan"))
+    def test_files_that_score_otherwise_are_refused(self, factor):
+        folder = model_folder("tied T5")
+        factors = mock.patch.object(ScaledTranslator, "factor", factor)
+        with factors, mock.patch.object(ctranslate2, "Translator", ScaledTranslator), exits_with(74, "differ"):
+            export(folder)
 
     @torch.no_grad()
     def test_a_text_of_more_than_1024_tokens_is_read_to_its_end(self):
