@@ -23,8 +23,9 @@ from t5suite.launch.bundled_runs import with_recipe
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
-from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
+from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, origin_by_flags, train_and_score, trainer_of
 from t5suite.runs.directory import default_output_dir
+from t5suite.runs.trained_splits import trained_splits_of_model
 from t5suite.tasks.task_card import read_task_card, task_card_of_model
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints
@@ -79,7 +80,7 @@ def main(argv=None) -> dict:
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(setup)
     if eval_args.dry_run:
-        return show(setup)
+        return show(setup, resume)
     with run_directory(args, settings, argv, resume, default) as run:
         if run.finished:
             return print_finished(run, is_main)
@@ -96,7 +97,7 @@ def name_of_mode(eval_args, trains: bool) -> str:
     return "predict" if eval_args.predict_only else "eval"
 
 
-def show(setup: RunSetup) -> dict:
+def show(setup: RunSetup, resume: str) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
     arguments = setup.arguments
     steps.settle_reads(arguments, setup.plan, setup.trains)
@@ -104,7 +105,9 @@ def show(setup: RunSetup) -> dict:
     name = arguments.model.model_name_or_path
     revision = arguments.model.model_revision
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name, revision)
-    data = data_of(setup, Learner(tokenizer, model, encoding, card=task_card_of_model(name, revision)))
+    learner = Learner(tokenizer, model, encoding, card=task_card_of_model(name, revision))
+    trained_splits = trained_splits_of_model(origin_by_flags(arguments.model, resume, setup.trains))
+    data = data_of(setup, learner, trained_splits)
     lengths = lengths_of(arguments.data)
     mixing = mixing_by_flags(arguments)
     return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
@@ -130,7 +133,7 @@ def score_checkpoints(setup: RunSetup) -> dict:
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         learner = Learner(tokenizer, model, encoding, card=read_task_card(folder))
         if data is None:
-            data = data_of(setup, learner)
+            data = data_of(setup, learner, trained_splits_of_model(output_dir))
         trainer, _ = trainer_of(setup, learner, data, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)

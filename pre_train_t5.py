@@ -20,7 +20,7 @@ from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
-from t5suite.run_steps import trackers_of, train
+from t5suite.run_steps import origin_by_flags, trackers_of, train
 from t5suite.training import pre_training as steps
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.starts import resume_choice
@@ -37,7 +37,13 @@ from t5suite.training.pre_training_text import text_by_flags
 from t5suite.training.pre_training_trainer import make_pre_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run_directory import all_settings, choose_output_dir, follow_data_seed, run_directory
+from t5suite.training.run_directory import (
+    all_settings,
+    choose_output_dir,
+    follow_data_seed,
+    note_weights,
+    run_directory,
+)
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -81,6 +87,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     """The run itself, in a directory that no other process writes into."""
     model_args, text_args, objective_args, _, args = arguments
     follow_data_seed(run, args)
+    note_weights(run, origin_by_flags(model_args, resume, trains))
 
     # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
     steps.settle_pre_training_reads(model_args, text_args, run.hub_before)

@@ -61,6 +61,7 @@ from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_an
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
+from t5suite.runs.trained_splits import origin_of_weights, trained_splits_of_model
 from t5suite.tasks.task_card import TaskCard, read_task_card, task_card_of_model, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
@@ -190,11 +191,10 @@ class FineTuner:
         with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
-            if self._is_trained:
-                arguments = arguments._replace(model=trained_as(self.model_args, self.args.output_dir))
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
             learner = self._learner()
-            data = data_of(setup, learner)
+            origin = self.args.output_dir if self._is_trained else origin_of_weights(vars(self.model_args))
+            data = data_of(setup, learner, trained_splits_of_model(origin))
             trainer, _ = trainer_of(setup, learner, data, selects=False)
             self.trainer = trainer
             report = trainer.score(data.scored)

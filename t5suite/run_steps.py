@@ -20,6 +20,7 @@ from t5suite.base.libraries import Libraries, require_proved
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
+from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
@@ -35,7 +36,7 @@ from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plans import Plan, warn_of_task_on_hub
 from t5suite.training.plug_ins import PlugIns
-from t5suite.training.run_directory import follow_data_seed
+from t5suite.training.run_directory import follow_data_seed, note_weights
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -126,9 +127,10 @@ def train_and_score(
     plan = setup.plan
     arguments = setup.arguments
     follow_data_seed(run, arguments.training)
+    note_weights(run, origin_by_flags(arguments.model, resume, setup.trains))
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
-    data = data_of(setup, learner)
+    data = data_of(setup, learner, run.manifest.get("weights_trained_on", []))
 
     # 6. Trainer.
     trainer, rates = trainer_of(setup, learner, data)
@@ -229,8 +231,19 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
     trainer.save_model(args.output_dir)
 
 
-def data_of(setup: RunSetup, learner: Learner) -> Data:
-    """Step 5: every split that the run reads, tokenized."""
+def origin_by_flags(model_args, resume: str, trains: bool) -> str | None:
+    """The model, checkpoint or file whose weights a run begins with; None if they are random or in memory."""
+    if trains and resume not in ("auto", "none"):
+        return resume
+    return origin_of_weights(vars(model_args))
+
+
+def data_of(setup: RunSetup, learner: Learner, trained_splits: list[dict]) -> Data:
+    """Step 5: every split that the run reads, tokenized.
+
+    Args:
+      trained_splits: what the learner's weights were trained on before (`runs.trained_splits`).
+    """
     return data_for(
         setup.plan,
         learner.tokenizer,
@@ -239,6 +252,7 @@ def data_of(setup: RunSetup, learner: Learner) -> Data:
         learner.encoding,
         setup.plug_ins,
         learner.card,
+        trained_splits,
     )
 
 

@@ -31,7 +31,17 @@ from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import TINY_T5, cli_output, exits_with, make_task, read_rows, save_model, tiny_tokenizer
+from t5suite.testing import (
+    TINY_T5,
+    cli_output,
+    exits_with,
+    load_own_rows,
+    make_task,
+    read_rows,
+    save_model,
+    tiny_tokenizer,
+    write_rows,
+)
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.run_directory import (
     choose_output_dir,
@@ -689,103 +699,6 @@ class OwnRowsTest(InFolderTest):
         self.assertEqual(results[0], results[1])
         self.assertEqual(list(results[0]["tasks"]["new"]), ["accuracy", "invalid_rate"])
 
-    @parameterized.parameters(
-        ("--validation_file=renamed.tsv", "/checkpoint-1"), ("--validation_file=renamed.tsv", "/best/rows"),
-        ("--train_file=rows.tsv", ""), ("--train_file=renamed.tsv", ""),
-    )  # fmt: skip
-    def test_rows_that_were_trained_on_are_not_scored_without_a_warning(self, rows, weights):
-        shutil.copy("rows.tsv", "renamed.tsv")
-        shutil.copytree("runs/rows-tiny/checkpoint-1", "runs/rows-tiny/best/rows")  # as `--select per_task` keeps them
-        _, log = self.evaluate(rows, f"--model_name_or_path=runs/rows-tiny{weights}", "--eval_only", "--use_cpu")
-        remedy = "data as training rows, no validation rows, and --seed 5 --validation_split 0.2"
-        self.assertRegex(log, rf"WARNING .*runs/rows-tiny\S* was trained on 32 rows .*\(rows.tsv\).*{remedy}")
-        self.assertIn(TRAINED_ON, log)
-        self.assertNotIn("--train_file has no effect", log)
-
-    def test_a_model_that_was_trained_further_has_seen_the_rows_of_both_runs(self):
-        Path("more.tsv").write_text("text\tmood\n" + "".join(f"hat {number}\tgood\n" for number in range(9)))
-        run_it(train_file="more.tsv", model_name_or_path="runs/rows-tiny", output_dir="runs/further")
-        shutil.move("runs/further", "moved")
-        scoring = ["--model_name_or_path=moved", "--eval_only", "--use_cpu"]
-        self.assertRegex(
-            self.evaluate("--validation_file=rows.tsv", *scoring)[1], r"moved was trained on 32 rows .*\(rows"
-        )
-        self.assertRegex(
-            self.evaluate("--validation_file=more.tsv", *scoring)[1], r"moved was trained on 7 rows .*\(more"
-        )
-        random_weights = ["--from_scratch", "--labels=bad,good", "--text_column=text", "--target_column=mood"]
-        self.assertNotIn(TRAINED_ON, self.evaluate("--validation_file=rows.tsv", *scoring, *random_weights)[1])
-
-    @parameterized.parameters(
-        ({"resume": "runs/rows-tiny/checkpoint-1"}, True),
-        ({"init_checkpoint": "runs/rows-tiny/model.safetensors"}, True),
-        ({"model_name_or_path": "runs/rows-tiny", "init_checkpoint": "tiny"}, False),
-    )
-    def test_rows_are_those_that_the_weights_were_trained_on_by_whichever_flag_they_came(self, flags, are_trained_on):
-        Path("more.tsv").write_text("text\tmood\n" + "".join(f"hat {number}\tgood\n" for number in range(9)))
-        words_of_run = words(train_file="more.tsv", max_steps=2, **flags)
-        words_of_run = [word for word in words_of_run if not word.startswith("--validation_split")]
-        _, log = self.evaluate(*words_of_run, "--validation_file=rows.tsv")
-        self.assertEqual(TRAINED_ON in log, are_trained_on)
-        run_it(train_file="more.tsv", max_steps=2, output_dir="runs/further", **flags)
-        scoring = ["--validation_file=rows.tsv", "--model_name_or_path=runs/further", "--eval_only", "--use_cpu"]
-        self.assertEqual(TRAINED_ON in self.evaluate(*scoring)[1], are_trained_on)
-
-    def test_a_run_that_is_validated_on_its_training_rows_says_so(self):
-        shutil.copy("rows.tsv", "copy.tsv")
-        words_of_run = [word for word in words(max_steps=1) if not word.startswith("--validation_split")]
-        _, log = self.evaluate(*words_of_run, "--validation_file=copy.tsv")
-        self.assertRegex(log, r"WARNING .*this run trains on 40 rows of the same data \(rows.tsv\)")
-        self.assertIn(TRAINED_ON, log)
-        self.assertNotIn(TRAINED_ON, self.evaluate(*words(max_steps=1))[1])
-
-    def test_rows_in_memory_that_were_trained_on_are_warned_of_without_a_flag_of_files(self):
-        flags = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
-        flags["quiet"] = True
-        FineTuner("tiny", ROWS, output_dir="runs/memory", max_steps=1, **flags).train()
-        with self.assertLogs("t5suite", "WARNING") as log:
-            FineTuner("runs/memory", {"validation": ROWS}, **flags).evaluate()
-        (warning,) = [line for line in log.output if "runs/memory was trained on" in line]
-        self.assertIn("--seed 42", warning)
-        self.assertNotIn("_file", warning)
-
-    @parameterized.parameters(({}, True), ({"seed": 6}, False), ({"validation_split": 0.3}, False))
-    def test_the_warning_says_how_to_score_held_out_rows_if_all_runs_held_out_the_same(self, changes, are_the_same):
-        run_it(model_name_or_path="runs/rows-tiny", output_dir="runs/further", **changes)
-        scoring = ["--validation_file=rows.tsv", "--model_name_or_path=runs/further", "--eval_only", "--use_cpu"]
-        _, log = self.evaluate(*scoring)
-        self.assertIn("runs/further was trained on", log)
-        self.assertEqual("those that were held out" in log, are_the_same)
-
-    @parameterized.parameters(({"train": ROWS, "validation": ROWS}, True), (ROWS, False))
-    def test_a_tuner_that_has_trained_is_scored_as_its_run_is(self, rows, are_trained_on):
-        flags = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
-        tuner = FineTuner("tiny", rows, output_dir="runs/memory", max_steps=1, quiet=True, **flags)
-        tuner.train()
-        with self.assertLogs("t5suite") as log:
-            logging.getLogger("t5suite").info("evaluation")  # there may be nothing else
-            tuner.evaluate()
-        self.assertEqual("runs/memory was trained on 40 rows" in "\n".join(log.output), are_trained_on)
-
-    def test_rows_that_the_run_held_out_are_scored_as_such(self):
-        scoring = ["--train_file=rows.tsv", "--model_name_or_path=runs/rows-tiny", "--eval_only", "--use_cpu"]
-        _, log = self.evaluate(*scoring, "--seed=5", "--validation_split=0.2")
-        self.assertNotIn("trained on 32", log)
-        self.assertNotIn(TRAINED_ON, log)
-
-    def test_a_tuner_and_score_name_rows_that_were_trained_on_too(self):
-        columns = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels", "use_cpu")}
-        tuner = FineTuner("runs/rows-tiny", {"validation": "rows.tsv"}, quiet=True, **columns)
-        with self.assertLogs("t5suite", "WARNING") as log:
-            tuner.evaluate()
-        self.assertRegex("\n".join(log.output), r"runs/rows-tiny was trained on 32 rows of the same data \(rows.tsv\)")
-        answers = Path("answers.jsonl")
-        answers.write_text("".join(json.dumps(row["mood"]) + "\n" for row in ROWS))
-        flags = ["--model_name_or_path", "runs/rows-tiny", "--predictions", answers]
-        with contextlib.redirect_stderr(io.StringIO()) as notes:
-            cli_output("score", *flags, "--rows", "rows.tsv")
-        self.assertIn("runs/rows-tiny was trained on 32 rows of rows.tsv", notes.getvalue())
-
     @pytest.mark.slow
     def test_answers_to_other_rows_are_not_cut_at_the_longest_of_their_targets(self):
         """An answer that goes on after the target is wrong; `predict` shows it whole, too."""
@@ -860,3 +773,243 @@ class OwnRowsTest(InFolderTest):
         with exits_with(65, "'mod'"):
             self.look_ahead(target_column="mod")
         self.assertFalse(Path("runs").exists())
+
+
+COLUMNS = {name: ROW_FLAGS[name] for name in ("text_column", "target_column", "labels")}
+HELD_OUT = {"seed": 5, "validation_split": 0.2}  # of `folder_of_a_run`
+# Flags of a run that begins with the weights of another one.
+WAYS = {
+    "model": {"model_name_or_path": "runs/rows-tiny"},
+    "weights": {"init_checkpoint": "runs/rows-tiny/model.safetensors"},
+    "resumed": {"resume": "runs/rows-tiny/checkpoint-1", "max_steps": 2},
+    "other weights": {"model_name_or_path": "runs/rows-tiny", "init_checkpoint": "tiny"},
+}
+# What is scored; copy.tsv is a copy of the rows that `folder_of_a_run` has.
+SCORED = (
+    {"validation_file": "copy.tsv"},
+    {"validation_file": "new.tsv"},
+    {"train_file": "copy.tsv", **HELD_OUT},
+    {"train_file": "copy.tsv", **HELD_OUT, "seed": 6},
+)
+
+
+def write_table(path: str, rows: list[dict]) -> None:
+    lines = ["\t".join(row.values()) for row in rows]
+    Path(path).write_text("\n".join(["\t".join(rows[0]), *lines, ""]))
+
+
+def new_rows(count: int) -> list[dict]:
+    return [{"text": f"hat {number}", "mood": "good"} for number in range(count)]
+
+
+def texts(split: str, **flags) -> set[str]:
+    """The texts of a split, as flags of own rows divide them."""
+    return {row["text"] for row in load_own_rows(None, split, **{**COLUMNS, **flags}).rows}
+
+
+def have_common_texts(trained: dict, scored: dict) -> bool:
+    """Whether rows that are scored with some flags were trained on with others."""
+    return not texts("train", **trained).isdisjoint(texts("validation", **scored))
+
+
+def shown_by(function, *values) -> str:
+    """All that a function logs and prints; a tuner logs nothing to the terminal by itself."""
+    shown = io.StringIO()
+    handler = logging.StreamHandler(shown)
+    as_only_command = mock.patch.dict(opening.COMMAND, clear=True)
+    with as_only_command, contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
+        logging.getLogger("t5suite").addHandler(handler)
+        try:
+            function(*values)
+        finally:
+            logging.getLogger("t5suite").removeHandler(handler)
+    return shown.getvalue()
+
+
+def words_of(flags: dict) -> list[str]:
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def evaluated(weights: str, **flags) -> str:
+    """What a run that only scores shows."""
+    flags = {"model_name_or_path": weights, "use_cpu": True, "eval_method": "score", **flags}
+    flags["output_dir"] = tempfile.mkdtemp() + "/scores"
+    return shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_only"])
+
+
+def evaluated_as_checkpoints(run: str, **flags) -> str:
+    """What the scoring of a run's checkpoints shows."""
+    flags = {**COLUMNS, "model_name_or_path": "tiny", "use_cpu": True, "output_dir": run, **flags}
+    return shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_checkpoints=all"])
+
+
+def evaluated_by_a_tuner(weights: str, train_file=None, validation_file=None, **flags) -> str:
+    rows = {"validation": validation_file} if validation_file else train_file
+    return shown_by(FineTuner(weights, rows, use_cpu=True, **COLUMNS, **flags).evaluate)
+
+
+class TrainedRowsTest(InFolderTest):
+    """Scores of rows that the weights were trained on are marked, and no others."""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(folder_of_a_run(), ".", dirs_exist_ok=True)
+        shutil.copy("rows.tsv", "copy.tsv")
+        write_table("new.tsv", new_rows(6))
+        write_table("more.tsv", [{"text": f"more {row['text']}", "mood": "bad"} for row in new_rows(9)])
+
+    def assertMarked(self, trained: dict, score, weights: str, scored_flags=SCORED):
+        for flags in scored_flags:
+            log = score(weights, **flags)
+            is_marked = have_common_texts(trained, flags)
+            self.assertEqual("trained on 32 rows of the same data (rows.tsv)" in log, is_marked, (flags, log))
+            self.assertEqual("the score is not one of unseen rows" in log, is_marked, (flags, log))
+
+    @parameterized.product(
+        score=(evaluated, evaluated_by_a_tuner), weights=("", "/checkpoint-1", "/best/rows"),
+    )  # fmt: skip
+    def test_by_whichever_folder_of_the_run(self, score, weights):
+        shutil.copytree("runs/rows-tiny/checkpoint-1", "runs/rows-tiny/best/rows")  # as `--select per_task` keeps them
+        self.assertMarked({"train_file": "rows.tsv", **HELD_OUT}, score, f"runs/rows-tiny{weights}")
+
+    def test_each_checkpoint(self):
+        self.assertMarked({"train_file": "rows.tsv", **HELD_OUT}, evaluated_as_checkpoints, "runs/rows-tiny")
+
+    @parameterized.parameters(*WAYS)
+    def test_after_further_training_wherever_the_runs_are_now(self, way):
+        further = {**ROW_FLAGS, "train_file": "more.tsv", "output_dir": "runs/further", **WAYS[way]}
+        shown_by(fine_tune_t5.main, words_of(further))
+        shutil.rmtree("runs/rows-tiny")
+        shutil.move("runs/further", "moved")
+        trained = {"train_file": "more.tsv" if way == "other weights" else "rows.tsv", **HELD_OUT}
+        for score in (evaluated, evaluated_as_checkpoints):
+            self.assertMarked(trained, score, "moved")
+        self.assertRegex(evaluated("moved", validation_file="more.tsv"), r"trained on 7 rows .*\(more.tsv\)")
+
+    @parameterized.parameters(*WAYS)
+    def test_rows_by_which_further_training_is_validated(self, way):
+        further = {**ROW_FLAGS, "train_file": "more.tsv", "validation_file": "copy.tsv", **WAYS[way]}
+        del further["validation_split"]
+        for more in ({}, {"dry_run": True}):
+            log = shown_by(fine_tune_t5.main, words_of({**further, **more, "output_dir": "runs/further"}))
+            self.assertEqual("the model was trained on 32 rows" in log, way != "other weights", log)
+
+    def test_a_run_that_goes_on_keeps_what_its_first_weights_were_trained_on(self):
+        further = {"train_file": "more.tsv", "output_dir": "runs/further", **WAYS["model"]}
+        run_it(**further)
+        shutil.rmtree("runs/rows-tiny")
+        shutil.copytree("tiny", "runs/rows-tiny")
+        run_it(**further, max_steps=2, extend=True)
+        run_it(**further, max_steps=3, extend=True, resume="runs/further/checkpoint-2")
+        self.assertMarked({"train_file": "rows.tsv", **HELD_OUT}, evaluated, "runs/further")
+
+    def test_rows_that_a_run_was_trained_on_before_its_data_changed(self):
+        write_table("rows.tsv", new_rows(40))
+        run_it(max_steps=2, allow_changed="data", extend=True)
+        self.assertMarked({"train_file": "copy.tsv", **HELD_OUT}, evaluated, "runs/rows-tiny", SCORED[::2])
+        self.assertIn(TRAINED_ON, evaluated("runs/rows-tiny", validation_file="rows.tsv"))
+
+    def test_held_out_rows_of_one_of_several_files(self):
+        """Which rows are held out depends on all of them."""
+        os.mkdir("both")
+        write_table("both/a.tsv", ROWS)
+        write_table("both/b.tsv", [{**row, "text": f"b {row['text']}"} for row in ROWS])
+        trained = {"data_format": "tsv", "train_dir": "both", **HELD_OUT}
+        flags = {name: value for name, value in ROW_FLAGS.items() if name != "train_file"}
+        shown_by(fine_tune_t5.main, words_of({**flags, **trained, "output_dir": "runs/both"}))
+        shutil.copytree("both", "all")
+        write_table("all/c.tsv", new_rows(20))
+        marks = []
+        for scored in ({"train_file": "both/a.tsv"}, {"train_dir": "all"}, {"train_dir": "both"}):
+            scored = {"data_format": "tsv", **scored, **HELD_OUT}
+            marks.append(TRAINED_ON in evaluated("runs/both", **scored))
+            self.assertEqual(marks[-1], have_common_texts(trained, scored), scored)
+        self.assertEqual(marks, [True, True, False])
+
+    def test_held_out_rows_of_further_columns(self):
+        """Rows with equal inputs are held out together, and which are equal depends on the columns."""
+        rows = [{"text": row["text"], "size": size, "mood": row["mood"]} for row in ROWS for size in ("small", "large")]
+        write_table("rows.tsv", rows)
+        run_it(output_dir="runs/text")
+        for columns in ("text", "text,size"):
+            scored = {"train_file": "rows.tsv", **HELD_OUT, **COLUMNS, "text_column": columns}
+            is_marked = have_common_texts({"train_file": "rows.tsv", **HELD_OUT}, scored)
+            self.assertEqual(is_marked, columns == "text,size")
+            self.assertEqual(TRAINED_ON in evaluated("runs/text", **scored), is_marked)
+
+    @parameterized.product(is_interrupted=(True, False), validates_on_training_rows=(True, False))
+    def test_a_tuner_after_its_training_also_where_that_was_interrupted(
+        self, is_interrupted, validates_on_training_rows
+    ):
+        rows = {"train": ROWS, "validation": ROWS} if validates_on_training_rows else ROWS
+        callback = TrainerCallback()
+        if is_interrupted:
+            callback.on_step_end = mock.Mock(side_effect=OSError("no space"))
+        tuner = FineTuner("tiny", rows, callbacks=callback, use_cpu=True, max_steps=1, output_dir="runs/new", **COLUMNS)
+        with contextlib.suppress(OSError):
+            shown_by(tuner.train)
+        self.assertEqual(Path("runs/new/results.json").exists(), not is_interrupted)
+        log = shown_by(tuner.evaluate)
+        self.assertEqual("the score is not one of unseen rows" in log, validates_on_training_rows, log)
+
+    def test_rows_of_predictions_that_are_scored(self):
+        flags = ["--model_name_or_path", "runs/rows-tiny", "--predictions", "answers.jsonl"]
+        for file, rows, is_marked in (("copy.tsv", ROWS, True), ("new.tsv", new_rows(6), False)):
+            Path("answers.jsonl").write_text("".join(json.dumps(row["mood"]) + "\n" for row in rows))
+            with contextlib.redirect_stderr(io.StringIO()) as notes:
+                cli_output("score", *flags, "--rows", file)
+            sentence = "runs/rows-tiny was trained on 32 rows of the same data (rows.tsv)"
+            self.assertEqual(sentence in notes.getvalue(), is_marked)
+
+    def test_a_run_that_is_validated_on_its_training_rows(self):
+        run = {**ROW_FLAGS, "validation_file": "copy.tsv"}
+        del run["validation_split"]
+        log = shown_by(fine_tune_t5.main, words_of(run))
+        self.assertIn("this run trains on 40 rows of the same data (rows.tsv)", log)
+
+    def test_held_out_rows_of_one_data_set_that_another_one_has(self):
+        """Alpaca holds rows out by their instruction, too, and JSONLines by their input alone."""
+        rows = []
+        for row in ROWS:
+            rows += [{"instruction": word, "input": row["text"], "output": row["mood"]} for word in ("Rate", "Judge")]
+        for name in ("one", "two"):
+            os.mkdir(name)
+            write_rows(f"{name}/train.jsonl", rows)
+        flags = {name: ROW_FLAGS[name] for name in ("model_name_or_path", "use_cpu", "max_steps")}
+        marks = []
+        for name in ("JSONLines", "Alpaca"):
+            data = ["--data_class", "JSONLines", name, "--data_path", "one", "two", "--output_dir", name]
+            marks.append("this run trains on" in shown_by(fine_tune_t5.main, [*words_of(flags), *data]))
+            trained, scored = [
+                {row["input"] for row in load_own_rows(None, split, data_class=[form], data_path=["one"]).rows}
+                for split, form in (("train", name), ("validation", "JSONLines"))
+            ]
+            self.assertEqual(marks[-1], not trained.isdisjoint(scored), name)
+        self.assertEqual(marks, [False, True])
+
+    @parameterized.parameters(True, False)
+    def test_a_task_whose_validation_rows_are_its_training_rows(self, trains):
+        Path("data/films/mood").mkdir(parents=True)
+        write_rows("data/films/mood/train.jsonl", [{"text": row["text"], "label": 1} for row in ROWS])
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"]}
+        entry |= {"metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
+        entry["splits"] = {"train": "train", "validation": "train"}
+        Path("tasks.yaml").write_text(json.dumps({"films": {"mood": entry}}))
+        flags = {"task_file": "tasks.yaml", "benchmark": "films", "dataset_name": "mood", "data_dir": "data"}
+        flags |= {"model_name_or_path": "tiny", "use_cpu": True, "output_dir": "runs/mood", "max_steps": 1}
+        log = shown_by(fine_tune_t5.main, [*words_of(flags), *([] if trains else ["--eval_only"])])
+        self.assertEqual("this run trains on 40 rows" in log, trains, log)
+        self.assertEqual(TRAINED_ON in log, trains, log)
+
+    def test_a_run_of_an_earlier_version_goes_on_and_is_known_by_its_own_data(self):
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        del manifest["weights_trained_on"]
+        for split in manifest["data"].values():
+            del split["held_out_sha256"]
+        path.write_text(json.dumps(manifest))
+        self.assertIn(TRAINED_ON, evaluated("runs/rows-tiny", validation_file="copy.tsv"))
+        self.assertNotIn(TRAINED_ON, evaluated("runs/rows-tiny", validation_file="new.tsv"))
+        going_on = words(max_steps=2, output_dir="runs/rows-tiny", extend=True)
+        self.assertNotIn(TRAINED_ON, shown_by(fine_tune_t5.main, going_on))
+        self.assertMarked({"train_file": "rows.tsv", **HELD_OUT}, evaluated, "runs/rows-tiny")

@@ -51,17 +51,17 @@ def score(arguments) -> None:
 
 
 def _note_trained_rows(arguments) -> None:
-    """Says so if the file with the rows is one that the model's run was trained on."""
+    """Says so if the file with the rows is one that the model was trained on."""
     from t5suite.base.files import file_sha256
-    from t5suite.runs.trained_splits import trained_splits
+    from t5suite.runs.trained_splits import rows_in_words, trained_split_with, trained_splits_of_model
 
     model = arguments.model_name_or_path
     if model is None:
         return
-    trained = trained_splits(model, {"fingerprint": f"sha256:{file_sha256(arguments.rows)}"})
-    if trained:
-        row_count = trained[0].row_count
-        note(f"{model} was trained on {row_count} rows of {arguments.rows}: these are not scores of unseen rows")
+    split = {"fingerprint": f"sha256:{file_sha256(arguments.rows)}"}
+    trained_split = trained_split_with(trained_splits_of_model(model), split)
+    if trained_split is not None:
+        note(f"{model} was trained on {rows_in_words(trained_split)}: these are not scores of unseen rows")
 
 
 def _task_by_flags(arguments):

@@ -39,7 +39,7 @@ REQUIRED_KEYS = ("run_id", "settings")
 MANIFEST_TYPES = {
     **dict.fromkeys(("run_id", "fingerprint", "status", "code_sha256"), str),
     **dict.fromkeys(("settings", "versions", "commit", "data", "hub"), dict),
-    **dict.fromkeys(("changes", "restarts"), list),
+    **dict.fromkeys(("changes", "restarts", "weights_trained_on"), list),
 }
 
 
@@ -124,6 +124,8 @@ class Run:
                 )
             logger.warning("the data have changed since run %s began (%s)", self.run_id, examples)
             self.note_changes({"data": (None, differing)})
+            if any(self.directory.glob("checkpoint-*")):  # which were trained on the earlier rows
+                self.manifest["weights_trained_on"] = trained_splits_of_run(self.manifest)
         self.update(data=described)
 
     def finish(self) -> None:
@@ -186,6 +188,13 @@ def tasks_named(manifest: dict) -> tuple[str | None, str | None]:
     settings = manifest["settings"]
     trained_on = manifest.get("trained_on") or (settings.get("benchmark"), settings.get("dataset_name"))
     return trained_on[0], trained_on[1]
+
+
+def trained_splits_of_run(manifest: dict) -> list[dict]:
+    """The training splits of a run, then those of its weights before it, as manifests describe them."""
+    splits = manifest.get("data", {}).items()
+    own_splits = [split for name, split in splits if name.endswith(".train") and isinstance(split, dict)]
+    return [*own_splits, *manifest.get("weights_trained_on", [])]
 
 
 def read_manifest(directory) -> dict:

@@ -1,15 +1,16 @@
-"""Which rows a model's run was trained on, by the hashes of their content: files may have been moved and renamed.
+"""Which rows a model was trained on, by the hashes of their content: files may have been moved and renamed.
 
->>> trained_splits("runs/reviews", {"fingerprint": "sha256:adfa95..."})
-[TrainedSplit(origin='reviews.csv', row_count=147, is_rest=True, settings={'seed': 42, 'validation_split': 0.25, ...})]
+>>> trained_splits = trained_splits_of_model("runs/reviews/checkpoint-400")
+>>> rows_in_words(trained_split_with(trained_splits, {"fingerprint": "sha256:adfa95..."}))
+'147 rows of the same data (reviews.csv)'
 """
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.runs.directory import BEST_FOLDER, MANIFEST, read_manifest
+from t5suite.runs.directory import BEST_FOLDER, MANIFEST, read_manifest, trained_splits_of_run
 
 # What is added to the origin of rows of which a part is held out, and of those that are left.
 HELD_OUT = " (held-out rows)"
@@ -18,45 +19,52 @@ NOT_HELD_OUT = " (not held-out rows)"
 TRAINED_ON_MARK = "trained on some of these rows"
 
 
-class TrainedSplit(NamedTuple):
-    """Rows that a run was trained on.
-
-    Attributes:
-      origin: the file or folder that they come from.
-      row_count: how many there were.
-      is_rest: whether the run held out a part of that file or folder for validation, as its `settings` say.
-    """
-
-    origin: str
-    row_count: int
-    is_rest: bool
-    settings: dict
-
-
-def trained_splits(model_name: str | None, description: Mapping) -> list[TrainedSplit]:
-    """What a model was trained on that has a file, or all rows, in common with a split: its run's, then earlier runs'.
+def trained_splits_of_model(name: str | None) -> list[dict]:
+    """What the weights of a model were trained on: the training splits of its run, and those before the run.
 
     Args:
-      model_name: a run, a checkpoint of one, a task's best weights, or a file in one of these; anything else was
-        trained on nothing that is known here.
-      description: the split's `fingerprint`, and its `files` if there are several, as manifests have them.
+      name: a run, a checkpoint of one, a task's best weights, or a file in one of these; anything else was trained on
+        nothing that is known here.
     """
-    splits = []
-    for manifest in _manifests_of_model(model_name):
-        splits += splits_in_common(manifest.get("data", {}), description, manifest["settings"])
-    return splits
+    folder = _run_of_model(name)
+    if folder is None:
+        return []
+    try:
+        return trained_splits_of_run(read_manifest(folder))
+    except ConfigError:  # the model may be whole though its run's manifest is not
+        return []
 
 
-def splits_in_common(data: Mapping, description: Mapping, settings: dict) -> list[TrainedSplit]:
-    """The training splits of a run's data that have a file, or all rows, in common with a split."""
-    splits = []
-    for name, facts in data.items():
-        is_training = name.endswith(".train") and isinstance(facts, dict)
-        if is_training and not _hashes(facts).isdisjoint(_hashes(description)):
-            origin = str(facts.get("origin"))
-            is_rest = origin.endswith(NOT_HELD_OUT)
-            splits.append(TrainedSplit(origin_of_all_rows(origin), facts.get("used", 0), is_rest, settings))
-    return splits
+def trained_split_with(trained_splits: Iterable[Mapping], split: Mapping) -> Mapping | None:
+    """The first training split that has a file, or all rows, in common with a split; None if there is none.
+
+    Rows that were held out of a training split are none of it.
+
+    Args:
+      trained_splits, split: as manifests describe them.
+    """
+    for trained_split in trained_splits:
+        has_common_rows = not _hashes(trained_split).isdisjoint(_hashes(split))
+        if has_common_rows and not _are_held_out(split, trained_split):
+            return trained_split
+    return None
+
+
+def _are_held_out(split: Mapping, trained_split: Mapping) -> bool:
+    """Whether the rows of a split are those that were held out of a training split."""
+    held_out = split.get("held_out_sha256")
+    return held_out is not None and held_out == trained_split.get("held_out_sha256")
+
+
+def _hashes(split: Mapping) -> set[str]:
+    """The hashes of the files that a split was read from, or of its rows."""
+    hashes = {split.get("fingerprint"), *(split.get("files") or {}).values()}
+    return hashes - {None}
+
+
+def rows_in_words(trained_split: Mapping) -> str:
+    """The rows of a training split, for messages about a split that has some of them."""
+    return f"{trained_split.get('used')} rows of the same data ({origin_of_all_rows(str(trained_split.get('origin')))})"
 
 
 def origin_of_all_rows(origin: str) -> str:
@@ -68,50 +76,27 @@ def origin_of_all_rows(origin: str) -> str:
     return origin.removesuffix(HELD_OUT).removesuffix(NOT_HELD_OUT)
 
 
-def _manifests_of_model(name: str | None) -> Iterator[dict]:
-    """The manifest of the run that saved a model, then of the run whose model that one began with, and so on."""
-    folder = _run_of_model(name)
-    folders = set()
-    while folder is not None and folder not in folders:
-        folders.add(folder)
-        try:
-            manifest = read_manifest(folder)
-        except ConfigError:  # the model may be whole though its run's manifest is not
-            return
-        yield manifest
-        folder = _run_of_model(origin_of_weights(manifest["settings"]), manifest.get("working_directory"))
-
-
-def origin_of_weights(settings: Mapping) -> str | None:
-    """The model, checkpoint or file whose weights a run of these settings begins with; None if they are random.
+def origin_of_weights(model_settings: Mapping) -> str | None:
+    """The model or file whose weights model flags name; None if they are random.
 
     >>> origin_of_weights({"model_name_or_path": "t5-small", "init_checkpoint": "weights.pt"})
     'weights.pt'
     """
-    resume = str(settings.get("resume_from_checkpoint") or settings.get("resume"))
-    if resume.lower() not in ("auto", "none", "true", "false"):
-        return resume
-    if settings.get("init_checkpoint"):
-        return settings["init_checkpoint"]
-    is_random = settings.get("from_scratch") or settings.get("config_name")
-    return None if is_random else settings.get("model_name_or_path")
+    if model_settings.get("init_checkpoint"):
+        return model_settings["init_checkpoint"]
+    is_random = model_settings.get("from_scratch") or model_settings.get("config_name")
+    return None if is_random else model_settings.get("model_name_or_path")
 
 
-def _run_of_model(name: str | None, working_directory: str | None = None) -> Path | None:
+def _run_of_model(name: str | None) -> Path | None:
     """The folder of the run that saved a model there, in a checkpoint or in a task's best weights."""
     if not name:
         return None
-    folder = Path(working_directory or "", name).resolve()
-    if folder.is_file():
+    folder = Path(name).resolve()
+    if os.path.isfile(folder):
         folder = folder.parent
     if folder.name.startswith("checkpoint-"):
         folder = folder.parent
-    elif folder.parent.name == BEST_FOLDER and not (folder / MANIFEST).is_file():
+    elif folder.parent.name == BEST_FOLDER and not os.path.isfile(folder / MANIFEST):
         folder = folder.parent.parent
-    return folder if (folder / MANIFEST).is_file() else None
-
-
-def _hashes(facts: Mapping) -> set[str]:
-    """The hashes of the files that a split was read from, or of its rows."""
-    files = facts.get("files") or {}
-    return {facts["fingerprint"], *files.values()} if "fingerprint" in facts else set(files.values())
+    return folder if os.path.isfile(folder / MANIFEST) else None

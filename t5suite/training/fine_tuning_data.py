@@ -10,6 +10,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.t5.attention import has_quick_attention
 from t5suite.models.t5.chunked_loss import takes_loss_labels
 from t5suite.models.t5.decoder import has_stock_decoder
-from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
@@ -48,7 +48,6 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
-from t5suite.training.run_directory import all_settings
 from t5suite.training.trained_rows_warnings import warn_of_trained_rows
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
@@ -149,12 +148,14 @@ def data_for(
     encoding=None,
     plug_ins: PlugIns = NO_PLUG_INS,
     trained_card: TaskCard | None = None,
+    trained_splits: Sequence[dict] = (),
 ) -> Data:
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
       encoding: how the model's family reads and writes (`models.families`); text to text by default.
       trained_card: what the model's weights were trained for, where they are only scored.
+      trained_splits: what the weights were trained on before this run, as `runs.trained_splits` has it.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -167,7 +168,8 @@ def data_for(
     training = TrainingData([], [], [])
     if trains:
         training = load_training_data(plan, arguments, options, encoding)
-    described = {f"{part.task.name}.train": part.describe() for part in training.sets}
+    own_splits = {f"{part.task.name}.train": part.describe() for part in training.sets}
+    described = dict(own_splits)
     missing = list(training.missing)
 
     eval_sets: dict[str, list[EvalSet]] = {"validation": [], "test": []}
@@ -189,8 +191,7 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
-    settings = all_settings(*arguments) if trains else vars(arguments.model)
-    warn_of_trained_rows(scored, described, plan.sources, origin_of_weights(settings))
+    warn_of_trained_rows(scored, described, own_splits.values(), trained_splits)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)

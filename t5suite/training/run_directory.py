@@ -21,7 +21,8 @@ from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock, living_owner
 from t5suite.runs.opening import open_run
 from t5suite.runs.settings import allowed_names
-from t5suite.training.checkpoints.folders import clean_leftovers
+from t5suite.runs.trained_splits import trained_splits_of_model
+from t5suite.training.checkpoints.folders import checkpoints, clean_leftovers
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached
@@ -222,6 +223,16 @@ def follow_data_seed(run: Run, args) -> None:
         )
     else:
         run.update(follows_data_seed=True)
+
+
+def note_weights(run: Run, name: str | None) -> None:
+    """Writes to the manifest what the weights that a run begins with were trained on; one that goes on has it there.
+
+    Args:
+      name: the model, checkpoint or file whose weights they are.
+    """
+    if not checkpoints(run.directory):
+        run.update(weights_trained_on=trained_splits_of_model(name))
 
 
 def note_libraries(run: Run, libraries: Libraries) -> None:

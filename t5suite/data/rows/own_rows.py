@@ -36,7 +36,8 @@ MOST_COLUMNS = 30
 class Rows(NamedTuple):
     """A split's rows, the location of each ('file:line'), their common origin, and a fingerprint of their content.
 
-    `commit` is the hub's commit that they were read from.
+    `commit` is the hub's commit that they were read from. `held_out_sha256` is a hash of those that are held out of
+    training, for these as for the rows that are left.
     """
 
     rows: list[dict]
@@ -45,6 +46,7 @@ class Rows(NamedTuple):
     fingerprint: str
     files: dict[str, str] = {}
     commit: str | None = None
+    held_out_sha256: str | None = None
 
 
 class RowSource(Protocol):

@@ -69,7 +69,7 @@ class LoadedSplit(NamedTuple):
 
     `places` has file and line of each of the user's own rows, without the folder, and is empty for others; `files` has
     every file's hash if there are several; `official` is the published split's number of rows, if these are
-    fewer; `commit` is the hub's commit that they were read from.
+    fewer; `commit` is the hub's commit that they were read from; `held_out_sha256` as `Rows` has it.
     """
 
     rows: object
@@ -80,11 +80,17 @@ class LoadedSplit(NamedTuple):
     official: int | None = None
     commit: str | None = None
     places: list[str] = []
+    held_out_sha256: str | None = None
 
     @property
     def more(self) -> dict:
         """Optional fields for the manifest: those that are set."""
-        fields = {"files": self.files, "official": self.official, "commit": self.commit}
+        fields = {
+            "files": self.files,
+            "official": self.official,
+            "commit": self.commit,
+            "held_out_sha256": self.held_out_sha256,
+        }
         return {name: value for name, value in fields.items() if value}
 
     def place(self, row: int) -> str:
@@ -330,7 +336,15 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
         change = changed_type(source.rows, source.places)
         raise DataError(change or f"{source.origin}: a column changes its type from row to row ({error})") from None
     files = source.files if len(source.files) > 1 else {}
-    return LoadedSplit(rows, source.origin, source.fingerprint, empty_texts, files, commit=source.commit)
+    return LoadedSplit(
+        rows,
+        source.origin,
+        source.fingerprint,
+        empty_texts,
+        files,
+        commit=source.commit,
+        held_out_sha256=source.held_out_sha256,
+    )
 
 
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:

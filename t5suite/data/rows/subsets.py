@@ -129,35 +129,43 @@ class HeldOutRows:
         return ("train", "validation", *(role for role in self.source.roles if role != "train"))
 
     def read(self, role: str, tokenizer=None) -> Rows:
-        """All rows of a split; those of 'train' and 'validation' together are the source's training rows."""
+        """All rows of a split; those of 'train' and 'validation' together are the source's training rows.
+
+        Raises:
+          DataError: all rows have the same input, or there are too few.
+        """
         if role not in ("train", "validation"):
             return self.source.read(role, tokenizer)
         rows = self.source.read("train", tokenizer)
-        is_held_out = self._are_held_out(rows)
+        columns = (*self.columns.texts, *self.columns.optional)
+        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__, columns)
+        self._check_inputs_differ(rows, inputs, columns)
+        is_held_out = self._are_held_out(rows, inputs)
         if role == "validation":
             row_numbers = np.flatnonzero(is_held_out)
             origin = f"{rows.origin}{HELD_OUT}"
         else:
             row_numbers = np.flatnonzero(~is_held_out)
             origin = f"{rows.origin}{NOT_HELD_OUT}"
+        held_out_inputs = sorted(inputs[i] for i in np.flatnonzero(is_held_out))
         return rows._replace(
-            rows=[rows.rows[i] for i in row_numbers], places=[rows.places[i] for i in row_numbers], origin=origin
+            rows=[rows.rows[i] for i in row_numbers],
+            places=[rows.places[i] for i in row_numbers],
+            origin=origin,
+            held_out_sha256=hashlib.sha256(b"".join(held_out_inputs)).hexdigest(),
         )
 
-    def _are_held_out(self, rows: Rows) -> np.ndarray:
-        """Which of the training rows are held out, as booleans.
-
-        Raises:
-          DataError: all rows have the same input, or there are too few.
-        """
-        columns = (*self.columns.texts, *self.columns.optional)
-        inputs = input_digests(rows.rows, self.task, rows.places.__getitem__, columns)
+    def _check_inputs_differ(self, rows: Rows, inputs: list[bytes], columns: Sequence[str]) -> None:
+        """Refuses rows that all have the same input, by their `input_digests`."""
         if len(set(inputs)) == 1 and len(inputs) > 1:
             text = " ".join(_input_texts(rows.rows[0], self.task, columns))
             raise DataError(
                 f"{rows.origin}: all {len(inputs)} rows have the same input ({text!r:.80}), and rows with equal inputs "
                 f"are not divided between training and validation; {self._way_out()}"
             )
+
+    def _are_held_out(self, rows: Rows, inputs: list[bytes]) -> np.ndarray:
+        """Which of the training rows are held out, as booleans; refuses too few rows."""
         held_out = held_out_rows(inputs, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
