@@ -15,8 +15,8 @@ from t5suite.data.objectives import (
     UL2_DENOISERS,
     DatumRngs,
     datum_rng,
+    marked_word_flags,
     sentence_end_flags,
-    word_start_flags,
 )
 from t5suite.testing import tiny_tokenizer
 
@@ -232,13 +232,15 @@ class StatisticsTest(parameterized.TestCase):
         pieces = SimpleNamespace(eos_token_id=None, get_vocab=lambda: {"a": 0, ".": 1})
         self.assertEqual(sentence_end_flags(pieces).tolist(), [False, True])
 
-    def test_sentences_end_behind_stops_that_words_follow(self):
+    def test_sentences_end_behind_stops_that_spaces_follow(self):
         tokenizer = tiny_tokenizer()
-        ids = tokenizer("The cats sleep. Is it late? The dogs run!")["input_ids"]
-        ends, starts = sentence_end_flags(tokenizer), word_start_flags(tokenizer)
+        ids = tokenizer("The cats, dogs etc., sleep. Is it late? (The dogs run!), and")["input_ids"]
+        ids += tokenizer("The dogs run.", add_special_tokens=False)["input_ids"]
+        ends, starts = sentence_end_flags(tokenizer), marked_word_flags(tokenizer, "")
         cuts = [i + 1 for i in range(len(ids) - 1) if ends[ids[i]] and starts[ids[i + 1]]]
         pieces = [tokenizer.decode(ids[a:b]) for a, b in itertools.pairwise([0, *cuts, len(ids)])]
-        self.assertEqual(pieces, ["The cats sleep.", "Is it late?", "The dogs run!", "</s>"])
+        sentences = ["The cats, dogs etc., sleep.", "Is it late?", "(The dogs run!), and</s>", "The dogs run."]
+        self.assertEqual(pieces, sentences)
 
     @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
     def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):

@@ -49,7 +49,7 @@ class T5DataCollator:
       noise_density, mean_span_length, mode_token_ids, ...: passed on to objectives that use them
         (`OBJECTIVES[objective].uses`); None: the objective's own default.
       mask_units, collocations, word_start_V: the units that `unit_denoising` hides (`masked.unit_masks`).
-      sentence_end_V: where `sentence_deshuffling` splits sentences.
+      sentence_end_V, word_start_V: where `sentence_deshuffling` splits sentences.
       row_inputs_length, row_targets_length: tokens of a packed row; None: as many as an example has at most.
 
     Attributes:

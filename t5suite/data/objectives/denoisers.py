@@ -95,7 +95,8 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 6, 4, 8, 7, 4, 1], [5, 6, 4, 7, 4, 8, 1])
 
-    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if the next one begins a word.
+    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if a space follows them.
+    word_start_V: bool [V], ids that a space precedes (`vocabulary.marked_word_flags`).
     A partial sentence at either end of the block counts as one. Every order is equally likely, the original one, too.
     Source: sentence permutation, arXiv:1910.13461 sec. 2.2.
     """
