@@ -166,7 +166,7 @@ def block_data(text: Text, collator, *, seed: int, weights=None, scoring: Scorin
 
 def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) -> Examples:
     """Sentence pairs for an encoder-only model."""
-    if len(text.train) > 1:
+    if len(text.train) > 1 or len(text.validation) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one from all the files")
     make_pairs = load_object("t5suite.contrib.sentence_pairs:sentence_pairs", "--sentence_pairs")
 
