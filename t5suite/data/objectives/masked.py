@@ -95,7 +95,7 @@ def check_ids(tokens_BL, vocab_size):
 
 WHERE_FROM = {
     "word_start_V": "a tokenizer whose pieces show where words begin, which this one's do not: use --mask_units token",
-    "collocations": "a table of collocations (`find_collocations` makes one from a corpus)",
+    "collocations": "a table of collocations (--collocations), which `t5suite corpus collocations` makes",
 }
 
 
