@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from t5suite.data.corpora import block_layout
+from t5suite.data.corpora import block_layout, block_order
 from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
 from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
@@ -233,6 +233,18 @@ class MixedBlocksTest(parameterized.TestCase):
         ]
         self.assertNotEqual(*first_epochs)
         self.assertEqual(*map(sorted, first_epochs))
+
+    def test_an_order_is_drawn_once_however_many_corpora_take_turns(self):
+        """A loader that prefetches is in two epochs at once."""
+        layouts = [BlockLayout(1000, [10])] * 5
+        mixture = MixedBlocks([np.arange(1000)] * 5, layouts, seed=1)
+        with mock.patch.object(block_order, "block_order", side_effect=block_order.block_order) as draws:
+            for index in range(400):
+                mixture[index], mixture[index + 500]
+        self.assertEqual(draws.call_count, 10)
+
+    def test_as_many_weights_as_corpora(self):
+        corpora = [np.arange(300), np.arange(10_000, 10_300)]
         with self.assertRaises(ValueError):
             MixedBlocks(corpora, [BlockLayout(300, [10])])
 

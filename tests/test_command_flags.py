@@ -837,6 +837,22 @@ class IdleFlagsTest(parameterized.TestCase):
             pre_training_data.warn_of_missing_ends(described | {"validation": corpus}, objective, separator)
         self.assertEqual([words[1:] for words in lines], [("corpora/a", objective)] * num_lines)
 
+    @parameterized.parameters(
+        ("none", "eos", ["train-0"]), ("eos", "none", ["train-0", "train-1"]), ("</s>", "eos", []),
+        ("<extra_id_0>", "eos", ["train-0"]),
+    )  # fmt: skip
+    def test_a_corpus_whose_documents_end_otherwise_than_the_validation_file_s_is_named(self, built, scored, expected):
+        """The second corpus's documents end with </s>, as the adopted ones do."""
+        described = {}
+        for name, separator in (("train-0", built), ("train-1", "eos"), ("validation", scored)):
+            described[name] = {"path": name, "settings": {"document_separator": separator}}
+        lines = []
+        with mock.patch.object(pre_training_data.logger, "warning", lambda *words: lines.append(words)):
+            pre_training_data.warn_of_other_separators(described, tiny_tokenizer())
+            del described["validation"]
+            pre_training_data.warn_of_other_separators(described, tiny_tokenizer())
+        self.assertEqual([words[1] for words in lines], expected)
+
     def test_mode_tokens_are_those_between_commas_and_spaces(self):
         words = ["--use_cpu", "--objective", "ul2", "--mode_tokens", "[NLU], [S2S] ,[NLG]"]
         arguments = parse_arguments(PRE_TRAINING_ARGUMENTS, words, prog="pre_train_t5.py", description="")

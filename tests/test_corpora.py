@@ -66,6 +66,10 @@ class FormatTest(parameterized.TestCase):
         path = write_packed("a.txt", "\ufeffone two\r\nthree\n \n\nfour\n\n".encode())
         self.assertEqual(texts_of(path, text_unit=text_unit), expected)
 
+    @parameterized.parameters("PAR1 was the first\nof\n", "%PDF settings of the paper\r\nand more\r\n", "BZh\n")
+    def test_a_file_that_is_a_document_may_begin_as_another_kind_of_file(self, text):
+        self.assertEqual(texts_of(write_packed("a.txt", text.encode()), text_unit="file"), [text])
+
     @parameterized.product(
         case=[
             ("a.txt", "line", "\ufeffeins\r\n\nzwei\ndreißig\n\n\nvier".encode(), "eins zwei dreißig vier"),

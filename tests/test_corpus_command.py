@@ -14,6 +14,7 @@ from absl.testing import parameterized
 from corpus_files import Corpus, files_of
 from support import folder
 from tokenizer_folders import gpt2_tokenizer
+from transformers import AutoTokenizer
 
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.testing import bundled_model, exits_with, run_cli
@@ -136,10 +137,22 @@ class WithoutSentinelsTest(parameterized.TestCase):
         out, err = call("show", directory)
         self.assertIn(f"{Corpus(directory).manifest['splits']['train']['documents']} documents", out)
         self.assertNotIn("block", out)
-        self.assertRegex(err, "note: no blocks are shown: .* has no sentinels")
+        self.assertRegex(err, "note: no blocks of span_corruption are shown.* has no sentinels")
         self.assertNotIn("blocks", json.loads(call("show", directory, "--json")[0]))
         with exits_with(78, "has no sentinels"):
             call("show", directory, "--objective", "span_corruption")
+
+    def test_a_corpus_whose_tokenizer_has_few_sentinels_is_shown_without_blocks_that_need_more(self):
+        tokenizer = AutoTokenizer.from_pretrained(gpt2_tokenizer())
+        tokenizer.add_tokens([f"<extra_id_{number}>" for number in range(20)], special_tokens=True)
+        tokenizer_folder, directory = folder(), folder() / "corpus"
+        tokenizer.save_pretrained(tokenizer_folder)
+        call("build", "--input", text_file(), "--output_dir", directory, "--tokenizer_name", tokenizer_folder)
+        documents = f"{Corpus(directory).manifest['splits']['train']['documents']} documents"
+        out, err = call("show", directory)
+        self.assertIn(documents, out)
+        self.assertRegex(err, "note: no blocks of span_corruption are shown.* has 20 sentinels")
+        self.assertIn("\nblock 0", call("show", directory, "--inputs_length", 64)[0])
 
 
 def _refilled(inputs, targets):

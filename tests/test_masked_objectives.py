@@ -89,14 +89,14 @@ class ChoiceTest(parameterized.TestCase):
         tokens = example_text(200, 150)
         keys = DatumRngs(3, range(200)).keys(300).reshape(200, 2, 150)[:, 0]
         starts = unit_starts(tokens, keys, mask_units, **UNITS)
-        mask = unit_masks(tokens, 0.25, DatumRngs(3, range(200)), mask_units, exact_count=exact_count, **UNITS)
+        mask, _ = unit_masks(tokens, 0.25, DatumRngs(3, range(200)), mask_units, exact_count=exact_count, **UNITS)
         inside = ~starts[:, 1:]
         np.testing.assert_array_equal(mask[:, 1:][inside], mask[:, :-1][inside])
         self.assertTrue(mask.any() and not mask.all())
 
     @parameterized.parameters(*MASK_UNITS)
     def test_the_share_is_met_but_for_what_a_unit_is_too_long_for(self, mask_units):
-        mask = unit_masks(example_text(200, 200), 0.15, np.random.default_rng(0), mask_units, **UNITS)
+        mask, _ = unit_masks(example_text(200, 200), 0.15, np.random.default_rng(0), mask_units, **UNITS)
         counts = mask.sum(axis=1)
         self.assertLessEqual(counts.max(), 30)
         self.assertGreaterEqual(counts.min(), 30 - 10)

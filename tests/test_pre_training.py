@@ -28,7 +28,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import pre_train_t5
 from t5suite.data.objectives import OBJECTIVES, datum_rng
-from t5suite.testing import cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
+from t5suite.testing import bundled_model, cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
 from tools.mini_benchmark.documents import documents
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -242,6 +242,32 @@ class DocumentsTest(parameterized.TestCase):
         with exits_with(78, "the data of this run have changed"):
             run(*flags, "--max_steps", "2", "--extend", output_dir=directory)
         self.assertEqual((directory / "corpus/train/corpus.json").read_bytes(), before)
+
+    @parameterized.parameters("--train_file", "--train_corpus")
+    def test_another_validation_file_leaves_the_tokenized_training_text(self, flag):
+        directory = folder() / "run"
+        train_file, validation_file = written("a.txt", TEXT.encode()), short_text()
+        flags = ["--validation_file", str(validation_file), *ONE_UPDATE]
+        with exits_with(65, "less than one block"):
+            run("--train_file", str(train_file), *flags, output_dir=directory)
+        manifest = directory / "corpus/train/corpus.json"
+        before = manifest.stat()
+        validation_file.write_text(TEXT)
+        text = {"--train_file": train_file, "--train_corpus": manifest.parent}[flag]
+        run(flag, str(text), *flags, output_dir=directory)
+        self.assertEqual((manifest.stat().st_ino, manifest.stat().st_mtime_ns), (before.st_ino, before.st_mtime_ns))
+
+    def test_a_corpus_to_train_on_is_not_deleted_for_the_validation_file(self):
+        """It stands where the run would tokenize the validation file."""
+        directory = folder() / "run"
+        with exits_with(65, "less than one block"):
+            run("--train_file", str(short_text()), *FORTY_PERCENT, *ONE_UPDATE, output_dir=directory)
+        corpus = directory / "corpus" / "validation"
+        path = str(written("a.txt", TEXT.encode()))
+        cli_output("corpus", "build", "--input", path, "--tokenizer_name", bundled_model(), "--output_dir", str(corpus))
+        with exits_with(78, f"--train_corpus {corpus}: "):
+            run("--train_corpus", str(corpus), "--validation_file", path, *ONE_UPDATE, output_dir=directory)
+        self.assertTrue((corpus / "corpus.json").is_file())
 
 
 FORTY_PERCENT = ["--validation_fraction", "0.4"]  # of the documents are held out

@@ -160,6 +160,10 @@ class EveryObjectiveTest(parameterized.TestCase):
             ({"noise_density": 0.5, "inputs_length": 512}, "128 spans, but the tokenizer has 100 sentinels"),
             ({"pack": True, "row_targets_length": 8}, "row_targets_length 8: examples have up to 29 targets"),
             ({"row_inputs_length": 256}, "row_inputs_length 256 has no effect without pack"),
+            (
+                {"objective": "unit_denoising", "mask_units": "pmi"},
+                "--mask_units pmi needs a table .*--collocations.*t5suite corpus collocations",
+            ),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 T5DataCollator(**{"sentinel_ids": SENTINELS, "inputs_length": 128, **settings})

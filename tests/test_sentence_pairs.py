@@ -206,9 +206,11 @@ class RunTest(parameterized.TestCase):
         self.assertEqual((data.train, len(data.held_out.examples)), (None, 9))
 
     def test_pairs_are_of_one_corpus(self):
-        text = SimpleNamespace(train=self.text([DOCUMENT, OTHER], [THIRD, OTHER]), validation=[])
-        with exits_with(78, "--sentence_pairs reads one corpus"):
-            pair_data(text, self.COLLATOR, seed=5)
+        corpora = self.text([DOCUMENT, OTHER], [THIRD, OTHER])
+        for train, validation in ((corpora, []), ([], corpora)):
+            text = SimpleNamespace(train=train, validation=validation)
+            with exits_with(78, "--sentence_pairs reads one corpus"):
+                pair_data(text, self.COLLATOR, seed=5)
 
 
 class Tokens(np.ndarray):

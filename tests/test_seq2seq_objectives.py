@@ -15,8 +15,8 @@ from t5suite.data.objectives import (
     UL2_DENOISERS,
     DatumRngs,
     datum_rng,
+    marked_word_flags,
     sentence_end_flags,
-    word_start_flags,
 )
 from t5suite.testing import tiny_tokenizer
 
@@ -232,13 +232,15 @@ class StatisticsTest(parameterized.TestCase):
         pieces = SimpleNamespace(eos_token_id=None, get_vocab=lambda: {"a": 0, ".": 1})
         self.assertEqual(sentence_end_flags(pieces).tolist(), [False, True])
 
-    def test_sentences_end_behind_stops_that_words_follow(self):
+    def test_sentences_end_behind_stops_that_spaces_follow(self):
         tokenizer = tiny_tokenizer()
-        ids = tokenizer("The cats sleep. Is it late? The dogs run!")["input_ids"]
-        ends, starts = sentence_end_flags(tokenizer), word_start_flags(tokenizer)
+        ids = tokenizer("The cats, dogs etc., sleep. Is it late? (The dogs run!), and")["input_ids"]
+        ids += tokenizer("The dogs run.", add_special_tokens=False)["input_ids"]
+        ends, starts = sentence_end_flags(tokenizer), marked_word_flags(tokenizer, "")
         cuts = [i + 1 for i in range(len(ids) - 1) if ends[ids[i]] and starts[ids[i + 1]]]
         pieces = [tokenizer.decode(ids[a:b]) for a, b in itertools.pairwise([0, *cuts, len(ids)])]
-        self.assertEqual(pieces, ["The cats sleep.", "Is it late?", "The dogs run!", "</s>"])
+        sentences = ["The cats, dogs etc., sleep.", "Is it late?", "(The dogs run!), and</s>", "The dogs run."]
+        self.assertEqual(pieces, sentences)
 
     @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
     def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):
@@ -262,6 +264,29 @@ class StatisticsTest(parameterized.TestCase):
                 self.assertEqual(restored("iid_denoising", *text), list(range(100, 160)))
                 unchanged += text[0].tolist() == free[1].rows()[row].tolist()
             self.assertBetween(unchanged, 20, 192)
+
+    @parameterized.parameters(("word", 27), ("word", 23), ("pmi", 25))
+    def test_unit_noise_stops_after_a_whole_unit(self, mask_units, room):
+        """No text is lost, and rows that fit are as they would be; units are two or three tokens."""
+        settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "noise_density": 0.3, "mask_units": mask_units}
+        settings |= {"word_start_V": np.arange(40_000) % 3 != 2, "collocations": Decades()}
+        _, _, free = draw("unit_denoising", 100, 60, **settings)
+        _, inputs, targets = draw("unit_denoising", 100, 60, targets_length=room, **settings)
+        cut = 0
+        for row, text in enumerate(zip(inputs.rows(), targets.rows(), strict=True)):
+            self.assertEqual(restored("unit_denoising", *text), list(range(100, 160)))
+            self.assertLessEqual(len(text[1]), room)
+            hidden = {*text[1].tolist()}
+            uncut_hidden = {*free.rows()[row].tolist()}
+            for token in range(100, 160):
+                if token % 3 == 2 and mask_units == "word":
+                    self.assertEqual(token in hidden, token - 1 in hidden)
+                if token % 10 < 3 and mask_units == "pmi":
+                    self.assertEqual(token in hidden, token - token % 10 in hidden)
+            if hidden != uncut_hidden:
+                cut += 1
+                self.assertGreaterEqual(len(free.rows()[row]), room)
+        self.assertGreater(cut, 5)
 
 
 class UL2Test(parameterized.TestCase):
@@ -329,3 +354,14 @@ class BlockLengthsTest(parameterized.TestCase):
         self.assertEqual(block(targets_length=typical, **settings).targets_length, typical)
         with self.assertRaisesRegex(ValueError, f"become {typical} targets on average"):
             block(targets_length=typical - 1, **settings)
+
+    @parameterized.parameters("token", "word", "ngram", "span")
+    def test_targets_that_half_of_the_rows_with_noise_in_units_fit_into_are_accepted(self, mask_units):
+        settings = {"sentinel_ids": SENTINELS, "mask_units": mask_units}
+        words = {"word_start_V": np.ones(1000, dtype=bool)}
+        _, _, targets = draw("unit_denoising", 400, 511, seed=1, eos_id=EOS, **settings, **words)
+        middle = int(np.median(targets.lengths))
+        block = OBJECTIVES["unit_denoising"].block
+        self.assertEqual(block(512, middle + 3, **settings).targets_length, middle + 3)
+        with self.assertRaisesRegex(ValueError, f"--targets_length {middle - 3}: .*on average"):
+            block(512, middle - 3, **settings)

@@ -217,20 +217,20 @@ def _show(arguments) -> None:
     if arguments.objective is not None:
         _check_objective(arguments.objective)
     from t5suite.data.corpora.corpus_facts import describe_blocks, sample_blocks
-    from t5suite.data.objectives import sentinel_ids
     from t5suite.training.pre_training_collators import seq2seq_collator
 
     store, tokenizer = _open(arguments, check_hashes=arguments.check_hashes)
-    if arguments.objective is None:
-        try:
-            sentinel_ids(tokenizer)
-        except ConfigError as error:  # BERT's and GPT's corpora have no inputs and targets
-            _print_corpus(store, arguments.json)
-            note(f"no blocks are shown: {error}")
-            return
     objective = arguments.objective or SHOWN_OBJECTIVE
     inputs_length = arguments.inputs_length or SHOWN_INPUTS_LENGTH_OF.get(objective, SHOWN_INPUTS_LENGTH)
-    collator = seq2seq_collator(objective, tokenizer, inputs_length)
+    try:
+        collator = seq2seq_collator(objective, tokenizer, inputs_length)
+    except ConfigError as error:
+        _print_corpus(store, arguments.json)
+        if arguments.objective is not None:
+            raise
+        # BERT's and GPT's corpora have no inputs and targets.
+        note(f"no blocks of {objective} are shown, as pre-training would refuse them: {error}")
+        return
     _print_corpus(store, arguments.json, {objective: describe_blocks(store, collator)})
     split = next(name for name, counts in store.manifest["splits"].items() if counts["tokens"])
     examples = list(sample_blocks(store.split(split), collator, arguments.num_examples))

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
-from t5suite.data.corpora.block_order import block_order
+from t5suite.data.corpora.block_order import BlockOrders
 from t5suite.data.objectives.random_numbers import datum_rng
 
 # The name of each kind's label in transformers' models.
@@ -120,6 +120,7 @@ class SentencePairDataset(Dataset):
             raise DataError(f"none of {len(documents)} documents has two sentences, as a sentence pair needs")
         if kind == "next" and len(documents) == 1:
             raise DataError("there is one document, but next-sentence pairs also need text from another")
+        self.orders = BlockOrders(seed, self.num_pairs)
         self.num_examples = self.num_pairs if num_examples is None else num_examples
 
     def __len__(self):
@@ -129,7 +130,7 @@ class SentencePairDataset(Dataset):
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
         epoch, position = divmod(int(index), self.num_pairs)
-        number = int(block_order(self.seed, epoch, self.num_pairs)[position])
+        number = self.orders.block_of(epoch, position)
         document = int(np.searchsorted(self.ends_D, number, side="right"))
         start = number - (int(self.ends_D[document - 1]) if document else 0)
         rng = datum_rng(self.seed, int(index))

@@ -16,6 +16,7 @@ from t5suite.base.lookup import load_object
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import (
+    marked_word_flags,
     mask_vocabulary,
     sentence_end_flags,
     word_start_flags,
@@ -134,7 +135,7 @@ def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 
     needs = OBJECTIVES[objective].needs
     makers = {"sentinel_ids": sentinel_ids, "word_start_V": word_start_flags, "sentence_end_V": sentence_end_flags}
     if objective == "sentence_deshuffling":
-        makers["word_start_V"] = partial(word_start_flags, remedy=f"--objective {objective} needs it; choose another")
+        makers["word_start_V"] = partial(marked_word_flags, remedy=f"--objective {objective} needs it; choose another")
     elif settings.get("mask_units", "word") not in UNITS_OF_WORDS:
         makers["word_start_V"] = word_start_flags_if_shown
     needed = {name: make(tokenizer) for name, make in makers.items() if name in needs}

@@ -20,6 +20,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import load_object
 from t5suite.data.corpora.block_layout import BlockLayout
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks, spread
+from t5suite.data.corpora.corpus_plan import separator_token_id
 from t5suite.data.corpora.encoding import control_ids
 from t5suite.data.streams.loader import StreamLoader
 from t5suite.training.flags.pre_training import SEPARATED
@@ -82,6 +83,7 @@ def data_of_text(arguments, text: Text, tokenizer, collator) -> PreTrainingData:
     _, text_args, objective_args, run_args, args = arguments
     if text_args.train_corpus and not run_args.eval_only:
         warn_of_missing_ends(text.described, objective_args.objective, objective_args.separator)
+        warn_of_other_separators(text.described, tokenizer)
     scoring = Scoring(ids_without_text(tokenizer), text_args.max_eval_samples)
     if objective_args.sentence_pairs:
         examples = pair_data(text, collator, seed=args.order_seed, scoring=scoring)
@@ -119,6 +121,28 @@ def warn_of_missing_ends(described: dict, objective: str, separator: str) -> Non
                 "with --document_separator eos",
                 corpus["path"],
                 objective,
+            )
+
+
+def warn_of_other_separators(described: dict, tokenizer) -> None:
+    """Warns if documents of a `--validation_file` end otherwise than those of a corpus that was built before.
+
+    Args:
+      described: what the manifest says of each corpus, by its name.
+    """
+    if "validation" not in described:
+        return
+    scored_separator = described["validation"]["settings"]["document_separator"]
+    scored_id = separator_token_id(scored_separator, tokenizer)
+    for name, corpus in described.items():
+        separator = corpus["settings"]["document_separator"]
+        if name != "validation" and separator_token_id(separator, tokenizer) != scored_id:
+            logger.warning(
+                "documents of --train_corpus %s end with --document_separator %s, those of --validation_file with %s: "
+                "its score is of text that differs from training's; give both the same",
+                corpus["path"],
+                separator,
+                scored_separator,
             )
 
 
@@ -166,7 +190,7 @@ def block_data(text: Text, collator, *, seed: int, weights=None, scoring: Scorin
 
 def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) -> Examples:
     """Sentence pairs for an encoder-only model."""
-    if len(text.train) > 1:
+    if len(text.train) > 1 or len(text.validation) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one from all the files")
     make_pairs = load_object("t5suite.contrib.sentence_pairs:sentence_pairs", "--sentence_pairs")
 

@@ -35,6 +35,14 @@ ALL_DOCUMENTS = 1.0
 DESCRIBED_FIELDS = ("sources", "splits", "tokenizer", "settings")
 
 
+class OtherTextError(ConfigError):
+    """The corpus in a folder of a run is not of the text and the settings that the run has now."""
+
+    def __init__(self, message: str, directory: Path):
+        super().__init__(message)
+        self.directory = directory
+
+
 @dataclass(frozen=True)
 class TextSettings:
     """How text is read, held out and tokenized.
@@ -78,8 +86,8 @@ class TextSettings:
         """The corpus of files in a directory: opened if it is there, else tokenized into it.
 
         Raises:
-          ChangedDataError: the directory holds the corpus of other files, or these have changed since.
-          AnotherCorpusError: it holds a corpus of other settings, or of another tokenizer.
+          OtherTextError: the directory holds the corpus of other files, of other settings or of another tokenizer, or
+            the files have changed since.
         """
         settings = CorpusSettings(
             self.options,
@@ -87,7 +95,10 @@ class TextSettings:
             document_separator=self.document_separator,
             split_sentences=self.split_sentences,
         )
-        return build_corpus(files, directory, tokenizer, settings, tokenizer_engine=self.tokenizer_engine)
+        try:
+            return build_corpus(files, directory, tokenizer, settings, tokenizer_engine=self.tokenizer_engine)
+        except (ChangedDataError, AnotherCorpusError) as error:
+            raise OtherTextError(str(error), directory) from None
 
 
 class Text(NamedTuple):
@@ -138,7 +149,7 @@ def tokenized_text(
       trains: False if the run only evaluates: its `Text.train` is empty.
 
     Raises:
-      ChangedDataError, AnotherCorpusError: `directory` holds a corpus of other text or settings (`TextSettings.build`).
+      OtherTextError: `directory` holds a corpus of other text or settings (`TextSettings.build`).
       ConfigError: a corpus was built with another tokenizer.
       DataError: no document is held out.
     """
@@ -210,27 +221,35 @@ def describe_store(store: TokenStore) -> dict:
 
 
 def tokenized_anew_if_allowed(args, tokenizer, directory: Path, settings: TextSettings, **sources) -> Text:
-    """`tokenized_text`; a corpus in `directory` that is of other text or settings is rebuilt where that is allowed.
+    """`tokenized_text`; each corpus in `directory` of other text or settings is rebuilt where that is allowed.
 
     It is until the run's first step: a start that ended early has left its corpus there, and the next one may have
     other flags. Later it takes `--allow_changed data`.
 
-    Args:
-      directory: the run's own; all of it is deleted to be tokenized again. Folders of built corpora are elsewhere.
-
     Raises:
-      ConfigError: the text has changed since the run began to train.
+      ConfigError: the text has changed since the run began to train, or `--train_corpus` names what would be rebuilt.
     """
-    try:
-        return tokenized_text(tokenizer, directory, settings, **sources)
-    except (ChangedDataError, AnotherCorpusError) as error:
-        if not has_trained(args.output_dir):
-            logger.warning("the run has not trained yet, so its corpus is rebuilt: %s", error)
-        elif "data" in allowed_names(args.allow_changed):
-            logger.warning("%s; --allow_changed data: the corpus is rebuilt", error)
-        else:
+    while True:
+        try:
+            return tokenized_text(tokenizer, directory, settings, **sources)
+        except OtherTextError as error:
+            _check_may_be_rebuilt(error, args, sources.get("corpora", ()))
+            shutil.rmtree(error.directory)
+
+
+def _check_may_be_rebuilt(error: OtherTextError, args, corpora: Sequence[str]) -> None:
+    """Refuses to rebuild a corpus that the run has trained on, or that it names as one to train on."""
+    for folder in corpora:
+        if Path(folder).resolve().is_relative_to(error.directory.resolve()):
             raise ConfigError(
-                f"the data of this run have changed: {error}; or rebuild its corpus: --allow_changed data"
+                f"--train_corpus {folder}: the --validation_file would be tokenized into it; move the corpus, or give "
+                "another --output_dir"
             ) from None
-    shutil.rmtree(directory)
-    return tokenized_text(tokenizer, directory, settings, **sources)
+    if not has_trained(args.output_dir):
+        logger.warning("the run has not trained yet, so its corpus is rebuilt: %s", error)
+    elif "data" in allowed_names(args.allow_changed):
+        logger.warning("%s; --allow_changed data: the corpus is rebuilt", error)
+    else:
+        raise ConfigError(
+            f"the data of this run have changed: {error}; or rebuild its corpus: --allow_changed data"
+        ) from None

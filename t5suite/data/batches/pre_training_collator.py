@@ -49,7 +49,7 @@ class T5DataCollator:
       noise_density, mean_span_length, mode_token_ids, ...: passed on to objectives that use them
         (`OBJECTIVES[objective].uses`); None: the objective's own default.
       mask_units, collocations, word_start_V: the units that `unit_denoising` hides (`masked.unit_masks`).
-      sentence_end_V: where `sentence_deshuffling` splits sentences.
+      sentence_end_V, word_start_V: where `sentence_deshuffling` splits sentences.
       row_inputs_length, row_targets_length: tokens of a packed row; None: as many as an example has at most.
 
     Attributes:
@@ -57,8 +57,9 @@ class T5DataCollator:
       weights: the probability of each denoiser; they sum to 1.
 
     Raises:
-      ConfigError: when made: too few sentinels, lengths that do not fit; when called: a block of the wrong length, an
-        example without "index" (Trainer drops it unless `remove_unused_columns=False`) or of an unknown denoiser.
+      ConfigError: when made: too few sentinels, lengths that do not fit, units without their table; when called: a
+        block of the wrong length, an example without "index" (Trainer drops it unless `remove_unused_columns=False`)
+        or of an unknown denoiser.
     """
 
     objective: str = "span_corruption"
@@ -103,6 +104,7 @@ class T5DataCollator:
         # glibc returns memory beyond twice the largest array freed so far: freeing a larger one, never written to,
         # raises that bound to 32 MB, and the next batch (1.3 MB) needs no new pages, which cost 0.6 of 1.5 ms.
         np.empty(2**24, dtype=np.uint8)
+        self([])  # raises at once if the settings cannot work
 
     def _settings_of(self, denoiser):
         return {**self._settings, "denoiser": denoiser} if len(self.weights) > 1 else self._settings

@@ -1,10 +1,9 @@
 """The order in which an epoch reads its blocks: a permutation drawn from the seed and the epoch.
 
->>> sorted(block_order(0, 3, 4).tolist())
+>>> orders = BlockOrders(seed=0, num_blocks=4)
+>>> sorted(orders.block_of(3, place) for place in range(4))
 [0, 1, 2, 3]
 """
-
-import functools
 
 import numpy as np
 
@@ -65,7 +64,23 @@ class Permutation:
         return high << self._low_bits | low
 
 
-@functools.lru_cache(maxsize=2)  # a loader that prefetches can be in two epochs at once
+class BlockOrders:
+    """The orders of a data set's epochs; those of two are kept, as a loader that prefetches can be in both at once."""
+
+    def __init__(self, seed: int, num_blocks: int):
+        self.seed = seed
+        self.num_blocks = num_blocks
+        self._orders_by_epoch: dict[int, np.ndarray | Permutation] = {}
+
+    def block_of(self, epoch: int, place: int) -> int:
+        """The block at a place of an epoch's order, from 0."""
+        if epoch not in self._orders_by_epoch:
+            if len(self._orders_by_epoch) == 2:
+                del self._orders_by_epoch[next(iter(self._orders_by_epoch))]
+            self._orders_by_epoch[epoch] = block_order(self.seed, epoch, self.num_blocks)
+        return int(self._orders_by_epoch[epoch][place])
+
+
 def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutation:
     """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
 

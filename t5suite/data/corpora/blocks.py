@@ -20,7 +20,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from t5suite.data.corpora.block_layout import BlockLayout
-from t5suite.data.corpora.block_order import block_order
+from t5suite.data.corpora.block_order import BlockOrders
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
 
 
@@ -40,7 +40,7 @@ class BlockDataset(Dataset):
     def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
         self.tokens = tokens
         self.layout = layout
-        self.seed = seed
+        self.orders = BlockOrders(seed, layout.num_blocks)
         self.shuffle = shuffle
         self.num_examples = layout.num_blocks if num_examples is None else num_examples
 
@@ -54,11 +54,11 @@ class BlockDataset(Dataset):
         num_blocks = self.layout.num_blocks
         epoch, block = divmod(index, num_blocks)
         if self.shuffle:
-            block = int(block_order(self.seed, epoch, num_blocks)[block])
+            block = self.orders.block_of(epoch, block)
         if len(self.layout.lengths) == 1:
             length = self.layout.lengths[0]
             return {"input_ids": self.tokens[block * length : (block + 1) * length], "index": index}
-        start, denoiser = self.layout.cut_of(block, self.seed, epoch)
+        start, denoiser = self.layout.cut_of(block, self.orders.seed, epoch)
         tokens = self.tokens[start : start + self.layout.lengths[denoiser]]
         return {"input_ids": tokens, "index": index, "denoiser": denoiser}
 

@@ -126,12 +126,12 @@ def _paragraph(lines: list[Document | BadLine]) -> Document | BadLine:
 def _whole_file_record(path, start, end):
     record = _decoded(all_bytes(path).removeprefix(BYTE_ORDER_MARK), 1, 0)
     if isinstance(record, BadLine):  # the first bad line, as a line-wise reader names it
-        record = next(line for line in _line_records(path, 0, None) if isinstance(line, BadLine))
+        record = next((line for line in _line_records(path, 0, None) if isinstance(line, BadLine)), record)
     yield record
 
 
 def _decoded(line: bytes, number: int, offset: int) -> Document | BadLine:
-    description = other_kind(line) if offset == 0 else None
+    description = other_kind(line.partition(b"\n")[0]) if offset == 0 else None  # a file may be one record
     if description is not None:
         return BadLine("not text", number, f"not text, but {description}")
     if b"\0" in line:

@@ -24,12 +24,19 @@ from t5suite.data.objectives.denoisers import UL2_DENOISERS, BlockLengths
 from t5suite.data.objectives.masked import MASK_UNITS
 from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
-from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, sentence_end_flags, word_start_flags
+from t5suite.data.objectives.vocabulary import (
+    MaskVocabulary,
+    marked_word_flags,
+    mask_vocabulary,
+    sentence_end_flags,
+    word_start_flags,
+)
 
 __all__ = [
     "MASK_UNITS", "OBJECTIVES", "UL2_DENOISERS", "BlockLengths", "DatumRngs", "MaskVocabulary", "Objective", "Ragged",
-    "corrupt", "corrupt_batch", "corrupt_ragged", "corrupted_lengths", "datum_rng", "mask_vocabulary", "noise_counts",
-    "noise_mask", "noise_masks", "sentence_end_flags", "sentinel_ids", "span_lengths", "word_start_flags",
+    "corrupt", "corrupt_batch", "corrupt_ragged", "corrupted_lengths", "datum_rng", "marked_word_flags",
+    "mask_vocabulary", "noise_counts", "noise_mask", "noise_masks", "sentence_end_flags", "sentinel_ids",
+    "span_lengths", "word_start_flags",
 ]  # fmt: skip
 
 

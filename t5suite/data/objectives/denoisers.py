@@ -24,13 +24,14 @@ from t5suite.data.objectives.corruption import (
     LESS_NOISE,
     LONGER_SPANS,
     Ragged,
+    Runs,
     corrupt_ragged,
     ended,
     keep,
     remedies_of_few_sentinels,
 )
-from t5suite.data.objectives.masked import unit_masks
-from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
+from t5suite.data.objectives.masked import unit_masks, without_cut_units
+from t5suite.data.objectives.random_numbers import DatumRngs, below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
 
 
@@ -94,7 +95,8 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 6, 4, 8, 7, 4, 1], [5, 6, 4, 7, 4, 8, 1])
 
-    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if the next one begins a word.
+    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if a space follows them.
+    word_start_V: bool [V], ids that a space precedes (`vocabulary.marked_word_flags`).
     A partial sentence at either end of the block counts as one. Every order is equally likely, the original one, too.
     Source: sentence permutation, arXiv:1910.13461 sec. 2.2.
     """
@@ -187,12 +189,13 @@ def unit_denoising(
     ([5, 99, 9, 10, 1], [99, 7, 8, 98, 1])
 
     mask_units, units (word_start_V, collocations, mean_span_length): as in `masked.unit_masks`.
-    As in `iid_denoising`, noise stops when sentinels or targets run out, and no text is lost.
+    As in `iid_denoising`, noise stops when sentinels or targets run out, and no text is lost; it stops after a unit.
     """
     tokens_BL = np.asarray(tokens_BL)
-    mask_BL = unit_masks(tokens_BL, noise_density, rng, mask_units, **units)
-    mask_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
-    return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
+    mask_BL, starts_BL = unit_masks(tokens_BL, noise_density, rng, mask_units, **units)
+    limited_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
+    limited_BL = without_cut_units(limited_BL, mask_BL & ~limited_BL, starts_BL)
+    return corrupt_ragged(tokens_BL, limited_BL, sentinel_ids, eos_id)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -202,6 +205,7 @@ def unit_denoising(
 # lengths are in tokens, EOS included in inputs and targets.
 
 
+TRIED_ROWS = 64  # show how long the targets of units are on average
 NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean occurs once in 30,000 rows, and is reduced
 
 
@@ -265,18 +269,48 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
     return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(sum(means)) + 2)
 
 
-def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
+def unit_denoising_block(
+    inputs_length,
+    targets_length=None,
+    *,
+    sentinel_ids,
+    noise_density=0.15,
+    mask_units="word",
+    mean_span_length=5.0,
+    **_,
+):
     """As many noise tokens as the density says, in at most as many runs as i.i.d. tokens would form.
 
     >>> unit_denoising_block(512, sentinel_ids=range(100))
     BlockLengths(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
+
+    Raises ConfigError for a `targets_length` that too few rows would fit, if every word were one token.
     """
     iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)  # raises as it does
     tokens_length = inputs_length - 1
     num_noise = max(1, round(noise_density * tokens_length))
     most_runs = min(num_noise, math.ceil(_noise_and_runs(tokens_length, noise_density)[1][1]), len(sentinel_ids) - 1)
     longest = min(num_noise + most_runs + 2, tokens_length + 2)
-    return _with_targets(tokens_length, inputs_length, targets_length, longest, num_noise + 2)
+    typical = _typical_unit_targets(tokens_length, noise_density, mask_units, mean_span_length)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, typical)
+
+
+def _typical_unit_targets(tokens_length, noise_density, mask_units, mean_span_length):
+    """The mean length of the targets of some rows whose words are one token each, and no collocations."""
+    if mask_units == "pmi":
+        mask_units = "word"
+    tokens_BL = np.zeros((TRIED_ROWS, tokens_length), dtype=np.int64)
+    mask_BL, _ = unit_masks(
+        tokens_BL,
+        noise_density,
+        DatumRngs(0, range(TRIED_ROWS)),
+        mask_units,
+        word_start_V=np.ones(1, dtype=bool),
+        mean_span_length=mean_span_length,
+    )
+    clean_runs = Runs.of(~mask_BL)  # each becomes a sentinel, and EOS ends the targets
+    targets_B = np.count_nonzero(mask_BL, axis=1) + clean_runs.counts_B + 1
+    return math.ceil(targets_B.mean())
 
 
 def whole_text_block(inputs_length, targets_length=None, **_):

@@ -24,13 +24,14 @@ from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 
 
 def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
-    """Which tokens of each row to hide, whole units at a time, bool [B, L].
+    """`(which tokens of each row to hide, where its units begin)`, bool [B, L]: units are hidden as a whole.
 
     >>> from t5suite.data.objectives import datum_rng
     >>> starts = np.array([True, True, True, False])                      # id 3 continues a word
     >>> tokens_1L = np.array([[0, 1, 2, 3, 1, 2, 3, 0]])
-    >>> unit_masks(tokens_1L, 0.25, datum_rng(0, 3), "word", word_start_V=starts).astype(int).tolist()
-    [[0, 1, 0, 0, 0, 0, 0, 1]]
+    >>> mask_1L, starts_1L = unit_masks(tokens_1L, 0.25, datum_rng(0, 3), "word", word_start_V=starts)
+    >>> mask_1L.astype(int).tolist(), starts_1L.astype(int).tolist()
+    ([[0, 1, 0, 0, 0, 0, 0, 1]], [[1, 1, 1, 0, 1, 1, 0, 1]])
 
     Args:
       rng: as in `random_keys`: one Generator, one for each row, or `DatumRngs`.
@@ -43,7 +44,8 @@ def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL
     starts_BL = unit_starts(tokens_BL, keys_B2L[:, 0], mask_units, **units)
     if choosable_BL is None:
         choosable_BL = np.ones(tokens_BL.shape, dtype=bool)
-    return choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
+    mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
+    return mask_BL, starts_BL
 
 
 # -------------------------------------------------------------------------------------------- splitting rows into units
@@ -93,7 +95,7 @@ def check_ids(tokens_BL, vocab_size):
 
 WHERE_FROM = {
     "word_start_V": "a tokenizer whose pieces show where words begin, which this one's do not: use --mask_units token",
-    "collocations": "a table of collocations (`find_collocations` makes one from a corpus)",
+    "collocations": "a table of collocations (--collocations), which `t5suite corpus collocations` makes",
 }
 
 
@@ -145,6 +147,19 @@ def _of_unit(values_BL, starts_BL):
     """Every token gets the value of its unit's first token."""
     sizes = np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
     return np.repeat(values_BL[starts_BL], sizes).reshape(starts_BL.shape)
+
+
+def without_cut_units(mask_BL, cut_BL, starts_BL):
+    """The mask without the units of which a token is cut off.
+
+    >>> mask_1L, starts_1L = np.array([[1, 1, 1, 0]], dtype=bool), np.array([[1, 1, 0, 0]], dtype=bool)
+    >>> without_cut_units(mask_1L, np.array([[0, 0, 0, 1]], dtype=bool), starts_1L).astype(int).tolist()
+    [[1, 0, 0, 0]]
+    """
+    firsts = np.flatnonzero(starts_BL)
+    is_cut = np.logical_or.reduceat(cut_BL.reshape(-1), firsts)
+    sizes = np.diff(firsts, append=starts_BL.size)
+    return mask_BL & ~np.repeat(is_cut, sizes).reshape(mask_BL.shape)
 
 
 def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):

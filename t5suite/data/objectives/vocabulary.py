@@ -74,6 +74,26 @@ def word_start_flags(tokenizer, remedy: str = "use --mask_units token") -> np.nd
     wordpiece: they follow a word without a space. Special tokens are separate words, too.
     Raises ConfigError if few pieces have any mark (byte or character vocabularies).
     """
+    word_start_V = marked_word_flags(tokenizer, remedy)
+    vocabulary = tokenizer.get_vocab()
+    marker = _marker(vocabulary)
+    if MARKERS[marker] == WORD_START:
+        for piece, token_id in vocabulary.items():
+            word_start_V[token_id] |= not _has_letter(piece, tokenizer, marker)
+    word_start_V[list(tokenizer.all_special_ids)] = True
+    return word_start_V
+
+
+def marked_word_flags(tokenizer, remedy: str) -> np.ndarray:
+    """Which ids have the mark of a word's beginning, bool [V]; of wordpieces, those without "##".
+
+    >>> class Pieces:
+    ...     def get_vocab(self): return {"</s>": 0, "\u2581etc": 1, ".": 2, ",": 3, "\u2581was": 4}
+    >>> marked_word_flags(Pieces(), "").tolist()
+    [False, True, False, False, True]
+
+    A space precedes such a piece in the text; "." and "," of "etc., was" have none. Raises as `word_start_flags`.
+    """
     vocabulary = tokenizer.get_vocab()
     marker = _marker(vocabulary)
     if marker is None:
@@ -81,14 +101,10 @@ def word_start_flags(tokenizer, remedy: str = "use --mask_units token") -> np.nd
             f"the pieces of the tokenizer {_name(tokenizer)} do not show where a word begins (none of the marks "
             f"{', '.join(MARKERS)}): {remedy}"
         )
-    word_start_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
+    is_marked_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
     for piece, token_id in vocabulary.items():
-        if MARKERS[marker] == CONTINUATION:
-            word_start_V[token_id] = not piece.startswith(marker)
-        else:
-            word_start_V[token_id] = piece.startswith(marker) or not _has_letter(piece, tokenizer, marker)
-    word_start_V[list(tokenizer.all_special_ids)] = True
-    return word_start_V
+        is_marked_V[token_id] = piece.startswith(marker) == (MARKERS[marker] == WORD_START)
+    return is_marked_V
 
 
 def word_start_flags_if_shown(tokenizer) -> np.ndarray | None:
@@ -97,7 +113,7 @@ def word_start_flags_if_shown(tokenizer) -> np.ndarray | None:
 
 
 def sentence_end_flags(tokenizer) -> np.ndarray:
-    """Which ids of a tokenizer end a sentence if a word begins after them, bool [V]: end punctuation, and end-of-text.
+    """Which ids of a tokenizer end a sentence if a space follows them, bool [V]: end punctuation, and end-of-text.
 
     >>> class Pieces:
     ...     eos_token_id = 0
@@ -105,7 +121,7 @@ def sentence_end_flags(tokenizer) -> np.ndarray:
     >>> sentence_end_flags(Pieces()).tolist()
     [True, False, True, True, True, False]
 
-    A heuristic: an abbreviation's full stop ends a sentence, too, if a space follows it.
+    A heuristic: an abbreviation's full stop ends a sentence, too, unless punctuation follows it ("etc., was").
     Raises ConfigError if no piece ends a sentence.
     """
     vocabulary = tokenizer.get_vocab()

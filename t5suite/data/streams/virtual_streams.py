@@ -3,7 +3,7 @@
     >>> source = open_source(["articles.jsonl", "books/"])
     >>> for item in source.read(Share(3, 64)):
     ...     print(item)
-    Item(position=(0, 48113, 0), text='The centre of the city is old.', problem=None)
+    Item(position=(0, 48113, 0), text='The centre of the city is old.', bad_record=None)
     >>> stream = VirtualStream([StreamCorpus(source)], encode, settings, index=5)
     >>> next(stream)
     Block(tokens=array([8774, 296, 541, ...], dtype=int32), denoiser=0, corpus=0, window={...}, given=1)
