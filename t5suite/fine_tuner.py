@@ -234,7 +234,11 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        names_search = decoding.get("num_beams") is not None or settings.do_sample
+        writing_defaults = {}
+        if settings.max_new_tokens is None:
+            writing_defaults["max_new_tokens"] = self.args.generation_max_length
+        if decoding.get("num_beams") is None and not settings.do_sample:
+            writing_defaults["num_beams"] = self.args.generation_num_beams
         is_one_row, lines = self._lines(
             inputs,
             settings,
@@ -242,7 +246,7 @@ class FineTuner:
             raw,
             labels=labels,
             scores=return_scores,
-            default_num_beams=None if names_search else self.args.generation_num_beams,
+            writing_defaults=writing_defaults,
         )
         answers = [answer_of_line(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return answers[0] if is_one_row else answers

@@ -25,7 +25,7 @@ def answer_rows(
     labels=None,
     scores=False,
     raw=False,
-    default_num_beams: int | None = None,
+    writing_defaults: Mapping[str, int] | None = None,
 ) -> list[dict]:
     """The answers to rows, one line per row, as `t5suite predict` writes them.
 
@@ -33,7 +33,7 @@ def answer_rows(
       text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
       labels: choose among these instead of writing; `task`: among the task's own; `none`: write; default: as the model
         was scored.
-      default_num_beams: of answers that are written, in place of those in `decoding`.
+      writing_defaults: settings of answers that are written, in place of those in `decoding`.
 
     Raises:
       ConfigError: settings of writing where the model does not write, or that no answer fits.
@@ -42,8 +42,8 @@ def answer_rows(
     candidates = candidate_labels(labels, text, setting=PYTHON)
     if not writes_text(labels, text):
         check_no_writing(decoding, scores, labels, text)
-    elif default_num_beams is not None:
-        decoding = dataclasses.replace(decoding, num_beams=default_num_beams)
+    elif writing_defaults:
+        decoding = dataclasses.replace(decoding, **writing_defaults)
     max_new_tokens = decoding.max_new_tokens or text.max_new_tokens
     decoding.check_lengths(max_new_tokens)
     warn_of_cut_labels(predictor.encoding, candidates)

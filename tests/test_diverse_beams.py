@@ -123,12 +123,19 @@ def searched_word_for_word(prompt, groups, penalty, eos):
 
 
 class OptionsTest(parameterized.TestCase):
-    @parameterized.parameters((None, True, 0), (None, False, None), (3, True, 3), (3, False, 3), (0, False, 0))
+    @parameterized.parameters((None, True, None), (None, False, 5), (3, True, 3), (3, False, 3), (0, False, 0))
     def test_the_shortest_answer_is_the_flag_s_and_else_the_model_s_own_in_free_text_alone(self, flag, plain, expected):
         decoding = DecodingSettings(min_new_tokens=flag)
         with mock.patch.object(model().generation_config, "min_new_tokens", 5):
             options = generation_options(decoding, model(), 9, [(0, 0)], plain=plain)
         self.assertEqual(options["generation_config"].min_new_tokens, expected)
+
+    def test_a_shortest_length_that_would_count_the_prompt_and_its_padding_is_not_heeded(self):
+        for family, expected in (("seq2seq", 5), ("causal", None)):
+            writer = random_model(family)
+            with mock.patch.object(writer.generation_config, "min_length", 5):
+                options = generation_options(DecodingSettings(), writer, 9, [(0, 0)])
+            self.assertEqual(options["generation_config"].min_length, expected)
 
 
 class DiverseBeamSearchTest(parameterized.TestCase):

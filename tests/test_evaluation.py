@@ -188,6 +188,39 @@ class GenerationTest(parameterized.TestCase):
         evaluation = evaluated(trainer, tiny_rows("entailment", count=4), "mini", "entailment")
         self.assertEqual((evaluation.truncated, evaluation.predictions), (0, [""] * 4))
 
+    @parameterized.parameters(1, 2)
+    def test_labels_are_written_without_the_settings_of_the_checkpoint(self, num_beams):
+        rows = tiny_rows("entailment", count=9)
+        evaluations = []
+        for has_settings in (False, True):
+            trainer = tiny_trainer(generation_num_beams=num_beams, generation_max_length=4)
+            first_tokens = range(trainer.model.config.vocab_size // 2)
+            settings = {
+                "suppress_tokens": list(first_tokens), "begin_suppress_tokens": list(first_tokens), "min_length": 9,
+                "bad_words_ids": [[token] for token in first_tokens], "sequence_bias": [[[600], 50.0]],
+                "exponential_decay_length_penalty": (1, 9.0), "repetition_penalty": 9.0, "length_penalty": -9.0,
+                "do_sample": True, "num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True,
+                "output_hidden_states": True, "forced_eos_token_id": 1, "max_length": 2, "early_stopping": True,
+            }  # fmt: skip
+            if has_settings:
+                for name, setting in settings.items():
+                    setattr(trainer.model.generation_config, name, setting)
+            with self.assertNoLogs("transformers", "WARNING"):
+                evaluations.append(evaluated(trainer, rows, "mini", "entailment"))
+        plain, evaluation = evaluations
+        self.assertEqual(evaluation.predictions, plain.predictions)
+        self.assertEqual((evaluation.truncated, plain.truncated), (9, 9))
+
+    def test_free_text_is_written_once_a_row_whatever_the_checkpoint_returns(self):
+        trainer = tiny_trainer(generation_max_length=4)
+        plain = evaluated(trainer, RECORD_ROWS, "super_glue", "record")
+        generation = trainer.model.generation_config
+        generation.num_return_sequences = 2
+        generation.return_dict_in_generate = generation.output_hidden_states = True
+        evaluation = evaluated(trainer, RECORD_ROWS, "super_glue", "record")
+        self.assertEqual(evaluation.predictions, plain.predictions)
+        self.assertLen(evaluation.predictions, len(RECORD_ROWS))
+
     def test_beams_are_searched_where_asked(self):
         rows = tiny_rows("entailment", count=9)
         greedy = evaluated(tiny_trainer(generation_max_length=6), rows, "mini", "entailment").predictions

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForSequenceClassification, GenerationCo
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding, TextEncoding
+from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
 from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx, ordinary_ids
 from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_graphs import GRAPHS as GRAPHS_BY_FAMILY
@@ -247,7 +247,7 @@ class AnswersTest(TestCase):
         answers = predictor.answers([[7], [7, 8], [7, 8, 9]], DecodingSettings(**decoding), 4, plain=plain)
         return [answer for (answer,) in answers], asked
 
-    def test_an_answer_without_its_end_is_cut_off_unless_the_model_ends_it_by_force(self):
+    def test_an_answer_without_its_end_is_cut_off_also_where_the_model_would_end_it_by_force(self):
         answers, asked = self.written()
         self.assertEqual([answer.truncated for answer in answers], [True, False, False])
         self.assertEqual([answer.num_tokens for answer in answers], [4, 2, 3])
@@ -255,9 +255,7 @@ class AnswersTest(TestCase):
             [answer.text for answer in answers], [TOKENIZER.decode(ids).removesuffix("</s>") for ids in WRITTEN]
         )
         self.assertEqual(asked, {(4, 1, 1, 1.0)})
-        answers, _ = self.written({"forced_eos_token_id": 1})
-        self.assertEqual([answer.truncated for answer in answers], [False] * 3)
-        self.assertEqual(answers[0].text, TOKENIZER.decode(WRITTEN[0][:3]))
+        self.assertEqual(self.written({"forced_eos_token_id": 1})[0], answers)
 
     def test_beams_and_their_penalty_are_the_command_s(self):
         _, asked = self.written(num_beams=3, length_penalty=0.0)
@@ -270,19 +268,25 @@ class AnswersTest(TestCase):
 
     def test_settings_that_files_do_not_heed_are_refused_for_free_text_alone(self):
         without_effect = {
-            "num_beams": 1,
+            "num_beams": 4,
             "max_length": 20,
             "eos_token_id": 1,
             "no_repeat_ngram_size": 0,
-            "do_sample": None,
+            "do_sample": True,
+            "top_k": 64,
+            "cache_implementation": "hybrid",
+            "early_stopping": True,
+            "return_dict_in_generate": True,
         }
         for settings in ({}, without_effect, {"forced_eos_token_id": 1}):
             self.written(settings)
-        for settings in ({"no_repeat_ngram_size": 3}, {"suppress_tokens": [5]}, {"num_beams": 4}):
+        for settings in ({"no_repeat_ngram_size": 3}, {"suppress_tokens": [5]}, {"min_length": 3}):
             (name, value), *_ = settings.items()
             with exits_with(78, re.escape(f"has {name} {value}, which exported files ignore")):
                 self.written({**without_effect, **settings})
             self.written(settings, plain=True)
+        behind_prompts = PromptEncoding(TOKENIZER, LENGTHS_OF_TEXTS, " ")
+        self.assertEqual(self.predictor(behind_prompts, {"min_length": 3}).ignored_settings, {})
 
     def test_a_number_keeps_to_its_range_and_every_word_has_a_label(self):
         features = [{"input_ids": [7] * count} for count in (3, 1, 2)]

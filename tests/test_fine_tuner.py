@@ -258,6 +258,12 @@ class SameAsTheScriptInAllWaysTest(EqualFiles):
 
 
 class DataTest(EqualFiles):
+    def test_answers_are_as_long_as_the_evaluation_s(self):
+        other = tuner(generation_max_length=2)
+        (short,) = other.predict(["A joy."], labels="none", return_scores=True)
+        self.assertEqual(short, other.predict("A joy.", labels="none", return_scores=True, max_new_tokens=2))
+        self.assertNotEqual(short, other.predict("A joy.", labels="none", return_scores=True, max_new_tokens=3))
+
     def written(self, rows=ROWS) -> str:
         path = Path(tempfile.mkdtemp()) / "reviews.jsonl"
         write_rows(path, rows)

@@ -26,13 +26,14 @@ from odd_tokenizers import word_tokenizer
 from PIL import Image
 from report_runs import reported
 from support import folder as new_folder
+from tiny_predictor import random_model, saved
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.reports import cards, learning_curves, shared_files
-from t5suite.testing import example_row, make_task, save_model, tiny_run, write_rows
+from t5suite.testing import example_row, make_task, read_rows, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -43,6 +44,13 @@ GLUE_ROWS = {
     "rte": [{**pair, "label": i % 2} for i, pair in enumerate(PAIRS)],
     "stsb": [{**pair, "label": i % 5 + 0.25} for i, pair in enumerate(PAIRS)],
 }
+
+
+def printed_by(folder, python: str) -> str:
+    """What a block of a card prints where its model is."""
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(python, {})
+    return output.getvalue()
 
 
 def card_of(directory) -> ModelCard:
@@ -696,6 +704,22 @@ class HeadTest(parameterized.TestCase):
         (part,) = reported(folder).data["examples"]
         shown = {example["inputs"] for example in part["examples"]}
         self.assertContainsSubset({sample["input"].replace(" [SEP] ", " | ") for sample in samples}, shown)
+
+
+class EvaluatedAnswerTest(parameterized.TestCase):
+    @parameterized.parameters("seq2seq", "causal")
+    def test_the_python_of_a_card_prints_the_evaluated_answer_whatever_the_model_was_used_for(self, family):
+        model = random_model(family)
+        settings = {"do_sample": True, "temperature": 9.0, "no_repeat_ngram_size": 1, "suppress_tokens": [5, 6, 7]}
+        for name, setting in settings.items():
+            setattr(model.generation_config, name, setting)
+        flags = {"eval_method": "generate", "generation_max_length": 7, "generation_num_beams": 2}
+        run = finished(saved(model), dataset_name="sentiment", **flags, learning_rate=1e-9, share_rows=True)
+        (answer, *_) = read_rows(run.directory / "predictions" / "sentiment.validation.jsonl")
+        python = blocks(run.directory, "python")[0][1]
+        expected = re.sub("<extra_id_[0-9]+>", " ", answer["prediction"]).split()
+        self.assertEqual(printed_by(run.directory, python).split(), expected)
+        self.assertNotEmpty(expected)
 
 
 @pytest.mark.slow

@@ -86,6 +86,14 @@ def folder_with_ends() -> str:
     return saved(model, "sentiment")
 
 
+def saved_with(model, **settings) -> str:
+    """A model's folder whose generation_config.json has these settings, too."""
+    folder = saved(model)
+    path = Path(folder) / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return folder
+
+
 @functools.cache
 def answers_and_log(flags: str, rows=None) -> tuple[list[dict], str]:
     """What the model of `folder_with_ends` answers to rows, by default 12 of its task, and what is logged."""
@@ -245,6 +253,41 @@ class AnswersTest(parameterized.TestCase):
         path.write_text(json.dumps({**json.loads(path.read_text()), "temperature": 0.0}))
         with exits_with(78, "generation_config.json: --temperature 0.0: must be above 0; give this flag"):
             drawn(folder)
+
+    def test_free_text_is_drawn_with_the_model_s_own_settings_that_have_no_flag(self):
+        """Each of these leaves the likeliest token alone."""
+        model = random_model()
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", input_texts(8))
+        greedy = texts_of(answers("--raw --max_new_tokens 3", rows=rows, model=saved(model)))
+        for name, setting in (("min_p", 1.0), ("epsilon_cutoff", 0.999), ("top_h", 1e-6)):
+            folder = saved_with(model, **{name: setting})
+            drawn = texts_of(answers("--raw --do_sample --max_new_tokens 3", rows=rows, model=folder))
+            self.assertEqual(drawn, greedy, name)
+        with exits_with(78, "generation_config.json: min_p is 2.0"):
+            answers("--raw --do_sample", rows=rows, model=saved_with(model, min_p=2.0))
+
+    def test_an_answer_that_the_model_would_end_by_force_is_cut_off_and_marked(self):
+        model = loaded(folder_with_ends())
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", input_texts(12))
+        expected = answers("--raw --max_new_tokens 6", rows=rows, model=saved(model))
+        self.assertLen({line.get("truncated") for line in expected}, 2)
+        folder = saved_with(model, forced_eos_token_id=1)
+        self.assertEqual(answers("--raw --max_new_tokens 6", rows=rows, model=folder), expected)
+
+    @parameterized.parameters("", "--num_beams 2", "--do_sample --temperature 1 --top_p 1")
+    @pytest.mark.quick_cases(1)
+    def test_settings_of_the_model_s_own_that_answers_do_not_follow_change_nothing_and_are_not_warned_of(self, flags):
+        model = random_model()
+        rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", input_texts(8))
+        expected = answers(f"--raw --max_new_tokens 3 {flags}", rows=rows, model=saved(model))
+        unheeded = {
+            "do_sample": True, "temperature": 3.0, "top_p": 0.5, "num_beams": 4, "num_return_sequences": 3,
+            "max_length": 2, "return_dict_in_generate": True, "output_hidden_states": True, "output_attentions": True,
+        }  # fmt: skip
+        folder = saved_with(model, **unheeded)
+        with self.assertNoLogs("transformers.generation", "WARNING"):
+            lines = answers(f"--raw --max_new_tokens 3 {flags}", rows=rows, model=folder)
+        self.assertEqual(lines, expected)
 
     @parameterized.parameters({}, {"num_beams": 3, "num_return_sequences": 2}, {"repetition_penalty": 1.7})
     @pytest.mark.quick_cases(1)

@@ -7,15 +7,13 @@ The model answers one prompt at a time, the files all prompts at once, padded. S
 vocabulary.
 """
 
-import contextlib
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from transformers import GenerationConfig
 
 from t5suite.base.errors import CheckpointError
 from t5suite.export.onnx_runtime import OnnxModel
+from t5suite.models.answering.call_settings import generating_by
 
 # None of these is the traced length; beyond 128 tokens T5's distances share their last bucket.
 LENGTHS = (1, 2, 9, 31, 64, 150)
@@ -124,22 +122,11 @@ def _greedy_answers(model, exported: OnnxModel, prompts: list[list[int]]) -> lis
         decoder_start_token_id=model.config.decoder_start_token_id if exported.family == "seq2seq" else None,
     )
     answers = []
-    with _generating_by(model, settings):
+    with generating_by(model, settings):
         for prompt in prompts:
             tokens = model.generate(input_ids=torch.tensor([prompt]), generation_config=settings)[0].tolist()
             answers.append(tokens[-NEW_TOKENS:])
     return answers
-
-
-@contextlib.contextmanager
-def _generating_by(model, settings: GenerationConfig) -> Iterator[None]:
-    """In this block the model has other settings of its own: `generate` reads from there what it is not given."""
-    settings_of_model = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = settings_of_model
 
 
 def _difference(name: str, of_files: np.ndarray, of_model: np.ndarray) -> dict:

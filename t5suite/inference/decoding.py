@@ -13,23 +13,39 @@ import dataclasses
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
 from transformers.generation.logits_process import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     LogitsProcessor,
     LogitsProcessorList,
+    MinPLogitsWarper,
     TemperatureLogitsWarper,
+    TopHLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from t5suite.base.errors import ConfigError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.diverse_beams import diverse_beam_search
-from t5suite.training.evaluation import plain_writing
+from t5suite.models.answering.call_settings import settings_of_call
 
 # Settings without a flag keep the checkpoint's own.
 LENGTHS_AND_PENALTIES = ("min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "length_penalty")
-DRAWING = ("temperature", "top_k", "top_p")
+DRAWING_FLAGS = ("temperature", "top_k", "top_p")
+# What a distribution goes through before the draw, in transformers' order.
+WARPERS = {
+    "temperature": TemperatureLogitsWarper,
+    "top_h": TopHLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+    "epsilon_cutoff": EpsilonLogitsWarper,
+    "eta_cutoff": EtaLogitsWarper,
+}
+WITHOUT_EFFECT = {"temperature": 1, "top_k": 0, "top_p": 1, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0}
 
 
 def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, draws, plain: bool = False) -> dict:
@@ -39,53 +55,61 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
       plain: answers are label words: settings without a flag are neutral, as in evaluation, not the checkpoint's.
       draws: `(row, number of the answer)` of each prompt, which key its random numbers.
     """
-    flag_values = {name: getattr(decoding, name) for name in LENGTHS_AND_PENALTIES}
-    flag_settings = {name: value for name, value in flag_values.items() if value is not None}
-    neutral_settings = plain_writing(model.generation_config) if plain else {}
-    settings = GenerationConfig(
+    settings = settings_of_call(
+        model,
+        is_plain=plain,
         max_new_tokens=max_new_tokens,
         num_beams=decoding.num_beams,
         # `RowSampler` keeps only the drawn token, so greedy decoding in transformers picks it.
-        do_sample=False,
         num_return_sequences=1 if decoding.do_sample else decoding.num_return_sequences,
-        **{**neutral_settings, **flag_settings},
+        **{name: getattr(decoding, name) for name in LENGTHS_AND_PENALTIES},
     )
     options = {"generation_config": settings}
     if decoding.do_sample:
-        drawing = decoding if plain else with_models_drawing(decoding, model.generation_config)
-        options["logits_processor"] = sampling_processors(drawing, draws, max_new_tokens)
+        drawing = drawing_settings(decoding, None if plain else model.generation_config)
+        sampler = RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens))
+        options["logits_processor"] = LogitsProcessorList([*warpers_of(drawing), sampler])
     if decoding.num_beam_groups > 1:
         diversity_penalty = decoding.diversity_penalty or 0.0
         options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, diversity_penalty)
     return options
 
 
-def with_models_drawing(decoding: DecodingSettings, generation_config) -> DecodingSettings:
-    """The settings with the model's own temperature, top-k and top-p where none is given.
+def drawing_settings(decoding: DecodingSettings, models_own) -> dict:
+    """By the names of `WARPERS`, the flags' settings, else the model's own.
+
+    Args:
+      models_own: its generation configuration; None: what no flag gives is neutral.
 
     Raises:
       ConfigError: one of the model's is out of its range.
     """
-    names = [name for name in DRAWING if getattr(decoding, name) is None]
-    models_own = dataclasses.replace(decoding, **{name: getattr(generation_config, name, None) for name in names})
+    settings = {name: getattr(models_own, name, None) for name in WARPERS}
+    without_flag = {name: settings[name] for name in DRAWING_FLAGS if getattr(decoding, name) is None}
+    decoding = dataclasses.replace(decoding, **without_flag)
     try:
-        models_own.check()
+        decoding.check()
     except ConfigError as error:
         raise ConfigError(f"the model's generation_config.json: {error}; give this flag") from None
-    return models_own
+    return settings | {name: getattr(decoding, name) for name in DRAWING_FLAGS}
 
 
-def sampling_processors(decoding: DecodingSettings, draws, max_new_tokens: int) -> LogitsProcessorList:
-    """Temperature, top-k, top-p, then the draw."""
-    processors = LogitsProcessorList()
-    if decoding.temperature not in (None, 1.0):
-        processors.append(TemperatureLogitsWarper(decoding.temperature))
-    if decoding.top_k:
-        processors.append(TopKLogitsWarper(decoding.top_k))
-    if decoding.top_p not in (None, 1.0):
-        processors.append(TopPLogitsWarper(decoding.top_p))
-    processors.append(RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens)))
-    return processors
+def warpers_of(drawing: dict) -> list[LogitsProcessor]:
+    """What changes a distribution before the draw.
+
+    Raises:
+      ConfigError: one of the model's settings without a flag is out of its range.
+    """
+    warpers = []
+    for name, warper_class in WARPERS.items():
+        setting = drawing[name]
+        if setting is None or setting == WITHOUT_EFFECT.get(name):
+            continue
+        try:
+            warpers.append(warper_class(setting))
+        except ValueError as error:
+            raise ConfigError(f"the model's generation_config.json: {name} is {setting}: {error}") from None
+    return warpers
 
 
 class RowSampler(LogitsProcessor):

@@ -41,7 +41,7 @@ from t5suite.inference.predictor import (
     encoded_candidates,
 )
 from t5suite.models.answering.answerer import before_end
-from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
+from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.config_limits import check_length
 from t5suite.models.encoders import labels_words, names_encoder
 from t5suite.models.families.causal import SEPARATOR
@@ -56,7 +56,6 @@ from t5suite.training.evaluation import batches_by_length
 ONNX, CTRANSLATE2 = "ONNX files", "CTranslate2's files"
 # By the file in the folder.
 KINDS = {"model.onnx": ONNX, "decoder_model.onnx": ONNX, "model.bin": CTRANSLATE2}
-FORCED_END = "forced_eos_token_id"
 # Flags of `t5suite predict` for the PyTorch model, and for ways of decoding that the files do not support.
 MODEL_FLAGS = "device_map max_memory adapter_base model_class attn_implementation dtype".split()
 WRITING_FLAGS = (
@@ -100,9 +99,8 @@ class ExportedPredictor:
         self.encoding = encoding
         self.batch_size = batch_size
         settings = generation_settings or {}
-        self.ends_by_force = settings.get(FORCED_END) is not None
         self.length_penalty = settings.get("length_penalty")
-        self.ignored_settings = ignored_settings(settings)
+        self.ignored_settings = ignored_settings(settings, not isinstance(encoding, PromptEncoding))
         self.writes = not isinstance(encoding, SegmentEncoding)
 
     @property
@@ -143,8 +141,6 @@ class ExportedPredictor:
             written_ids = self.files.write(
                 [prompts[place] for place in places], max_new_tokens, eos, decoding.num_beams, length_penalty
             )
-            if self.ends_by_force:
-                written_ids = [[*ids[:-1], eos] if len(ids) == max_new_tokens else ids for ids in written_ids]
             texts = self.encoding.texts([before_end(ids, ends) for ids in written_ids])
             return [
                 [WrittenAnswer(text, None, truncated=ids[-1] not in ends, num_tokens=len(ids))]
@@ -220,12 +216,11 @@ def exported_kind(folder) -> str | None:
     return None
 
 
-def ignored_settings(generation_settings: dict) -> dict:
-    """The settings of a generation configuration that change answers, and that exported files ignore."""
+def ignored_settings(generation_settings: dict, is_encoder_decoder: bool) -> dict:
+    """The settings of a generation configuration that the model's own free text follows, and that files ignore."""
     settings = {}
-    for name, setting in generation_settings.items():
-        has_effect = name not in SETTINGS_WITHOUT_EFFECT and name != FORCED_END and setting is not None
-        if has_effect and setting != NEUTRAL_SETTINGS.get(name):
+    for name, setting in settings_with_effect(generation_settings, num_beams=1).items():
+        if is_heeded(name, is_plain=False, is_encoder_decoder=is_encoder_decoder, num_beams=1):
             settings[name] = setting
     return settings
 
@@ -255,9 +250,7 @@ def load_exported(
     if kind == CTRANSLATE2:
         files = CTranslate2Files(folder, tokenizer, arguments.use_cpu)
         encoding = TextEncoding(tokenizer, settings.lengths, template=settings.template)
-        # The number of beams is always the flag's, as it is for the PyTorch model.
-        generation_settings = {**_generation_settings(folder), "num_beams": None}
-        return ExportedPredictor(files, encoding, batch_size, generation_settings)
+        return ExportedPredictor(files, encoding, batch_size, _generation_settings(folder))
     files = OnnxFiles(folder, arguments.use_cpu)
     config = AutoConfig.from_pretrained(folder)
     encoding = _onnx_encoding(config, files, tokenizer, settings, tasks)

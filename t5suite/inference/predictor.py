@@ -26,6 +26,7 @@ from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.pieces import PieceStreamer
 from t5suite.models.adapters import num_virtual_tokens
 from t5suite.models.answering.answerer import AnswerSettings, before_end
+from t5suite.models.answering.call_settings import generating_by
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.training.evaluation import batches_by_length
@@ -174,7 +175,8 @@ class Predictor:
 
     def _write(self, prompts, labels, options: dict) -> list[list[int]]:
         """Token ids of all answers to the prompts, one prompt after the other."""
-        written = self.answerer.generate(prompts, labels=labels, **options)
+        with generating_by(self.model, options["generation_config"]):
+            written = self.answerer.generate(prompts, labels=labels, **options)
         return [self._ended(ids) for answers_of_prompt in written for ids, _ in answers_of_prompt]
 
     def _as_answers(self, written_ids: list[list[int]], scores: list) -> list[WrittenAnswer]:

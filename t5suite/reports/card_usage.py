@@ -6,7 +6,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 model = AutoModelForSeq2SeqLM.from_pretrained(".")
 tokenizer = AutoTokenizer.from_pretrained(".")
 inputs = tokenizer('sst2 sentence: It was good.', return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=2)[0], skip_special_tokens=True))
+answer = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=2)[0]
+print(tokenizer.decode(answer, skip_special_tokens=True))
 
 All are run in the model's folder.
 """
@@ -18,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
+from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
 from t5suite.reports.next_commands import flags_of_task_file
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
@@ -102,21 +105,28 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
     return [*lines, 'tokenizer = AutoTokenizer.from_pretrained(".")']
 
 
-def usage_lines(eval_set, family: str, adapter_base: str | None = None, manifest: Mapping | None = None) -> list[str]:
+def usage_lines(
+    eval_set,
+    family: str,
+    adapter_base: str | None = None,
+    manifest: Mapping | None = None,
+    models_own: Mapping | None = None,
+) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
       eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
       family: seq2seq, causal, masked or encoder.
       adapter_base: as in `loading_lines`.
-      manifest: of the run; it names the file that its task is from.
+      manifest: of the run; it names the file that its task is from, and the flags of answers.
+      models_own: the generation settings that are saved with the model.
     """
     if eval_set and eval_set.method == "score":
         return _choice_lines(eval_set, manifest or {})
     if family == "causal":
-        return _prompt_lines(eval_set, adapter_base)
+        return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
-        return _text_lines(eval_set, adapter_base)
+        return _text_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if isinstance(eval_set.encoding, LabelsEncoding):
         return _word_label_lines(eval_set, family, adapter_base)
     return _head_lines(eval_set, family, adapter_base)
@@ -161,7 +171,7 @@ def _literal(text: str) -> str:
     return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
 
 
-def _text_lines(eval_set, adapter_base: str | None) -> list[str]:
+def _text_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
     if eval_set:
@@ -169,18 +179,30 @@ def _text_lines(eval_set, adapter_base: str | None) -> list[str]:
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
-        f"print(tokenizer.decode({_generate_call(eval_set)}[0], skip_special_tokens=True))",
+        f"answer = {generate_call}[0]",
+        "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
 
 
-def _generate_call(eval_set) -> str:
+def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: Mapping | None) -> str:
+    """The call with the settings of the evaluation, in place of those that are saved with the model."""
     if not eval_set:
         return "model.generate(**inputs)"
-    # Without `max_new_tokens` `generate` stops after 20 tokens.
-    return f"model.generate(**inputs, max_new_tokens={eval_set.max_target_tokens})"
+    flags = (manifest or {}).get("settings", {})
+    num_beams = flags.get("generation_num_beams") or 1
+    arguments = {
+        "do_sample": False,
+        "num_beams": num_beams,
+        "max_new_tokens": flags.get("generation_max_length") or eval_set.max_target_tokens,
+    }
+    is_plain = eval_set.task.value_kind != "text"
+    for name in settings_with_effect(models_own or {}, num_beams):
+        if name not in arguments and not is_heeded(name, is_plain, family == "seq2seq", num_beams):
+            arguments[name] = NEUTRAL_SETTINGS.get(name)
+    return f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
-def _prompt_lines(eval_set, adapter_base: str | None) -> list[str]:
+def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
     encoding = eval_set.encoding
     inputs = without_cut(eval_set.shown_inputs(0))
@@ -191,7 +213,7 @@ def _prompt_lines(eval_set, adapter_base: str | None) -> list[str]:
         *loading_lines(AUTO_CLASSES["causal"], adapter_base),
         f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
         f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
-        f'answer = {_generate_call(eval_set)}[0, inputs["input_ids"].shape[1] :]',
+        f'answer = {generate_call}[0, inputs["input_ids"].shape[1] :]',
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
     ]
 

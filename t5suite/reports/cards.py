@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard
 from t5suite.base.files import whole_file
 from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
+from t5suite.base.model_files import GENERATION_FILE, table_or_empty
 from t5suite.base.redaction import printable, redacted, without_folders
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
@@ -78,7 +79,8 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest)
+        models_own = generation_settings_of(directory)
+        usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest, models_own)
     facts = CardFacts(
         title=title,
         results=results,
@@ -89,6 +91,13 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
         predict=predict_lines(shown_sets, manifest),
     )
     return write_card(directory, facts)
+
+
+def generation_settings_of(directory) -> dict:
+    """The settings of generation that a run's model has in its folder, or in that of its adapter's base."""
+    return table_or_empty(Path(directory, GENERATION_FILE)) or table_or_empty(
+        Path(directory, BASE_FOLDER, GENERATION_FILE)
+    )
 
 
 def adapter_of(directory, manifest: dict) -> str | None:

@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 import torch
 from accelerate.utils import gather_object
-from transformers import GenerationConfig
 
 from t5suite.base.errors import LackOfMemoryError, first_line
 from t5suite.base.memory_errors import is_out_of_memory
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering.answerer import Answerer, AnswerSettings, before_end
+from t5suite.models.answering.call_settings import generating_by, settings_of_call
 from t5suite.models.families import recognize_family
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
@@ -45,17 +45,6 @@ BATCH_FLAG = "--per_device_eval_batch_size"
 # How many times as many tokens a batch may have on a device, and the most tokens of an answer times this number.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
-# Generation settings for a task whose answers are label words, whatever the checkpoint was used for before (a
-# summarizer's minimum length, say); free text uses the checkpoint's own generation settings.
-PLAIN_WRITING = dict(
-    min_length=0,
-    no_repeat_ngram_size=0,
-    encoder_no_repeat_ngram_size=0,
-    length_penalty=1.0,
-    repetition_penalty=1.0,
-    encoder_repetition_penalty=1.0,
-    early_stopping=False,
-)
 
 
 @dataclass(frozen=True)
@@ -275,14 +264,14 @@ class Evaluator:
     def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """The answers' texts, and whether each was truncated; the three methods below return the same."""
         answerer = reading.answerer
-        has_free_text = eval_set.task.value_kind == "text"
-        config = GenerationConfig(
+        config = settings_of_call(
+            answerer.model,
+            is_plain=eval_set.task.value_kind != "text",
             max_new_tokens=self.settings.max_length or eval_set.max_target_tokens,
             num_beams=self.settings.num_beams,
-            do_sample=False,
-            **({} if has_free_text else plain_writing(answerer.model.generation_config)),
         )
-        written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
+        with generating_by(answerer.model, config):
+            written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
         ends = answerer.ends
         answers = [tuple(before_end(ids, ends)) for ids in written_ids]
         unique_answers = list(dict.fromkeys(answers))  # a task with labels has few
@@ -313,16 +302,6 @@ class Evaluator:
     def _lose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """Running text has no answer to write: its score is its likelihood, in nats per token."""
         return [""] * len(positions), [False] * len(positions)
-
-
-def plain_writing(models_own: GenerationConfig) -> dict:
-    """`PLAIN_WRITING`, also where the model's own settings have a shortest answer.
-
-    Only there: transformers warns at every batch about `min_new_tokens` beside `min_length`.
-    """
-    if not models_own.min_new_tokens:
-        return PLAIN_WRITING
-    return {**PLAIN_WRITING, "min_new_tokens": 0}
 
 
 def mean_loss(answers: Iterable[AnswerWithLoss]) -> float | None:
