@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -71,7 +72,15 @@ class SettingsTest(parameterized.TestCase):
         ({"label_smoothing_factor": 0.25}, "label_smoothing_factor 0.0 there, 0.25 here"),
         ({"resume": "none"}, "--resume none needs a new --output_dir"),
         ({"allow_changed": "sede"}, "no setting 'sede'; did you mean seed"),
-        ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size"),
+        ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size to continue"),
+        (
+            {"max_train_samples": 9, "seed": 2},
+            "--allow_changed max_train_samples,seed,data to continue that run anyway.$",
+        ),
+        (
+            {"do_predict": True},
+            "--allow_changed do_predict,data to .*t5suite evaluate --model_name_or_path .*/run scores",
+        ),
     )
     @pytest.mark.quick_cases(1)
     def test_others_are_refused(self, changes, message):
@@ -129,6 +138,15 @@ class SettingsTest(parameterized.TestCase):
         directory = copied_run()
         fine_tune(directory, per_device_train_batch_size=4, allow_changed="update_size")
         self.assertEqual(last_change(directory), {"update_size": [8, 4]})
+
+    @pytest.mark.slow
+    def test_rows_can_be_added_to_a_finished_run_by_the_names_of_its_refusal(self):
+        directory = copied_run()
+        with exits_with(78) as refused:
+            fine_tune(directory, do_predict=True)
+        (names,) = re.findall(r"--allow_changed (\S+)", str(refused.exception))
+        fine_tune(directory, do_predict=True, allow_changed=names)
+        self.assertIn("sentiment.test", manifest_of(directory)["data"])
 
     def test_two_trials_of_a_sweep_never_share_a_directory(self):
         model = save_model(folder() / "my-t5")

@@ -325,6 +325,23 @@ class DataTest(EqualFiles):
         self.assertEqual(made.predict("A joy."), answer)
         self.assertEqual(made.predict(made.trainer.eval_sets[0].rows), scored[-1])
 
+    def test_other_rows_are_scored_as_the_model_s_own_were_and_written_if_a_flag_says_so(self):
+        rows = {"train": ROWS[:60], "validation": ROWS[60:]}
+        made = tuner(data=rows, eval_method="score", **{**FAST_STEP, "max_eval_samples": None})
+        results = made.train()["tasks"]["reviews"]
+        file = write_rows(directory(made).parent / "other.jsonl", ROWS[60:])
+        settings = {"use_cpu": True, "quiet": True, "eval_only": True}
+
+        again = FineTuner(directory(made), {"validation": file}, output_dir=str(folder()), **settings)
+        self.assertEqual(again.evaluate()["tasks"], {"other": results})
+        self.assertEqual(results["invalid_rate"], 0)
+        settings["eval_method"] = "generate"
+        written = FineTuner(directory(made), {"validation": file}, output_dir=str(folder()), **settings)
+        with self.assertLogs("t5suite", "WARNING") as log:
+            (scores,) = written.evaluate()["tasks"].values()
+        self.assertEqual(scores["invalid_rate"], 100)  # one update teaches no label
+        self.assertIn("scored with --eval_method score; here it writes its answers", "".join(log.output))
+
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
         made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
         with exits_with(

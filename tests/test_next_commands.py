@@ -108,7 +108,11 @@ class LastLinesTest(parameterized.TestCase):
         self.assertEqual(printed.getvalue().splitlines()[-1:], predictions[:1])
         with contextlib.redirect_stderr(io.StringIO()) as log, contextlib.redirect_stdout(io.StringIO()):
             fine_tune_t5.main([*words[:-4], "--eval_only", "--model_name_or_path", run, "--output_dir", f"{run}-again"])
-        self.assertIn("trained and scored with --eval_method score", log.getvalue())
+        self.assertIn("--eval_method generate has the model write", log.getvalue())
+        tables = [json.loads(Path(folder, "results.json").read_text())["tasks"] for folder in (run, f"{run}-again")]
+        self.assertEqual(tables[1], tables[0])
+        settings = json.loads(Path(f"{run}-again", "manifest.json").read_text())["settings"]
+        self.assertEqual(settings["eval_method"], "score")
 
     @pytest.mark.slow
     def test_a_pre_trained_model_is_to_be_fine_tuned(self):

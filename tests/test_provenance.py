@@ -88,10 +88,13 @@ class KeptDiffTest(parameterized.TestCase):
     def test_the_code_s_changes_are_kept_with_their_hash_and_once_more_where_they_changed(self):
         run = open_run(folder() / "run", {"seed": 1})
         run.update()
-        for changes in (("+a\n", []), ("+a\n", []), ("+b\n", []), None):
+        for changes in (("", ["rows.tsv"]), ("+a\n", []), ("+a\n", []), ("+b\n", []), None):
             with mock.patch.object(directory, "loaded_code_changes", return_value=changes):
                 run.keep_code()
-        entries = read_manifest(run.directory)["code_changes"]
+        untracked, *entries = read_manifest(run.directory)["code_changes"]
+        self.assertEqual(untracked["untracked"], ["rows.tsv"])
+        self.assertNotIn("file", untracked)  # a diff of nothing
+        self.assertCountEqual([path.name for path in run.directory.glob("diff*")], ["diff.patch", "diff-2.patch"])
         self.assertEqual([entry["file"] for entry in entries], ["diff.patch", "diff-2.patch"])
         for entry, diff in zip(entries, ("+a\n", "+b\n"), strict=True):
             self.assertEqual((run.directory / entry["file"]).read_text(), diff)
@@ -115,6 +118,15 @@ class TrackedTest(parameterized.TestCase):
         self.assertIn("+# another", diff)
         self.assertEqual(untracked, ["t5suite/new.py"])
         self.assertEqual(git_commit(package), {"commit": commit, "changed": True})
+
+    @parameterized.parameters(("rows.tsv", False), ("t5suite/new.py", True), ("fine_tune_t5.py", True))
+    def test_untracked_files_beside_the_package_are_no_change(self, name, changed):
+        root = folder()
+        package = small_package(root)
+        (root / "pyproject.toml").write_text('name = "t5suite"\n')
+        commit = commit_all(root)
+        (root / name).write_text("a = 1\n")
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": changed})
 
     def test_a_diff_tells_no_secret_and_leaves_the_checkout_as_it_is(self):
         root = folder()

@@ -144,7 +144,7 @@ class SeedsTest(parameterized.TestCase):
         self.assertEqual([setting["label"] for setting in shown], ["learning_rate 0.001", "learning_rate 0.0001"])
 
     def test_a_setting_is_called_by_three_of_its_settings_that_differ_those_of_interest_first(self):
-        """Those that would be called alike have their number; a run that pre-trains differs by no flag of the others."""
+        """Those that would be called alike have their runs' names; a run that pre-trains differs by no flag of others."""
         both = {"max_source_length": 512, "odd_a": 1}
         settings = [
             {**both, "odd_b": "x" * 30 + "y" * 20, "odd_c": None, "learning_rate": 0.01},
@@ -157,13 +157,37 @@ class SeedsTest(parameterized.TestCase):
             for number, part in enumerate(settings)
         ]
         first = f"learning_rate 0.01, odd_b ...{'x' * 17}{'y' * 20}, odd_c unset, 1 more"
-        alike = [f"learning_rate 0.001, odd_b z, odd_c 1, 1 more (setting {number})" for number in (2, 3)]
-        for shown, labels in ((runs, [first, *alike, "pre-training"]), (runs[2:], ["as given", "pre-training"])):
+        alike = "learning_rate 0.001, odd_b z, odd_c 1, odd_d"
+        expected = [(first, "odd_d unset"), ("run1", f"{alike} 1"), ("run2", f"{alike} 2")]
+        names = [first, "run1", "run2", "pre-training"]
+        for shown, labels in ((runs, names), (runs[2:], ["as given", "pre-training"])):
             report = reported(*shown)
             self.assertEqual([setting["label"] for setting in report.data["settings"]], labels)
             left_out = report.page.tables.get("What the names of settings leave out", [])
-            expected = [(label, f"odd_d {value}") for label, value in zip((first, *alike), ("unset", "1", "2"))]
             self.assertEqual([(row["Setting"], row["And"]) for row in left_out], expected if shown == runs else [])
+
+    def test_evaluations_are_called_by_what_differs_between_them_and_not_by_settings_of_training(self):
+        trained = {"max_source_length": 512, "learning_rate": 0.015, "optimizer": "adafactor", "eval_method": "score"}
+        defaults = {**trained, "learning_rate": 5e-4, "optimizer": None, "eval_only": True, "update_size": 16}
+        first, second = "runs/departments/of/the/shop", "runs/departments/of/the/market"
+        settings = {
+            "trained": trained,
+            "first": {**defaults, "model_name_or_path": first},
+            "second": {**defaults, "model_name_or_path": second},
+            "written": {**defaults, "model_name_or_path": second, "eval_method": "generate"},
+            "rate": {**defaults, "model_name_or_path": second, "learning_rate": 0.01, "update_size": 8},
+        }
+        runs = [
+            bare_run("own", {"final_test": {"accuracy": 70.0}}, settings=part).rename(folder() / name)
+            for name, part in settings.items()
+        ]
+        report = reported(*runs)
+        written_answers = f"model_name_or_path {second}, eval_method generate"
+        expected = ["as given", f"model_name_or_path {first}, eval_method score", "second", written_answers, "rate"]
+        self.assertEqual([setting["label"] for setting in report.data["settings"]], expected)
+        labels = [f"final_test accuracy ({name})" for name in ("as given", "first", "second", "written", "rate")]
+        axes = report.figures["scores"].axes[0]
+        self.assertEqual([label.get_text() for label in axes.get_yticklabels()], labels)
 
     def test_a_score_that_one_seed_has_not_is_no_mean_and_one_that_only_some_log_is_over_these(self):
         scores = [{"accuracy": 60.0, "f1": 50.0}, {"accuracy": 64.0, "f1": None}, {"accuracy": 71.0, "bleu": 9.0}]

@@ -14,7 +14,7 @@ from transformers import TrainerState
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import exits_with, read_rows
+from t5suite.testing import exits_with, read_rows, write_rows
 
 SETTINGS = {
     "max_train_samples": 32, "max_eval_samples": 4, "max_steps": 8, "per_device_train_batch_size": 4,
@@ -49,6 +49,33 @@ def weights(place) -> bytes:
 
 def notes(directory) -> list[str]:
     return json.loads((directory / "manifest.json").read_text())["marks"]["sentiment"]
+
+
+class ChosenRowsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, [], "--max_eval_samples=5"), ({"validation_split": 0.2}, ["--validation_split=0.2"], "--seed=7")
+    )
+    @pytest.mark.slow
+    def test_an_evaluation_of_the_rows_that_chose_a_checkpoint_says_so_and_one_of_others_does_not(
+        self, settings, words, other_rows
+    ):
+        place = folder()
+        if settings:  # rows of your own, of which some are held out
+            rows = [{"input": f"film {i}", "output": "bad good".split()[i % 2]} for i in range(40)]
+            settings = {**settings, "data": str(write_rows(place / "sentiment.jsonl", rows))}
+            words = [*words, f"--train_file={settings['data']}"]
+        directory = place / "run"
+        start(directory, [1.0, 2.0], **settings)
+        self.assertIn("chosen on these rows", notes(directory))
+        words = [f"--max_eval_samples={SETTINGS['max_eval_samples']}", *words, "--use_cpu", "--eval_only"]
+        for model, flags, is_marked in (
+            (directory, [], True),
+            (directory, [other_rows], False),
+            (directory / "checkpoint-2", [], False),
+        ):
+            evaluation = folder() / "evaluation"
+            fine_tune_t5.main(later_wins(words, flags, f"--model_name_or_path={model}", f"--output_dir={evaluation}"))
+            self.assertEqual("chosen on these rows" in notes(evaluation), is_marked)
 
 
 class NanTest(parameterized.TestCase):

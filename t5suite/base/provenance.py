@@ -70,7 +70,8 @@ def is_tracked(package: Path = PACKAGE) -> bool:
 def git_commit(package: Path = PACKAGE) -> dict | None:
     """The code's commit, and whether the code differs from it; None if the commit is not known.
 
-    It is known in a checkout, and of a package that pip installed from a git repository (`pip install git+https://...`).
+    Untracked files beside the package, such as rows and scripts of the user's own in a clone, are no change. The commit
+    is known in a checkout, and of a package that pip installed from a git repository (`pip install git+https://...`).
 
     >>> git_commit()
     {'commit': '5ae584ff6f0dc4ba91d1a4b2c06ae4cd5be0f4a1', 'changed': False}
@@ -80,8 +81,9 @@ def git_commit(package: Path = PACKAGE) -> dict | None:
     commit = (_git(package, "rev-parse", "HEAD") or "").strip()
     if not commit:
         return None
-    changes = _git(package, "status", "--porcelain", "--", *_places_of_code(package))
-    return {"commit": commit, "changed": bool(changes)}
+    tracked = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *_places_of_code(package))
+    of_package = _git(package, "status", "--porcelain", "--", str(package))
+    return {"commit": commit, "changed": bool(tracked or of_package)}
 
 
 def _places_of_code(package: Path) -> list[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
 from t5suite.reports.learning_curves import curve_panels, draw_panel
 from t5suite.reports.plot_style import INCHES, INK, literal, setting_styles, use_ink
+from t5suite.reports.seeds import label_of_runs
 from t5suite.reports.sweep_plots import PLOTS
 from t5suite.reports.sweeps import sweep_titles
 from t5suite.tasks.entry_metrics import RATES
@@ -162,14 +163,22 @@ def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
 
 
 def score_labels(entries: list[dict]) -> list[str]:
-    """Each score's task and metric, and its setting where another setting has a score of the same task and metric."""
+    """Each score's task and metric, and its setting where another setting has a score of the same task and metric.
+
+    A setting whose shortened label is that of another score is called by its runs.
+    """
     names = [f"{entry['task']} {entry['metric']}" for entry in entries]
+    labels_with_setting = [
+        f"{name} ({shortened(entry['setting'], LONGEST_SETTING)})" for name, entry in zip(names, entries, strict=True)
+    ]
     labels = []
-    for name, entry in zip(names, entries, strict=True):
-        if names.count(name) > 1:
-            labels.append(f"{name} ({shortened(entry['setting'], LONGEST_SETTING)})")
-        else:
+    for name, label, entry in zip(names, labels_with_setting, entries, strict=True):
+        if names.count(name) == 1:
             labels.append(name)
+        elif labels_with_setting.count(label) == 1:
+            labels.append(label)
+        else:
+            labels.append(f"{name} ({label_of_runs(list(entry['values']))})")
     return labels
 
 

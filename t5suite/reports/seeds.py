@@ -5,8 +5,9 @@
 """
 
 import json
+from collections.abc import Sequence
 
-from t5suite.base.script_flags import flags_marked
+from t5suite.base.script_flags import flags_marked, flags_needing
 from t5suite.runs.settings import is_decisive
 
 # What may differ between seeds of one setting, and what a table's task column says.
@@ -20,7 +21,7 @@ LONGEST_VALUE = 40
 def group_by_setting(runs: list[dict]) -> list[dict]:
     """`[{"label", "differs": {name: value}, "runs": [names]}]`, in the runs' order.
 
-    The label names what differs from the other settings of the same script; it is empty where there is one setting.
+    The label names what differs from the other settings of the same kind; it is empty where there is one setting.
 
     Args:
       runs: as `read_run` has them.
@@ -43,17 +44,22 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
 
 
 def differing_settings(settings: dict, all_settings: list[dict]) -> dict:
-    """The settings that are not the same in all of the same script."""
-    kind = is_fine_tuning(settings)
-    comparable = [candidate for candidate in all_settings if is_fine_tuning(candidate) == kind]
-    return {name: settings.get(name) for name in varied_names(comparable)}
+    """The settings that are not the same in all of the same kind; of an evaluation, none of training."""
+    kind = kind_of_run(settings)
+    comparable = [candidate for candidate in all_settings if kind_of_run(candidate) == kind]
+    names = varied_names(comparable)
+    if kind == "evaluation":
+        settings_of_training = {"update_size", *flags_needing("training")}
+        names = [name for name in names if name not in settings_of_training]
+    return {name: settings.get(name) for name in names}
 
 
 def label_without_differences(settings: dict) -> str:
-    """What the only setting of a script is called beside those of the other script."""
-    if is_fine_tuning(settings):
+    """What the only setting of a kind is called beside those of other kinds."""
+    kind = kind_of_run(settings)
+    if kind == "fine-tuning":
         return "as given"
-    return "pre-training"
+    return kind
 
 
 def decisive_settings(run: dict) -> dict:
@@ -67,9 +73,17 @@ def decisive_settings(run: dict) -> dict:
     return settings
 
 
-def is_fine_tuning(settings: dict) -> bool:
-    """Whether the settings are those of a fine-tuning, rather than of a pre-training."""
-    return "max_source_length" in settings
+def kind_of_run(settings: dict) -> str:
+    """What a run of these settings does: runs of different kinds differ in more than what their flags say.
+
+    >>> kind_of_run({"max_source_length": 512, "eval_only": True})
+    'evaluation'
+    """
+    if "max_source_length" not in settings:
+        return "pre-training"
+    if settings.get("eval_only") or settings.get("predict_only"):
+        return "evaluation"
+    return "fine-tuning"
 
 
 def varied_names(all_settings: list[dict]) -> list[str]:
@@ -100,7 +114,7 @@ def setting_label(differs: dict) -> str:
 
 
 def unnamed_settings(settings: list[dict]) -> list[tuple[str, str]]:
-    """`(label, the settings that it leaves out)` of each setting whose label says how many more there are.
+    """`(label, the settings that it leaves out)` of each setting whose label does not name all that differ.
 
     >>> unnamed_settings([{"label": "a 1, b 2, c 3, 1 more", "differs": {"a": 1, "b": 2, "c": 3, "d": 4}}])
     [('a 1, b 2, c 3, 1 more', 'd 4')]
@@ -108,8 +122,10 @@ def unnamed_settings(settings: list[dict]) -> list[tuple[str, str]]:
     unnamed = []
     for setting in settings:
         texts = _setting_texts(setting["differs"])
-        if len(texts) > MOST_NAMED:
-            unnamed.append((setting["label"], ", ".join(texts[MOST_NAMED:])))
+        if setting["label"] == setting_label(setting["differs"]):
+            texts = texts[MOST_NAMED:]
+        if texts:
+            unnamed.append((setting["label"], ", ".join(texts)))
     return unnamed
 
 
@@ -131,12 +147,23 @@ def _value_text(value) -> str:
 
 
 def with_distinct_labels(settings: list[dict]) -> list[dict]:
-    """The settings; those whose labels are equal have their number in it."""
+    """The settings; those whose labels are equal are called by their runs."""
     labels = [setting["label"] for setting in settings]
     distinct = []
-    for number, setting in enumerate(settings, start=1):
+    for setting in settings:
         label = setting["label"]
         if label and labels.count(label) > 1:
-            label = f"{label} (setting {number})"
+            label = label_of_runs(setting["runs"])
         distinct.append({**setting, "label": label})
     return distinct
+
+
+def label_of_runs(names: Sequence[str]) -> str:
+    """What a setting is called by the names of its runs.
+
+    >>> label_of_runs(["rte-s1"]), label_of_runs(["rte-s1", "rte-s2", "cola-s1"])
+    ('rte-s1', 'rte-s1 and 2 more')
+    """
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} and {len(names) - 1} more"

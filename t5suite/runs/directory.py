@@ -91,7 +91,10 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def keep_code(self) -> None:
-        """Saves the code's diff from its commit as `diff.patch`, and as `diff-2.patch` if it has changed since."""
+        """Saves the code's diff from its commit as `diff.patch`, and as `diff-2.patch` if it has changed since.
+
+        Where untracked files are the only difference, the manifest names them, and there is no such file.
+        """
         changes = loaded_code_changes()
         if not self.is_main or changes is None or not any(changes):
             return
@@ -100,9 +103,11 @@ class Run:
         recorded = self.manifest.get("code_changes", [])
         if recorded and recorded[-1]["sha256"] == digest and recorded[-1]["untracked"] == untracked:
             return
-        name = f"diff-{len(recorded) + 1}.patch" if recorded else "diff.patch"
-        (self.directory / name).write_text(diff, encoding="utf-8")
-        entry = {"file": name, "sha256": digest, "untracked": untracked, "at": current_time()}
+        entry = {"sha256": digest, "untracked": untracked, "at": current_time()}
+        if diff:
+            number = 1 + sum("file" in earlier for earlier in recorded)
+            entry["file"] = "diff.patch" if number == 1 else f"diff-{number}.patch"
+            (self.directory / entry["file"]).write_text(diff, encoding="utf-8")
         self.update(code_changes=[*recorded, entry])
 
     def use_data(self, described: dict) -> None:

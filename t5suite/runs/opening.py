@@ -45,6 +45,9 @@ ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and kee
 CHECKPOINT_MANIFESTS = "checkpoint-*/checkpoint.json"
 # What a manifest says of the model, its data and libraries: a run that starts again may have others.
 NOTED_AT_START = ("data", "tokenizer", "teacher", "libraries", "hub")
+# Settings that say which rows a run scores, and all that say which rows it reads.
+SETTINGS_OF_SCORED_ROWS = ("do_predict", "validation_file", "test_file", "max_eval_samples", "max_predict_samples")
+SETTINGS_OF_ROWS = (*SETTINGS_OF_SCORED_ROWS, "max_train_samples", "validation_split", "selection_split")
 # More differing settings are not named.
 MOST_NAMED_CHANGES = 6
 
@@ -268,7 +271,13 @@ def _way_to_continue(run: Run, refused: list[str]) -> str:
     is_shortened = any(_is_raised(now, before) for before, now in (run.changed[name] for name in refused))
     if set(refused) <= set(EXTENDABLE_SETTINGS) and not is_shortened:
         return " (or --extend to make that run longer)"
-    return f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
+    allowed = list(refused)
+    if not {*flags_marked("rows"), *SETTINGS_OF_ROWS}.isdisjoint(refused):
+        allowed.append("data")
+    way = f" (or --allow_changed {','.join(allowed)} to continue that run anyway)"
+    if run.finished and set(refused) <= set(SETTINGS_OF_SCORED_ROWS):
+        way += f"; t5suite evaluate --model_name_or_path {run.directory} scores other rows with its model"
+    return way
 
 
 def _described_command(argv) -> dict:

@@ -106,6 +106,12 @@ class TaskCard:
             raise ConfigError(f"the model has several tasks; give --dataset_name, one of {', '.join(self.tasks)}")
         return next(iter(self.tasks.values()))
 
+    def scores_by_labels(self, task: Task) -> bool:
+        """Whether the model was scored on a task by its likeliest label; files of your own may have any name."""
+        if task.benchmark == OWN_BENCHMARK and own_task_of_card(self) is not None:
+            return bool(self.scored_by_labels)
+        return task.name in self.scored_by_labels
+
 
 def make_task_card(
     tasks: Iterable[Task],

@@ -378,7 +378,7 @@ def warn_of_other_method(eval_sets: list[EvalSet], card: TaskCard | None) -> Non
     if card is None:
         return
     for eval_set in eval_sets:
-        if eval_set.method == "generate" and eval_set.task.name in card.scored_by_labels:
+        if eval_set.method == "generate" and card.scores_by_labels(eval_set.task):
             logger.warning(
                 "%s: the model was trained and scored with --eval_method score; here it writes its answers",
                 eval_set.name,

@@ -27,12 +27,14 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.t5.attention import has_quick_attention
 from t5suite.models.t5.chunked_loss import takes_loss_labels
 from t5suite.models.t5.decoder import has_stock_decoder
+from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tasks.templates import unescaped
 from t5suite.tasks.tokenization import Lengths
+from t5suite.training.chosen_rows import mark_chosen_rows
 from t5suite.training.eval_sets import (
     EvalSet,
     SplitOptions,
@@ -196,6 +198,7 @@ def data_for(
     if not trains:
         widen_for_trained_answers(scored, trained_card)
         warn_of_other_method(scored, trained_card)
+        mark_chosen_rows(scored, described, origin_of_weights(vars(arguments.model)))
     data = Data(
         training.sets,
         training.features,

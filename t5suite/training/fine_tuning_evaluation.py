@@ -13,6 +13,7 @@ from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.folders import checkpoint_step
 from t5suite.training.checkpoints.selection import selected_a_checkpoint
+from t5suite.training.chosen_rows import CHOSEN_MARK
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation_report import Report, make_report
 from t5suite.training.fine_tuning_data import Data
@@ -47,7 +48,7 @@ def mark_selection(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback 
         may_select = eval_set.counts_in_average or has_own_best(best, eval_set.task.name)
         if eval_set.is_validation and may_select and eval_set in data.selecting:
             has_selected = is_selected(trainer, eval_set.task.name, best)
-            eval_set.marks.append("chosen on these rows" if has_selected else "nothing selected")
+            eval_set.marks.append(CHOSEN_MARK if has_selected else "nothing selected")
 
 
 def is_selected(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback | None) -> bool:

@@ -108,6 +108,7 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
         plan = own_plan(arguments, rows, own_metrics)
     else:
         plan = benchmark_plan(arguments, own_metrics)
+    take_known_method(arguments, plan)
     return arguments.instruction.applied(plan, arguments.training.seed)
 
 
@@ -163,6 +164,23 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     data_args.benchmark = benchmark
     data_args.dataset_name = card.dataset_name
     logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, card.dataset_name)
+
+
+def take_known_method(arguments, plan: Plan) -> None:
+    """A saved model that is scored without `--eval_method` chooses labels if the run that trained it was scored so."""
+    evaluation = arguments.evaluation
+    only_answers = evaluation.eval_only or evaluation.predict_only
+    if not only_answers or "eval_method" in evaluation.flags_given:
+        return
+    card = read_task_card(arguments.model.model_name_or_path)
+    tasks = [task for task in plan.evaluate if task.has_candidates]
+    if card is None or not tasks or not all(map(card.scores_by_labels, tasks)):
+        return
+    evaluation.eval_method = "score"
+    logger.info(
+        "answers are the likeliest labels, as the model was scored after its training (--eval_method score); "
+        "--eval_method generate has the model write them"
+    )
 
 
 def _message_of_missing_rows(data_args, model_name: str, card: TaskCard) -> str:
