@@ -378,6 +378,16 @@ class FailuresTest(SweepTest):
         self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
         self.assertNotIn("left", last_line, "the others are not run")
 
+    def test_the_first_five_failures_are_of_the_whole_sweep_whichever_process_ran_them(self):
+        values = {"x": {"values": list(range(9))}}
+        path = self.write(command=["/bin/sh", "-c", "exit 1", "${args}"], method="grid", parameters=values)
+        words = ("sweep", path, "--sweep_dir", self.directory, "--resume")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 3 trials finished"):
+            run_cli(*words, "--count", 3)
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "the first 5 trials failed"):
+            run_cli(*words)
+        self.assertLen(self.summary()["trials"], 5)
+
     def test_a_refusal_that_a_launcher_hides_ends_the_sweep_and_is_noted_by_the_trial_alone(self):
         """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
         codes = self.folder / "codes"
