@@ -612,6 +612,18 @@ class DirectoriesTest(SweepTest):
                 run_cli(*words, *more)
         self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
 
+    def test_a_grid_goes_on_in_its_directory_s_order_where_another_copy_has_another(self):
+        values = {"x": {"values": [1, 2]}, "y": {"values": [3, 4]}}
+        log = 'mkdir -p "$T5SUITE_RUN_DIR"; echo \'{"step": 1, "eval/accuracy": 1}\' > "$T5SUITE_RUN_DIR/metrics.jsonl"'
+        command = ["/bin/sh", "-c", log, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters=values)
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--count", 2)
+        self.write(command=command, method="grid", parameters=dict(reversed(values.items())))
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--resume")
+        combinations = [tuple(record["parameters"].items()) for record in self.summary()["trials"]]
+        expected = [(("x", x), ("y", y)) for x in (1, 2) for y in (3, 4)]
+        self.assertEqual(combinations, expected)
+
     def test_secrets_after_the_flags_stay_out_of_the_directory(self):
         ends = ["/bin/sh", "-c", "exit 78", "${args}"]
         path = self.write(command=ends, method="grid", parameters={"x": {"values": [1]}})

@@ -34,7 +34,8 @@ from t5suite.launch.commands import (
     installed_script,
 )
 from t5suite.launch.running_trials import LOST, MAX_STARTS, RunningTrial, TrialFiles
-from t5suite.launch.sweep_directories import locked, open_directory
+from t5suite.launch.sweep_directories import SWEEP_FILE, locked, open_directory
+from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.launch.sweep_store import FINAL, Claim, TrialStore
 from t5suite.launch.sweep_summaries import summary_of
@@ -68,13 +69,16 @@ class Sweep:
         self.devices = devices or [None] * workers
         self.grace = grace
         open_directory(self.directory, plan, resume)
-        self.store = TrialStore(self.directory, plan.search)
+        # In the directory's order, which numbers a grid's combinations: that of another copy may have changed.
+        parameters = parameters_of(read_sweep(self.directory / SWEEP_FILE))
+        search = replace(plan.search, parameters=parameters)
+        self.store = TrialStore(self.directory, search)
         with locked(self.directory):
             words = without_secrets(plan.words)  # the journal is a file like others
             entries = self.store.describe(sweep_id=secrets.token_hex(4), words=words, name=plan.name)
         self.sweep_id = entries["sweep_id"]
         words = self._words_after_flags(plan.words, entries["words"])
-        self.plan = replace(plan, words=words, name=entries["name"])
+        self.plan = replace(plan, search=search, words=words, name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
         self.slots: list[RunningTrial | None] = [None] * workers
         self.error: errors.ConfigError | None = None
