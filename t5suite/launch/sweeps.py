@@ -12,11 +12,12 @@ a killed sweep resumes without losing or repeating a trial (`sweep_store`).
 
 import json
 import math
+import os
 import secrets
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -183,7 +184,7 @@ class Sweep:
         environment = trial_environment(
             files.run_dir, files.exit_codes, run_id, self.plan.name, self.workers, self.devices[worker]
         )
-        words = self.words(claim.number, claim.parameters)
+        words = self.words(claim.number, claim.parameters, os.environ)
         return RunningTrial(claim, files, TrialProcess(words, files.log, environment))
 
     def _advance_trials(self) -> bool:
@@ -347,13 +348,17 @@ class Sweep:
         time_left = short_time(sum(seconds) / len(seconds) * unfinished_count / self.workers)
         return f" · {len(seconds)} of {len(seconds) + unfinished_count} done, about {time_left} left"
 
-    def words(self, number: int, parameters: dict) -> list[str]:
-        """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones."""
+    def words(self, number: int, parameters: dict, environment: Mapping[str, str] | None) -> list[str]:
+        """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones.
+
+        Args:
+          environment: of `${envvar:NAME}`; None: it stays as it is.
+        """
         plan = self.plan
         remaining = {name: value for name, value in parameters.items() if name not in self.replaced_flags}
         command = command_without(plan.command or DEFAULT_COMMAND, plan.words, plan.program)
         json_file = TrialFiles(self.directory, number).parameters
-        words = [*command_words(command, remaining, plan.program, json_file), *plan.words]
+        words = [*command_words(command, remaining, plan.program, json_file, environment), *plan.words]
         return [installed_script(word) for word in words]
 
     def records(self) -> list[dict]:
@@ -393,7 +398,7 @@ class Sweep:
             "seconds": seconds,
             "exit_code": exit_code,
             "run_dir": str(files.run_dir),
-            "command": shell_line(without_secrets(self.words(number, parameters))),
+            "command": shell_line(without_secrets(self.words(number, parameters, environment=None))),
         }
         if status.get("why"):
             record["why"] = status["why"]
