@@ -612,6 +612,18 @@ class DirectoriesTest(SweepTest):
                 run_cli(*words, *more)
         self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
 
+    def test_gpus_that_no_worker_has_are_named(self):
+        path = self.write(
+            command=["/bin/sh", "-c", "exit 78", "${args}"], method="grid", parameters={"x": {"values": [1]}}
+        )
+        for workers, unused in ((3, "not used: GPU c, d; each of 3 workers has 1"), (5, None), (1, None)):
+            self.directory = self.folder / f"sweep-{workers}"
+            words = ("sweep", path, "--sweep_dir", self.directory, "--workers", workers)
+            five = mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "x,y,z,c,d"})
+            with five, contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "was refused"):
+                run_cli(*words)
+            self.assertEqual(unused or "", (re.findall("not used: .*", shown.getvalue()) or [""])[0])
+
     def test_a_grid_goes_on_in_its_directory_s_order_where_another_copy_has_another(self):
         values = {"x": {"values": [1, 2]}, "y": {"values": [3, 4]}}
         log = 'mkdir -p "$T5SUITE_RUN_DIR"; echo \'{"step": 1, "eval/accuracy": 1}\' > "$T5SUITE_RUN_DIR/metrics.jsonl"'
