@@ -29,7 +29,7 @@ with open("words", "w") as file:
     file.write("\\0".join(sys.argv[1:]))
 with open(os.environ["T5SUITE_EXIT_CODES"], "a") as file:
     file.write("".join(code + "\\n" for code in os.environ["NOTED"].split()))
-sys.exit(1 if os.environ["NOTED"].strip("0 ") else 0)
+sys.exit(1 if set(os.environ["NOTED"].split()) - {{"0", "began"}} else 0)
 """
 STOPPABLE = """
 import pathlib, signal, sys, time
@@ -72,7 +72,10 @@ class LsfTest(parameterized.TestCase):
         os.killpg(job.pid, signal.SIGTERM)
         self.assertEqual(job.wait(60), STOPPED)
 
-    @parameterized.parameters(("0 0", 0), ("75 75", 75), ("75 78", 78), ("65", 65))
+    @parameterized.parameters(
+        ("0 0", 0), ("75 75", 75), ("75 78", 78), ("65", 65), ("began 75 began 75", 75), ("began began 0 0", 0),
+        ("began began 75", 1), ("began began 70", 70),
+    )  # fmt: skip
     def test_with_several_processes_the_workers_codes_count(self, noted, code):
         environment = program(self.folder, "python", FAKE_TORCHRUN.format(python=sys.executable))
         environment |= {"NOTED": noted, "T5SUITE_PROCESSES": "2", "COMMAND": "python x.py --a b"}

@@ -103,6 +103,7 @@ class WordsTest(parameterized.TestCase):
         (["p", "a.yaml", "--max-steps=1500", "${args}"], ["--max_steps=9"], ["p", "a.yaml", "${args}"]),
         (["p", "--data_path", "x", "y", "--seed", "1"], ["--data_path", "z"], ["p", "--seed", "1"]),
         (["p", "--seed", "1"], ["--max_steps", "9"], ["p", "--seed", "1"]),
+        (["p", "--data_dir", "${envvar:DATA}", "${args_no_equals}"], ["--data_dir", "x"], ["p", "${args_no_equals}"]),
         (
             ["accelerate", "launch", "--bf16", "${program}", "--bf16", "--seed=1", "${args}"],
             ["--bf16", "--seed", "2"],

@@ -252,6 +252,10 @@ class EndTest(parameterized.TestCase):
         (1, "70 70", "RUNNING", 0, 70, False), (74, "74", "RUNNING", 0, 74, False), (1, "75 65", "RUNNING", 0, 65, False),
         (137, "", "RUNNING", 0, 137, False), (1, "0", "TIMEOUT", 0, 1, False),
         (1, "", "COMPLETING Reason=TimeLimit", 0, 75, True), (75, "75", "COMPLETING Reason=None", 0, 75, False),
+        # Of the workers that began one noted no end.
+        (1, "began began 75", "RUNNING", 0, 1, False), (1, "began began 75", "TIMEOUT", 0, 75, True),
+        (1, "began began 75 75", "RUNNING", 0, 75, True), (1, "began began 75 70", "RUNNING", 0, 70, False),
+        (0, "began began 0", "RUNNING", 0, 0, False),
     )  # fmt: skip
     def test_what_was_stopped_is_requeued_and_what_failed_is_not(
         self, code, noted, state, restarts, exit_code, requeued
@@ -267,13 +271,22 @@ class EndTest(parameterized.TestCase):
         calls = (fakes.folder / "scontrol.log").read_text().splitlines()
         self.assertEqual("requeue 7" in calls, requeued, calls)
 
-    def settled(self, outcome, **environment) -> tuple[int, list[list[str]]]:
-        """The exit code of a job whose step was stopped, and what scontrol was asked."""
+    def test_codes_of_a_further_node_s_workers_count(self):
+        codes = Path(tempfile.mkdtemp()) / "codes"
+        codes.write_text("began\n75\n")
+        answer = {"return_value": subprocess.CompletedProcess([], 0, "JobState=RUNNING Restarts=0", "")}
+        for noted, exit_code in (("began\n75\n", 75), ("began\n65\n", 65), ("began\n", 1)):
+            Path(f"{codes}.1").write_text(noted)
+            code, _ = self.settled(answer, 1, SLURM_JOB_ID="7", T5SUITE_EXIT_CODES=str(codes))
+            self.assertEqual(code, exit_code, noted)
+
+    def settled(self, outcome, step_code=75, **environment) -> tuple[int, list[list[str]]]:
+        """The exit code of a job whose step ended with this code, 75 if it was stopped, and what scontrol was asked."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "T5SUITE"))}
         self.enter_context(mock.patch.dict(os.environ, {**plain, **environment}, clear=True))
         run = self.enter_context(mock.patch("subprocess.run", **outcome))
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ending:
-            run_cli("slurm", "settle", 75)
+            run_cli("slurm", "settle", step_code)
         return ending.exception.code, [call.args[0] for call in run.call_args_list]
 
     @parameterized.parameters(
@@ -442,4 +455,14 @@ class ExitNotesTest(parameterized.TestCase):
         self.assertEqual(self.run_script("fine_tune_t5", "--dry_run", "--use_cpu"), 0)
         self.assertEqual(self.run_script("fine_tune_t5", "--train_file=bad.jsonl", "--use_cpu"), 65)
         self.assertEqual(self.run_script("pre_train_t5", "--dry_run", "--use_cpu"), 0)
-        self.assertEqual(self.codes.read_text().split(), ["0", "65", "0"])
+        self.assertEqual(self.codes.read_text().split(), ["began", "0", "began", "65", "began", "0"])
+
+    @pytest.mark.slow
+    def test_a_worker_of_a_further_node_notes_its_end_in_a_file_of_its_own(self):
+        with mock.patch.dict(os.environ, {"SLURM_NODEID": "1"}):
+            self.assertEqual(self.run_script("fine_tune_t5", "--no_such_flag"), 78)
+            self.assertEqual(Path(f"{self.codes}.1").read_text().split(), ["78"])
+            self.codes.unlink()  # as on a node that does not see the folder
+            Path(f"{self.codes}.1").unlink()
+            self.assertEqual(self.run_script("fine_tune_t5", "--no_such_flag"), 78)
+        self.assertEmpty(list(self.codes.parent.iterdir()))

@@ -64,7 +64,8 @@ command:
 WRONG = [
     ("min: 1.0e-5", "min: 1e-5", 14, "learning_rate: min '1e-5' is text in YAML; write 1.0e-5"),
     ("max: 1.0e-2", "max: .inf", 15, "learning_rate: max inf is not a finite number"),
-    ("max: 1.0e-2", "max: 1.0e-6", 14, "learning_rate: min 1e-05 is above max 1e-06"),
+    ("max: 1.0e-2", "max: 1.0e-6", 14, "learning_rate: min 1e-05 is not below max 1e-06"),
+    ("max: 1.0e-2", "max: 1.0e-5", 14, "learning_rate: min 1e-05 is not below max 1e-05"),
     ("min: 1.0e-5", "min: 0", 14, "learning_rate: min 0: log_uniform_values needs values above 0"),
     ("    max: 1.0e-2\n", "", 12, "learning_rate: log_uniform_values needs max"),
     ("    distribution: log_uniform_values\n    min: 1.0e-5\n", "", 12, "learning_rate: uniform needs min"),
@@ -112,6 +113,7 @@ WRONG = [
     ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
     ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
     ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.3, 0.2]", 22, "bf16: 3 probabilities for 2 values"),
+    ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.25]", 22, "bf16: probabilities sum to 0.75, not 1"),
     ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is not a whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),

@@ -84,6 +84,10 @@ class DistributionsTest(parameterized.TestCase):
         with exits_with(78, f"x: {distribution} has no counterpart in Optuna"):
             distribution_of(parameter(distribution))
 
+    def test_multiples_of_a_logarithm_begin_above_0(self):
+        values = {trial["x"] for trial in draw([parameter("q_log_uniform_values", min=1e-10, max=3)])}
+        self.assertEqual(values, {1, 2, 3})
+
     def test_nested_parameters_come_out_as_tables(self):
         parameters = [parameter("constant", "a.b", value=1), parameter("int_uniform", "a.c", min=2, max=2)]
         self.assertEqual(draw(parameters, 1), [{"a": {"b": 1, "c": 2}}])
@@ -115,7 +119,7 @@ class SamplersTest(parameterized.TestCase):
         self.assertFalse(store.is_behind(lowest, 0, 1.0))
 
     @parameterized.parameters(("maximize", 1), ("minimize", -1))
-    def test_gaussian_processes_count_trials_that_diverged_or_were_stopped_early(self, goal, sign):
+    def test_gaussian_processes_count_trials_that_failed_or_were_stopped_early(self, goal, sign):
         """Values get better up to x = 0.6; those beyond, of pruned trials, are the worst of all, or the trial's own."""
         search = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal=goal, sampler="gp")
         distributions = distributions_of(search.parameters)
@@ -132,7 +136,7 @@ class SamplersTest(parameterized.TestCase):
         ended = {
             0.7: {"state": "pruned", "value": sign * 40.0},
             0.8: {"state": "pruned", "value": sign * 5.0},
-            0.9: {"state": "failed", "diverged": True, "value": sign * 70.0},
+            0.9: {"state": "failed", "value": sign * 70.0},
             1.0: {"state": "complete", "value": None},
         }
         self.assertEqual(proposed(complete, ended), proposed({**complete, 0.7: 40, 0.8: 5, 0.9: 5, 1.0: 5}, {}))
@@ -165,13 +169,32 @@ class TrialStoreTest(parameterized.TestCase):
         self.assertEqual((statuses[1]["last_step"], statuses[1]["owner"]), (9, second.name))
         self.assertEqual([trial.value for trial in first.study.get_trials()], [1.0, 2.0])
 
-    def test_the_search_counts_a_trial_that_diverged_as_bad_and_one_that_failed_not_at_all(self):
+    def test_the_search_counts_a_trial_that_failed_as_bad_and_one_that_was_interrupted_not_at_all(self):
         """A pruned trial without a value is Optuna's worst; one that failed is none of its trials."""
         store = self.store()
-        ends = (("failed", {"diverged": True}), ("failed", {}), ("complete", {"value": math.nan}))
+        ends = (("failed", {}), ("failed", {"interrupted": True}), ("complete", {"value": math.nan}))
         for state, entries in ends:
             store.end(store.claim(limit=3), state, **entries)
         self.assertEqual([trial.state.name for trial in store.study.get_trials()], ["PRUNED", "FAIL", "PRUNED"])
+
+    @parameterized.parameters("tpe", "gp")
+    def test_a_search_leaves_the_values_that_fail(self, sampler):
+        """Trials get better up to x = 0.7, beyond which all fail: at random 12 of 40 would, and there is the best."""
+        self.wanted = Search(self.wanted.parameters, "bayes", sampler=sampler)
+        count = {"tpe": 40, "gp": 20}[sampler]
+        store = self.store()
+        failed = []
+        for _ in range(count):
+            claim = store.claim(limit=count)
+            x = claim.parameters["x"]
+            failed.append(x > 0.7)
+            if x > 0.7:
+                store.end(claim, "failed", value=None)
+            else:
+                store.end(claim, "complete", value=x)
+        self.assertLess(sum(failed), 0.6 * count)
+        best = max(trial.value or 0 for trial in store.study.get_trials())
+        self.assertGreater(best, 0.65)
 
     def test_a_trial_that_another_process_continues_is_compared_once_at_each_rung(self):
         """By hand: of two values at a rung the higher one is behind where less is better."""
@@ -182,8 +205,11 @@ class TrialStoreTest(parameterized.TestCase):
         self.assertTrue(first.is_behind(high, 0, 3.0))
         first.give_back(high)
         again = second.claim(limit=2)
-        self.assertFalse(second.is_behind(again, 0, 3.0), "it was compared there")
+        self.assertTrue(second.is_behind(again, 0, 9.0), "it was behind there, and may have been stopped")
         self.assertTrue(second.is_behind(again, 1, math.nan), "NaN is behind")
+        first.give_back(low)
+        passed = second.claim(limit=2)
+        self.assertFalse(second.is_behind(passed, 0, 9.0), "it was not behind there")
         reported = [trial.intermediate_values for trial in second.study.get_trials()]
         self.assertEqual(reported[0], {1: 2.0, 2: 1.5})
         self.assertEqual((reported[1][1], [*reported[1]]), (3.0, [1, 2]))
@@ -363,9 +389,15 @@ ENDS = [
 ENDS_OF_LAUNCHERS = [
     (1, "75 70 75", 1, "failed", 70, "failed, exit code 70: it diverged"),
     (1, "75 75", 1, "preempted", 75, "preempted at step 4"),
+    (1, "began began 75 75", 1, "preempted", 75, "preempted at step 4"),
+    (1, "began began 75", 1, "preempted", 1, "were killed, for example because memory ran out; --resume continues it"),
+    (1, "began began 75 1", 1, "failed", 1, "failed, exit code 1 ("),
+    (1, "began began 1", 1, "failed", 1, "failed, exit code 1 ("),
     (-15, "75", 1, "preempted", 75, "preempted at step 4"),
-    (1, "", 1, "preempted", 1, "were killed, for example because memory ran out; --resume continues it"),
-    (1, "", 20, "failed", 1, "failed, exit code 1, 20 times"),
+    (1, "began", 1, "preempted", 1, "were killed, for example because memory ran out; --resume continues it"),
+    (1, "began", 20, "failed", 1, "failed, exit code 1, 20 times"),
+    (1, "", 1, "failed", 1, "failed, exit code 1 ("),
+    (-11, "began", 1, "failed", -11, "failed, ended by SIGSEGV"),
     (1, "1", 1, "failed", 1, "failed, exit code 1 ("),
     (0, "70 0", 1, "complete", 0, "finished, best 64"),
 ]
@@ -382,7 +414,7 @@ class EndsTest(parameterized.TestCase):
             "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 5))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
-        cls.sweep.has_succeeded = True
+        cls.sweep.store.end(cls.sweep.store.claim(100), "complete", value=64.0)
         cls.addClassCleanup(cls.sweep.store.close)
 
     def ended(self, exit_code, stopped, starts, step, noted="") -> tuple[RunningTrial, str]:
@@ -424,21 +456,17 @@ class EndsTest(parameterized.TestCase):
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
 
-    def test_a_launcher_that_fails_before_this_start_s_workers_have_written_the_manifest_has_failed(self):
-        for writes_manifest, state in ((False, "failed"), (True, "preempted")):
-            claim = self.sweep.store.claim(100)
-            slot = RunningTrial(claim, TrialFiles(self.sweep.directory, claim.number), mock.Mock())
-            slot.files.run_dir.mkdir(parents=True, exist_ok=True)
-            manifest = slot.files.run_dir / "manifest.json"
-            manifest.write_text("{}")
-            os.utime(manifest, (1000.0, 1000.0))
-            slot.begin()
-            if writes_manifest:
-                os.utime(manifest, (1000.5, 1000.5))
-            with contextlib.redirect_stderr(io.StringIO()):
-                self.sweep._end(slot, 1)
-            self.assertEqual(self.sweep.records()[claim.number]["state"], state)
-        self.sweep.store.end(claim, "failed")  # so that the next test does not continue it
+    def test_what_a_former_start_s_workers_have_noted_does_not_count(self):
+        """They noted it in the sweep's file and, on another node, in one beside it."""
+        claim = self.sweep.store.claim(100)
+        slot = RunningTrial(claim, TrialFiles(self.sweep.directory, claim.number), mock.Mock())
+        slot.files.exit_codes.write_text("began\n")
+        Path(f"{slot.files.exit_codes}.1").write_text("began\n70\n")
+        slot.begin()
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.sweep._end(slot, 3)
+        record = self.sweep.records()[claim.number]
+        self.assertEqual((record["state"], record["exit_code"]), ("failed", 3))
 
     def test_the_value_of_one_that_goes_on_is_the_best_of_its_curve(self):
         slot, _ = self.ended(75, "", 1, 4)

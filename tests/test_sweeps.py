@@ -378,6 +378,16 @@ class FailuresTest(SweepTest):
         self.assertRegex(last_line, "trial 4: failed, exit code 70: it diverged")
         self.assertNotIn("left", last_line, "the others are not run")
 
+    def test_the_first_five_failures_are_of_the_whole_sweep_whichever_process_ran_them(self):
+        values = {"x": {"values": list(range(9))}}
+        path = self.write(command=["/bin/sh", "-c", "exit 1", "${args}"], method="grid", parameters=values)
+        words = ("sweep", path, "--sweep_dir", self.directory, "--resume")
+        with contextlib.redirect_stdout(io.StringIO()), exits_with(78, "none of the 3 trials finished"):
+            run_cli(*words, "--count", 3)
+        with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "the first 5 trials failed"):
+            run_cli(*words)
+        self.assertLen(self.summary()["trials"], 5)
+
     def test_a_refusal_that_a_launcher_hides_ends_the_sweep_and_is_noted_by_the_trial_alone(self):
         """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""
         codes = self.folder / "codes"
@@ -601,6 +611,44 @@ class DirectoriesTest(SweepTest):
             with exits_with(78, "metric.name 'eval/accuracy' there, 'eval/f1' here"):
                 run_cli(*words, *more)
         self.assertEqual((self.directory / "sweep.yaml").read_bytes(), before)
+
+    def test_gpus_that_no_worker_has_are_named(self):
+        path = self.write(
+            command=["/bin/sh", "-c", "exit 78", "${args}"], method="grid", parameters={"x": {"values": [1]}}
+        )
+        for workers, unused in ((3, "not used: GPU c, d; each of 3 workers has 1"), (5, None), (1, None)):
+            self.directory = self.folder / f"sweep-{workers}"
+            words = ("sweep", path, "--sweep_dir", self.directory, "--workers", workers)
+            five = mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "x,y,z,c,d"})
+            with five, contextlib.redirect_stderr(io.StringIO()) as shown, exits_with(78, "was refused"):
+                run_cli(*words)
+            self.assertEqual(unused or "", (re.findall("not used: .*", shown.getvalue()) or [""])[0])
+
+    def test_a_grid_goes_on_in_its_directory_s_order_where_another_copy_has_another(self):
+        values = {"x": {"values": [1, 2]}, "y": {"values": [3, 4]}}
+        log = 'mkdir -p "$T5SUITE_RUN_DIR"; echo \'{"step": 1, "eval/accuracy": 1}\' > "$T5SUITE_RUN_DIR/metrics.jsonl"'
+        command = ["/bin/sh", "-c", log, "sh", "${args}"]
+        path = self.write(command=command, method="grid", parameters=values)
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--count", 2)
+        self.write(command=command, method="grid", parameters=dict(reversed(values.items())))
+        run_quietly("sweep", path, "--sweep_dir", self.directory, "--resume")
+        combinations = [tuple(record["parameters"].items()) for record in self.summary()["trials"]]
+        expected = [(("x", x), ("y", y)) for x in (1, 2) for y in (3, 4)]
+        self.assertEqual(combinations, expected)
+
+    def test_the_value_of_a_variable_in_the_command_stays_out_of_the_directory(self):
+        """A trial ends with 3 where it gets the value."""
+        value = "nobody-may-read-this"
+        words = ["--data_dir=${envvar:PLACE_59}", "${envvar:PLACE_59}"]
+        script = f'[ "$*" = "--data_dir={value} {value} --x=1" ] && exit 3; exit 78'
+        command = ["/bin/sh", "-c", script.replace(value, "$PLACE_59"), "sh", *words, "${args}"]
+        path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
+        environment = mock.patch.dict(os.environ, {"PLACE_59": value})
+        with environment, contextlib.redirect_stdout(io.StringIO()), exits_with(78, "Trial 0: exit code 3"):
+            run_cli("sweep", path, "--sweep_dir", self.directory)
+        self.assertEndsWith(self.summary()["trials"][0]["command"], f"'{words[0]}' '{words[1]}' --x=1")
+        files = [file for file in self.directory.rglob("*") if file.is_file()]
+        self.assertEmpty([file for file in files if value.encode() in file.read_bytes()])
 
     def test_secrets_after_the_flags_stay_out_of_the_directory(self):
         ends = ["/bin/sh", "-c", "exit 78", "${args}"]

@@ -3,19 +3,22 @@
     >>> sys.exit(run_command(main))
 
 torchrun and accelerate exit with 1 whatever their workers exit with; deepspeed passes on the code of the first failure.
-So a batch script names a file in T5SUITE_EXIT_CODES and reads it afterwards (`noted_codes`): were the workers stopped,
+So a batch script names a file in T5SUITE_EXIT_CODES and reads it afterwards (`read_notes`): were the workers stopped,
 or did the hub fail for now (75: the job goes on when it is restarted), or would the same error recur (65, 71, 78)? A
-sweep does so for each of its trials.
+sweep does so for each of its trials. Launchers stop the workers that are left when one dies, so their 75 is a stop only
+if each worker that began has noted its end.
 """
 
 import atexit
 import contextlib
 import gc
+import glob
 import os
 import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 from t5suite.base.errors import (
     EXIT_BUG,
@@ -33,6 +36,8 @@ from t5suite.base.redaction import printable, redacted
 
 # Names the file to which workers add their exit codes.
 EXIT_CODES_VARIABLE = "T5SUITE_EXIT_CODES"
+# Stands in that file for each worker that began.
+BEGAN = "began"
 
 
 def run_program(main) -> None:
@@ -41,6 +46,7 @@ def run_program(main) -> None:
     gc.enable()
     if "triton" in sys.modules:  # Triton 3.9 and later reports every object that the last collection did not find
         atexit.register(gc.unfreeze)
+    _note(BEGAN)
     code = EXIT_BUG  # of exceptions that `run_command` lets through
     try:
         code = run_command(main)
@@ -119,53 +125,92 @@ def open_missing_streams() -> None:
 
 
 def note_exit_code(code: int) -> int:
-    """Adds the code to the file that the environment names, if it is there, and returns it.
-
-    A worker on another node does not find the file; those on the batch script's node suffice, as all ranks end alike.
-    """
-    path = os.environ.get(EXIT_CODES_VARIABLE)
-    if path:
-        with contextlib.suppress(OSError):
-            file = os.open(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(file, f"{code}\n".encode())
-            finally:
-                os.close(file)
+    """Adds the code to the file that the environment names, if it is there, and returns it."""
+    _note(str(code))
     return code
 
 
-def noted_codes(path: str | Path | None) -> list[int]:
-    """The codes in the file, in the order in which workers ended; empty if there is no file."""
+def _note(word: str) -> None:
+    """Adds a line to the file that the environment names, if it is there.
+
+    Each further node of a Slurm job has a file of its own beside it: NFS loses lines that two nodes add at once.
+    """
+    path = os.environ.get(EXIT_CODES_VARIABLE)
+    if not path or not os.path.exists(path):
+        return
+    node = os.environ.get("SLURM_NODEID", "0")
+    if node != "0":
+        path = f"{path}.{node}"
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(file, f"{word}\n".encode())
+        finally:
+            os.close(file)
+
+
+class Notes(NamedTuple):
+    """What a program's workers have noted of their ends.
+
+    Attributes:
+      codes: in the order in which workers ended, node by node.
+      lost_count: how many workers began and noted no end: a signal such as the kernel's SIGKILL has ended them.
+    """
+
+    codes: tuple[int, ...] = ()
+    lost_count: int = 0
+
+    def first_failure(self) -> int | None:
+        """The first code of a worker that failed and would fail again; None if none has."""
+        for code in self.codes:
+            if code not in (EXIT_FINISHED, EXIT_PREEMPTED):
+                return code
+        return None
+
+    def tell_of_stop(self) -> bool:
+        """Whether workers were stopped on request, rather than by their launcher because another one had died."""
+        return EXIT_PREEMPTED in self.codes and self.lost_count == 0
+
+
+def clear_notes(path: Path) -> None:
+    """Empties the file, and removes those of further nodes beside it."""
+    for file in _files_of_notes(path):
+        file.unlink(missing_ok=True)
+    path.touch()
+
+
+def _files_of_notes(path: Path) -> list[Path]:
+    """The file, and those of further nodes beside it."""
+    return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.[0-9]*"))]
+
+
+def read_notes(path: str | Path | None) -> Notes:
+    """What the file and those of further nodes beside it hold; nothing if there is no file."""
     if not path:
-        return []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split()
-    except OSError:
-        return []
-    return [int(line) for line in lines if line.isdecimal()]
+        return Notes()
+    words = []
+    for file in _files_of_notes(Path(path)):
+        with contextlib.suppress(OSError):
+            words += file.read_text(encoding="utf-8").split()
+    codes = tuple(int(word) for word in words if word.isdecimal())
+    return Notes(codes, max(0, words.count(BEGAN) - len(codes)))
 
 
-def first_failure(noted: list[int]) -> int | None:
-    """The first noted code of a worker that failed and would fail again; None if none has."""
-    for code in noted:
-        if code not in (EXIT_FINISHED, EXIT_PREEMPTED):
-            return code
-    return None
-
-
-def code_of_workers(exit_code: int, noted: list[int]) -> int:
+def code_of_workers(exit_code: int, notes: Notes) -> int:
     """What a program's workers ended with, where its launcher has a code of its own: a failure first, then a stop.
 
     A program that finished has, whatever workers noted before the launcher started them again.
 
-    >>> code_of_workers(1, [75, 70]), code_of_workers(1, [0, 75]), code_of_workers(-9, []), code_of_workers(0, [70, 0])
-    (70, 75, -9, 0)
+    >>> code_of_workers(1, Notes((75, 70))), code_of_workers(1, Notes((0, 75))), code_of_workers(0, Notes((70, 0)))
+    (70, 75, 0)
+    >>> code_of_workers(1, Notes((75,), lost_count=1))
+    1
     """
     if exit_code == EXIT_FINISHED:
         return exit_code
-    failure = first_failure(noted)
+    failure = notes.first_failure()
     if failure is not None:
         return failure
-    if EXIT_PREEMPTED in noted:
+    if notes.tell_of_stop():
         return EXIT_PREEMPTED
     return exit_code

@@ -194,7 +194,9 @@ def _run(sweep: SweepFile, words: list[str], arguments) -> None:
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")[:MAX_NAME_BYTES] or "sweep"
     directory = arguments.sweep_dir or str(Path("runs") / "sweeps" / folder)
-    devices = devices_of_workers(arguments.workers, visible_devices(), arguments.gpus_per_trial)
+    visible = visible_devices()
+    devices = devices_of_workers(arguments.workers, visible, arguments.gpus_per_trial)
+    note_unused_devices(devices, visible)
     grace = GRACE if arguments.grace is None else arguments.grace
     running_sweep = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running_sweep.run()
@@ -205,6 +207,14 @@ def _run(sweep: SweepFile, words: list[str], arguments) -> None:
     note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(nothing_finished(records, directory))
+
+
+def note_unused_devices(devices: list[list[str] | None], visible: list[str]) -> None:
+    """Names the GPUs that no worker has, such as the fifth of five for two workers."""
+    used = {name for names_of_worker in devices for name in names_of_worker or visible}
+    unused = [name for name in visible if name not in used]
+    if unused:
+        note(f"not used: GPU {', '.join(unused)}; each of {len(devices)} workers has {len(devices[0])}")
 
 
 def nothing_finished(records: list[dict], directory: str) -> str:

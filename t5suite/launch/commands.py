@@ -33,7 +33,7 @@ def command_words(
     parameters: Mapping[str, object],
     program: str | None = None,
     json_file=None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = os.environ,
 ) -> list[str]:
     """The words of a trial's process.
 
@@ -41,16 +41,19 @@ def command_words(
       command: the sweep's `command:`; None: W&B's default.
       parameters: by flag; nested ones are tables.
       json_file: the file of `${args_json_file}`, which is to hold `json.dumps(parameters)`.
+      environment: of `${envvar:NAME}`; None: it stays as it is.
 
     Raises:
       ConfigError: an unknown macro, `${program}` without a program.
     """
     words = []
     for item in command or DEFAULT_COMMAND:
-        # Like W&B, keeps the name of a variable that is not set.
-        word = ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), str(item))
+        word = str(item)
+        if environment is not None:
+            # Like W&B, keeps the name of a variable that is not set.
+            word = ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), word)
         name = macro_name(word)
-        if name is None:
+        if name is None or ENVIRONMENT_MACRO.fullmatch(word):
             words.append(word)
         elif name == "program":
             if not program:
@@ -192,8 +195,10 @@ def command_without(command: Iterable, words: Iterable[str], program: str | None
     remaining = items[:start]
     is_replaced = False
     for item in items[start:]:
-        if item.startswith(("--", "${")):
+        if item.startswith("--"):
             is_replaced = item[2:].partition("=")[0].replace("-", "_") in replaced_flags
+        elif macro_name(item) in ARGUMENT_MACROS:
+            is_replaced = False
         if not is_replaced:
             remaining.append(item)
     return remaining

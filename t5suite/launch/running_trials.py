@@ -12,18 +12,24 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.base.errors import EXIT_BUG, ConfigError
-from t5suite.base.programs import noted_codes
+from t5suite.base.errors import EXIT_BUG, EXIT_FINISHED, EXIT_PREEMPTED, ConfigError
+from t5suite.base.programs import Notes, clear_notes
 from t5suite.launch.process_groups import leftovers, signal_group
 from t5suite.launch.sweep_store import Claim
 from t5suite.launch.sweep_tables import say
 from t5suite.launch.trials import TrialProcess
-from t5suite.runs.directory import MANIFEST, METRICS
+from t5suite.runs.directory import METRICS
 from t5suite.runs.lock import RunLock
 
 # For processes whose driver has died, before they are signalled again: launchers forward signals, and a script takes
 # the third one as a request to stop at once.
 SECONDS_TO_END = 5.0
+MAX_STARTS = 20
+# Exit codes of a trial that something else ended: minus the signal, or 128 and the signal where a launcher reports it.
+LOST = [
+    -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP,
+    128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,13 +48,6 @@ class TrialFiles:
     def metrics(self) -> Path:
         """The run's metrics."""
         return self.run_dir / METRICS
-
-    def manifest_time(self) -> int | None:
-        """When the run's manifest was written, which every start does, in nanoseconds; None if there is none."""
-        manifest = self.run_dir / MANIFEST
-        if manifest.is_file():
-            return manifest.stat().st_mtime_ns
-        return None
 
     @property
     def log(self) -> Path:
@@ -75,7 +74,6 @@ class RunningTrial:
       rung: how many comparisons it has passed.
       stopped: why it was asked to end: "pruned", "preempted", or "" if it was not.
       signalled: whether its former process was asked to end, or the wait for it was reported.
-      manifest_time_before: when an earlier start wrote the run's manifest (`TrialFiles.manifest_time`).
     """
 
     claim: Claim
@@ -86,7 +84,6 @@ class RunningTrial:
     stopped: str = ""
     waiting_since: float = field(default_factory=time.monotonic)
     signalled: bool = False
-    manifest_time_before: int | None = None
 
     def seconds(self) -> float:
         """How long it has run, earlier starts included."""
@@ -106,8 +103,7 @@ class RunningTrial:
 
     def begin(self) -> None:
         """Lets the process become the trial's command."""
-        self.files.exit_codes.write_bytes(b"")
-        self.manifest_time_before = self.files.manifest_time()
+        clear_notes(self.files.exit_codes)
         self.process.start()
         self.began = time.monotonic()
 
@@ -117,13 +113,29 @@ class RunningTrial:
         if self.began is not None:
             self.process.stop(grace)
 
-    def was_killed_in_silence(self, exit_code: int) -> bool:
-        """Whether a launcher reports a failure (1) of workers that noted none, although their run had begun.
+    def may_restart(self) -> bool:
+        """Whether it has been started less often than a trial is."""
+        return self.claim.status["starts"] < MAX_STARTS
 
-        Workers that end by themselves note it: a signal such as the kernel's SIGKILL has ended these.
+    def cause_of_end(self, exit_code: int, notes: Notes) -> str:
+        """Why its processes have ended: "finished", "pruned", "preempted", "killed" or "failed".
+
+        Args:
+          exit_code: of its workers (`base.programs.code_of_workers`).
         """
-        has_begun = self.files.manifest_time() != self.manifest_time_before
-        return exit_code == EXIT_BUG and has_begun and not noted_codes(self.files.exit_codes)
+        if exit_code == EXIT_FINISHED:
+            return "finished"
+        if self.stopped:
+            return self.stopped
+        if not self.may_restart():
+            return "failed"
+        if exit_code == EXIT_PREEMPTED:
+            return "preempted"
+        # A launcher reports its own code of workers that a signal ended, such as the kernel's SIGKILL.
+        was_worker_lost = exit_code == EXIT_BUG and notes.lost_count > 0 and notes.first_failure() is None
+        if exit_code in LOST or was_worker_lost:
+            return "killed"
+        return "failed"
 
     def pass_rung(self) -> None:
         """Counts a comparison with other trials."""

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, ConfigError
-from t5suite.base.programs import EXIT_CODES_VARIABLE, first_failure, noted_codes
+from t5suite.base.programs import EXIT_CODES_VARIABLE, Notes, read_notes
 
 SLURM_SECONDS = 60
 MAX_REQUEUES = 50
 # 128 + SIGTERM: a program that does not handle the signal.
 EXIT_TERMINATED = 143
+LOST_WORKER = "a worker died without a word, for example because memory ran out"
 # In other states the job must not be requeued: its owner cancelled it, or Slurm requeues it already.
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
 
@@ -52,21 +53,23 @@ class Decision(NamedTuple):
     reason: str
 
 
-def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requeues: int = MAX_REQUEUES) -> Decision:
+def decide(exit_code: int, notes: Notes, state: str, restarts: int, max_requeues: int = MAX_REQUEUES) -> Decision:
     """Whether a job is requeued, and its exit code.
 
     Args:
       exit_code: of its step.
-      noted: the codes that workers noted; they take precedence, because launchers have their own codes.
+      notes: of workers, whose codes take precedence, because launchers have their own.
       state: the job's, as Slurm reports it.
       restarts: how often it has been requeued.
     """
-    failure = first_failure(noted)
+    failure = notes.first_failure()
     if failure is not None:
         return Decision(False, failure, f"a worker failed with {failure}, and would fail again")
-    reason = _reason_to_continue(exit_code, noted, state)
+    reason = _reason_to_continue(exit_code, notes, state)
     if reason is None and exit_code == EXIT_FINISHED:
         return Decision(False, exit_code, "finished")
+    if reason is None and notes.lost_count:
+        return Decision(False, exit_code, f"failed with {exit_code}: {LOST_WORKER}")
     if reason is None:
         return Decision(False, exit_code, f"failed with {exit_code}")
     if state not in REQUEUEABLE:
@@ -78,12 +81,12 @@ def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requ
     return Decision(True, EXIT_PREEMPTED, reason)
 
 
-def _reason_to_continue(exit_code: int, noted: list[int], state: str) -> str | None:
+def _reason_to_continue(exit_code: int, notes: Notes, state: str) -> str | None:
     """Why a job whose workers have not failed is not done yet; None if it is, or failed."""
-    if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
+    if notes.tell_of_stop() or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
         return "the run was stopped, or the hub failed for now; it goes on from its last checkpoint"
     was_killed = state == "TIMEOUT" and exit_code != EXIT_FINISHED
-    if was_killed and not noted:
+    if was_killed and EXIT_FINISHED not in notes.codes:
         return "the run was killed at its time limit and resumes from its last checkpoint"
     return None
 
@@ -99,8 +102,8 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     restarts_in_environment = _count_in("SLURM_RESTART_COUNT", 0, environment)
     answer = _scontrol("show", "job", "--oneliner", job_id)
     state, restarts = read_job(answer, restarts_in_environment)
-    noted = noted_codes(environment.get(EXIT_CODES_VARIABLE))
-    decision = decide(exit_code, noted, state, restarts, max_requeues)
+    notes = read_notes(environment.get(EXIT_CODES_VARIABLE))
+    decision = decide(exit_code, notes, state, restarts, max_requeues)
     if decision.requeue and _scontrol("requeue", job_id) is None:
         return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to resume")
     return decision

@@ -86,8 +86,8 @@ def _check_range(parameter: Parameter) -> Iterator[Problem]:
     distribution = parameter.distribution
     low = parameter.settings["min"]
     high = parameter.settings["max"]
-    if low > high:
-        yield Problem((*parameter.keys, "min"), f"{name}: min {low} is above max {high}")
+    if low >= high:
+        yield Problem((*parameter.keys, "min"), f"{name}: min {low} is not below max {high}")
     elif distribution.endswith("log_uniform_values") and low <= 0:
         yield Problem((*parameter.keys, "min"), f"{name}: min {low}: {distribution} needs values above 0")
     elif distribution in EXPONENTS:
@@ -114,6 +114,9 @@ def _check_values(parameter: Parameter) -> Iterator[Problem]:
     probabilities = parameter.settings.get("probabilities")
     if probabilities is not None and len(probabilities) != len(values):
         message = f"{name}: {len(probabilities)} probabilities for {len(values)} values"
+        yield Problem((*parameter.keys, "probabilities"), message)
+    elif probabilities is not None and not math.isclose(sum(probabilities), 1, rel_tol=1e-5):
+        message = f"{name}: probabilities sum to {sum(probabilities):.6g}, not 1"
         yield Problem((*parameter.keys, "probabilities"), message)
     for number, value in enumerate(values):
         keys = (*parameter.keys, "values", number)

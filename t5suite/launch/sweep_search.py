@@ -72,14 +72,21 @@ def no_counterpart(parameter: Parameter) -> str | None:
 
 
 def multiples_of_q(parameter: Parameter) -> tuple[int, int]:
-    """The first and the last k for which k * q is in the range; a bound missed by rounding alone counts."""
+    """The first and the last k for which k * q is in the range; a bound missed by rounding alone counts.
+
+    Logarithms begin at 1, however near to 0 min is.
+    """
     low = parameter.settings["min"]
     high = parameter.settings["max"]
     if parameter.distribution == "q_log_uniform":
         low = math.exp(low)
         high = math.exp(high)
     q = parameter.settings.get("q", 1.0)
-    return math.ceil(round(low / q, 9)), math.floor(round(high / q, 9))
+    first = math.ceil(round(low / q, 9))
+    last = math.floor(round(high / q, 9))
+    if parameter.distribution != "q_uniform":
+        first = max(first, 1)
+    return first, last
 
 
 def distribution_of(parameter: Parameter):
@@ -241,7 +248,7 @@ def propose(trials: list, search: Search, distributions: dict) -> dict:
 def _with_values(trials: list, goal: str) -> list:
     """The trials, of which the pruned ones are complete with a value: GPSampler passes others over.
 
-    One that was stopped early has its best value until then. One that diverged, or whose metric was never a number, has
+    One that was stopped early has its best value until then. One that failed, or whose metric was never a number, has
     the worst of all trials' values.
     """
     from optuna.trial import TrialState, create_trial

@@ -34,7 +34,8 @@ class Claim:
     """A trial that this process is to run.
 
     Attributes:
-      status: what the journal records: state, owner, starts, seconds, process, value, exit_code, last_step, why.
+      status: what the journal records: state, owner, starts, seconds, process, value, exit_code, last_step, why,
+        behind_at (the comparison at which it fell behind), interrupted (whether a failure says nothing of its values).
       former: the process that ran it before, if one did.
     """
 
@@ -177,10 +178,10 @@ class TrialStore:
         self._finish(claim.number, claim.status)
 
     def _finish(self, number: int, status: dict) -> None:
-        """Ends the trial in Optuna, which does not accept NaN: a trial that diverged or has no value counts as bad.
+        """Ends the trial in Optuna, which does not accept NaN: a trial that failed or has no value counts as bad.
 
-        A pruned trial without values is TPE's worst; a failed one would be ignored. Gaussian processes ignore both, so
-        `propose` gives a pruned trial a value.
+        A pruned trial without values is TPE's worst; one that failed in Optuna would be ignored, and the search drawn
+        to where trials fail. Gaussian processes ignore both, so `propose` gives a pruned trial a value.
         """
         from optuna.trial import TrialState
 
@@ -188,7 +189,7 @@ class TrialStore:
         has_number = value is not None and math.isfinite(value)
         if status["state"] == "complete" and has_number:
             self.study.tell(number, value)
-        elif status["state"] == "failed" and not status.get("diverged"):
+        elif status.get("interrupted"):  # again and again: its parameters are hardly the cause
             self.study.tell(number, state=TrialState.FAIL)
         else:
             self.study.tell(number, state=TrialState.PRUNED)
@@ -199,11 +200,12 @@ class TrialStore:
         Optuna's pruner compares at steps `eta ** rung`, so W&B's rungs are reported as these steps.
         """
         step = self.search.eta**rung
-        if step in self.study.get_trials(deepcopy=False)[claim.number].intermediate_values:
-            return False  # it was compared before it was restarted
-        trial = self._open_trial(claim.number)
-        trial.report(value, step)
-        return trial.should_prune()
+        if step not in self.study.get_trials(deepcopy=False)[claim.number].intermediate_values:
+            trial = self._open_trial(claim.number)
+            trial.report(value, step)
+            if trial.should_prune():
+                self.note(claim, behind_at=rung)
+        return claim.status.get("behind_at") == rung  # also if it was compared before it was restarted
 
     def _open_trial(self, number: int):
         """Optuna's object that writes to an existing trial, whichever process created it.

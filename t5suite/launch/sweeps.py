@@ -12,30 +12,31 @@ a killed sweep resumes without losing or repeating a trial (`sweep_store`).
 
 import json
 import math
+import os
 import secrets
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from t5suite.base import errors
 from t5suite.base.files import write_json
-from t5suite.base.programs import code_of_workers, noted_codes
+from t5suite.base.programs import code_of_workers, read_notes
 from t5suite.base.redaction import MASK, redacted_value
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import (
     DEFAULT_COMMAND,
     command_without,
     command_words,
-    entry_script,
     flags_in,
     installed_script,
 )
-from t5suite.launch.running_trials import RunningTrial, TrialFiles
-from t5suite.launch.sweep_directories import locked, open_directory
+from t5suite.launch.running_trials import LOST, MAX_STARTS, RunningTrial, TrialFiles
+from t5suite.launch.sweep_directories import SWEEP_FILE, locked, open_directory
+from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.launch.sweep_plans import SweepPlan
 from t5suite.launch.sweep_store import FINAL, Claim, TrialStore
 from t5suite.launch.sweep_summaries import summary_of
@@ -47,14 +48,8 @@ from t5suite.runs.settings import without_secrets
 
 # This many failures before any success mean that the parameters are not the cause.
 FIRST_FAILURES = 5
-MAX_STARTS = 20
 SECONDS_BETWEEN_POLLS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
-# Exit codes of a trial that something else ended: minus the signal, or 128 and the signal where a launcher reports it.
-LOST = [
-    -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP,
-    128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
-]  # fmt: skip
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -75,20 +70,18 @@ class Sweep:
         self.devices = devices or [None] * workers
         self.grace = grace
         open_directory(self.directory, plan, resume)
-        self.store = TrialStore(self.directory, plan.search)
+        # In the directory's order, which numbers a grid's combinations: that of another copy may have changed.
+        parameters = parameters_of(read_sweep(self.directory / SWEEP_FILE))
+        search = replace(plan.search, parameters=parameters)
+        self.store = TrialStore(self.directory, search)
         with locked(self.directory):
             words = without_secrets(plan.words)  # the journal is a file like others
             entries = self.store.describe(sweep_id=secrets.token_hex(4), words=words, name=plan.name)
-            states = [status.get("state") for _, _, status in self.store.statuses()]
         self.sweep_id = entries["sweep_id"]
-        self.plan = replace(plan, words=self._words_after_flags(plan.words, entries["words"]), name=entries["name"])
+        words = self._words_after_flags(plan.words, entries["words"])
+        self.plan = replace(plan, search=search, words=words, name=entries["name"])
         self.replaced_flags = flags_in(self.plan.words)
-        command = [str(word) for word in plan.command or DEFAULT_COMMAND]
-        _, script = entry_script(command, plan.program)
-        self.notes_codes = script is not None
         self.slots: list[RunningTrial | None] = [None] * workers
-        self.failure_count = 0
-        self.has_succeeded = "complete" in states or "pruned" in states
         self.error: errors.ConfigError | None = None
 
     def _words_after_flags(self, words: list[str], words_of_directory: list[str]) -> list[str]:
@@ -191,7 +184,7 @@ class Sweep:
         environment = trial_environment(
             files.run_dir, files.exit_codes, run_id, self.plan.name, self.workers, self.devices[worker]
         )
-        words = self.words(claim.number, claim.parameters)
+        words = self.words(claim.number, claim.parameters, os.environ)
         return RunningTrial(claim, files, TrialProcess(words, files.log, environment))
 
     def _advance_trials(self) -> bool:
@@ -268,8 +261,8 @@ class Sweep:
     def _end(self, slot: RunningTrial, exit_code: int) -> None:
         """Records the end of a trial's processes: its own, or one from which it goes on."""
         claim = slot.claim
-        exit_code = code_of_workers(exit_code, noted_codes(slot.files.exit_codes))
-        was_killed_in_silence = self.notes_codes and slot.was_killed_in_silence(exit_code)
+        notes = read_notes(slot.files.exit_codes)
+        exit_code = code_of_workers(exit_code, notes)
         curve = self._curve(slot.files)
         facts = {
             "seconds": slot.seconds(),
@@ -277,33 +270,30 @@ class Sweep:
             "value": best_of(curve.values, self.plan.search.goal),
             "last_step": curve.last_step,
         }
-        may_restart = claim.status["starts"] < MAX_STARTS
-        was_preempted = exit_code == errors.EXIT_PREEMPTED and may_restart
-        if exit_code == errors.EXIT_FINISHED:
-            message = self._finish(slot, facts, curve)
-        elif slot.stopped == "pruned":
-            message = self._prune(slot, facts, may_restart)
-        elif slot.stopped == "preempted" or was_preempted:
-            self.store.give_back(claim, **facts, process=None)
-            message = f"preempted at step {curve.last_step}"
-        elif exit_code in LOST and may_restart:
-            message = self._leave(slot, facts, f"{describe_exit(exit_code)} from outside")
-        elif was_killed_in_silence and may_restart:
-            message = self._leave(slot, facts, "the trial's processes were killed, for example because memory ran out")
-        else:
-            why = describe_exit(exit_code)
-            if not may_restart:
-                why += f", {MAX_STARTS} times"
-            message = self._fail(slot, facts, why)
+        match slot.cause_of_end(exit_code, notes):
+            case "finished":
+                message = self._finish(slot, facts, curve)
+            case "pruned":
+                message = self._prune(slot, facts)
+            case "preempted":
+                self.store.give_back(claim, **facts, process=None)
+                message = f"preempted at step {curve.last_step}"
+            case "killed":
+                message = self._leave(slot, facts)
+            case "failed":
+                message = self._fail(slot, facts, _text_of_failure(slot, exit_code))
         records = self.write_summary()
         say(f"trial {claim.number}: {message}{self._progress(records)}")
 
-    def _leave(self, slot: RunningTrial, facts: dict, why: str) -> str:
+    def _leave(self, slot: RunningTrial, facts: dict) -> str:
         """Records a trial that was killed; returns the message.
 
         This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
         """
         self.store.note(slot.claim, **facts, state="preempted", process=None)
+        why = "the trial's processes were killed, for example because memory ran out"
+        if facts["exit_code"] in LOST:
+            why = f"{describe_exit(facts['exit_code'])} from outside"
         return f"{why}; --resume continues it ({slot.files.log})"
 
     def _finish(self, slot: RunningTrial, facts: dict, curve: TrialCurve) -> str:
@@ -317,44 +307,35 @@ class Sweep:
             why = f"it ended without logging {self.plan.metric}; it logged {logged}"
             return self._fail(slot, facts, why)
         self.store.end(slot.claim, "complete", **{**facts, "value": value})
-        self.has_succeeded = True
         if value is None:
             return f"finished, but {self.plan.metric} was never a number; {slot.files.log} says why"
         return f"finished, best {cell_text(value)}"
 
-    def _prune(self, slot: RunningTrial, facts: dict, may_restart: bool) -> str:
+    def _prune(self, slot: RunningTrial, facts: dict) -> str:
         """Records a trial that was stopped early; returns the message."""
         step = facts["last_step"]
-        if may_restart and has_done_all_steps(slot.files.run_dir, step):
+        if slot.may_restart() and has_done_all_steps(slot.files.run_dir, step):
             # It was asked to stop before its last step, and had made it when it heard: only its scores are left.
             self.store.give_back(slot.claim, **facts, process=None)
             return f"has done all its steps, to {step}: it goes on to its scores"
         self.store.end(slot.claim, "pruned", **facts)
-        self.has_succeeded = True
         return f"stopped early at step {step}, best {cell_text(facts['value'])}"
 
     def _fail(self, slot: RunningTrial, facts: dict, why: str) -> str:
         """Records a failure, which ends the sweep if all trials are likely to fail; returns the message."""
         exit_code = facts["exit_code"]
-        self.store.end(slot.claim, "failed", **facts, why=why, diverged=exit_code == errors.EXIT_NUMERICS)
-        self.failure_count += 1
+        interrupted = exit_code in (errors.EXIT_PREEMPTED, *LOST)
+        self.store.end(slot.claim, "failed", **facts, why=why, interrupted=interrupted)
+        states = [status.get("state") for _, _, status in self.store.statuses()]
+        failure_count = states.count("failed")
         is_refused = exit_code == errors.EXIT_BAD_CONFIGURATION
-        is_hopeless = is_refused or self.failure_count >= FIRST_FAILURES
-        if is_hopeless and not self.has_succeeded:
-            self.error = self._error_of_sweep(slot, is_refused, why)
+        is_hopeless = is_refused or failure_count >= FIRST_FAILURES
+        if is_hopeless and "complete" not in states and "pruned" not in states:
+            cause = f"the first {failure_count} trials failed, so their parameters are hardly the cause. The last one"
+            if is_refused:
+                cause = f"trial {slot.claim.number} was refused, and the others would be"
+            self.error = _error_of_sweep(slot, f"{cause}: {why}")
         return f"failed, {why} ({slot.files.log})"
-
-    def _error_of_sweep(self, slot: RunningTrial, is_refused: bool, why: str) -> errors.ConfigError:
-        """That all trials are likely to fail, with the end of the last one's log."""
-        if is_refused:
-            cause = f"trial {slot.claim.number} was refused, and the others would be"
-        else:
-            cause = (
-                f"the first {self.failure_count} trials failed, so their parameters are hardly the cause. The last one"
-            )
-        log = slot.files.log
-        tail = [f"  {line}" for line in end_of_log(log)]
-        return errors.ConfigError("\n".join([f"{cause}: {why}; {log} says:", *tail]))
 
     def _progress(self, records: list[dict]) -> str:
         """How many trials have ended, and about how long this process's workers would take for the others."""
@@ -367,13 +348,17 @@ class Sweep:
         time_left = short_time(sum(seconds) / len(seconds) * unfinished_count / self.workers)
         return f" · {len(seconds)} of {len(seconds) + unfinished_count} done, about {time_left} left"
 
-    def words(self, number: int, parameters: dict) -> list[str]:
-        """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones."""
+    def words(self, number: int, parameters: dict, environment: Mapping[str, str] | None) -> list[str]:
+        """A trial's command: flags after `--` replace the file's; scripts that are not here are the installed ones.
+
+        Args:
+          environment: of `${envvar:NAME}`; None: it stays as it is.
+        """
         plan = self.plan
         remaining = {name: value for name, value in parameters.items() if name not in self.replaced_flags}
         command = command_without(plan.command or DEFAULT_COMMAND, plan.words, plan.program)
         json_file = TrialFiles(self.directory, number).parameters
-        words = [*command_words(command, remaining, plan.program, json_file), *plan.words]
+        words = [*command_words(command, remaining, plan.program, json_file, environment), *plan.words]
         return [installed_script(word) for word in words]
 
     def records(self) -> list[dict]:
@@ -413,7 +398,7 @@ class Sweep:
             "seconds": seconds,
             "exit_code": exit_code,
             "run_dir": str(files.run_dir),
-            "command": shell_line(without_secrets(self.words(number, parameters))),
+            "command": shell_line(without_secrets(self.words(number, parameters, environment=None))),
         }
         if status.get("why"):
             record["why"] = status["why"]
@@ -429,6 +414,21 @@ class Sweep:
     def _curve(self, files: TrialFiles) -> TrialCurve:
         """The sweep's metric, as a trial has logged it so far."""
         return read_curve(files.metrics, self.plan.metric)
+
+
+def _text_of_failure(slot: RunningTrial, exit_code: int) -> str:
+    """`exit code 70: it diverged`; of a trial that was started too often, also how often."""
+    text = describe_exit(exit_code)
+    if slot.may_restart():
+        return text
+    return f"{text}, {MAX_STARTS} times"
+
+
+def _error_of_sweep(slot: RunningTrial, why: str) -> errors.ConfigError:
+    """That all trials are likely to fail, with the end of the log of this one."""
+    log = slot.files.log
+    tail = [f"  {line}" for line in end_of_log(log)]
+    return errors.ConfigError("\n".join([f"{why}; {log} says:", *tail]))
 
 
 def _json_points(curve: TrialCurve) -> list[list]:

@@ -20,6 +20,7 @@ import time
 from typing import ClassVar
 
 from t5suite.base.errors import EXIT_IO, EXIT_PREEMPTED, Preempted
+from t5suite.base.programs import note_exit_code
 from t5suite.training.processes.signals import SET_UP, StopRequests
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,9 @@ class Watcher:
     def _exit(self, lost_rank: int) -> None:
         """Ends this process, which would wait for the lost rank."""
         # After a signal to stop, the rank was lost to the same preemption, and the scheduler resumes the run.
-        code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
+        code = EXIT_IO
+        if self.stop.requested:
+            code = note_exit_code(EXIT_PREEMPTED)
         text = (
             f"error: rank {lost_rank} has exited; this process would wait for it, and exits, too ({code}); run the "
             "same command to resume from the newest checkpoint\n"
