@@ -18,7 +18,7 @@ from absl.testing import parameterized
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-from t5suite.testing import save_model, tiny_model, tiny_tokenizer, tiny_trainer, tiny_tuner
+from t5suite.testing import save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_trainer, tiny_tuner
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -156,6 +156,18 @@ class AdapterTest(parameterized.TestCase):
         loaded = tiny_tuner(str(self.sent_of(tuner.save(tempfile.mkdtemp())))).model.state_dict()
         self.assertEqual(loaded.keys(), expected.keys())
         self.assertEmpty([name for name, tensor in loaded.items() if not torch.equal(tensor, expected[name])])
+
+    def test_no_file_of_a_run_that_is_sent_names_a_folder_of_this_machine(self):
+        teacher = save_model(Path(tempfile.mkdtemp()) / "teacher")
+        flags = {"dataset_name": "sentiment", "max_steps": 2, "save_steps": 1, "save_strategy": "steps"}
+        run = tiny_run(adapter="lora", teacher=str(teacher), **flags).directory
+        of_checkpoint = (run / "checkpoint-1").glob("adapter_*.json")
+        sent = self.sent_of(Path(shutil.copytree(run, Path(tempfile.mkdtemp()) / "run")))
+        texts = {path: path.read_text() for path in (*of_checkpoint, *sent.rglob("*.json*"))}
+        self.assertContainsSubset({"manifest.json", "adapter_base.json"}, {path.name for path in texts})
+        for path, text in texts.items():
+            for folder in (run, teacher):
+                self.assertNotIn(str(folder), text, path)
 
     @parameterized.parameters("../base", "pretrained")
     def test_an_adapter_over_a_folder_of_this_machine_is_uploaded_with_a_warning(self, place):
