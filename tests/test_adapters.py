@@ -236,6 +236,8 @@ class FilesTest(parameterized.TestCase):
         torch.testing.assert_close(logits_of(theirs), logits_of(untrained_tuner(kind).model), atol=1e-6, rtol=0)
 
     def test_a_model_that_no_name_brings_back_is_kept_once_beside_its_adapters(self):
+        from peft import AutoPeftModelForSeq2SeqLM
+
         in_memory, run = tiny_model(seed=5), folder() / "run"
         before = {name: tensor.clone() for name, tensor in in_memory.state_dict().items()}
         tuner = tiny_tuner(
@@ -252,8 +254,14 @@ class FilesTest(parameterized.TestCase):
         shutil.move(run, moved)
         best_of_task = moved / "best" / "sentiment"  # where --select per_task keeps it
         shutil.copytree(moved / "checkpoint-2", best_of_task)
-        for path in (moved, moved / "checkpoint-2", best_of_task):
-            self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
+        another = folder()
+        save_model(another / "base", tiny_model(seed=6))  # what the working directory calls so is another model
+        with contextlib.chdir(another):
+            for path in (moved, moved / "checkpoint-2", best_of_task):
+                self.assertTrue(torch.equal(logits_of(tiny_tuner(str(path)).model.eval()), expected))
+        with contextlib.chdir(moved):  # where PEFT itself finds it
+            theirs = AutoPeftModelForSeq2SeqLM.from_pretrained(".").eval()
+        torch.testing.assert_close(logits_of(theirs), expected, atol=1e-6, rtol=0)
 
     def test_a_base_that_is_rounded_below_its_adapter_is_loaded_as_it_was_trained_over(self):
         tuner = tiny_tuner(tiny_model(seed=5), tokenizer=tiny_tokenizer(), adapter="lora")

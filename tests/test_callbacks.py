@@ -807,7 +807,7 @@ class UploadRefusalTest(parameterized.TestCase):
         (HFValidationError("x"), "not a valid name for the hub; give --hub_model_id"),
     )
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
-        expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
+        expected = f"--push_to_hub: 'ada/x': .*{message}.*or train without --push_to_hub$"  # not with private files
         reachable = mock.patch.object(uploads, "hub_reachable", return_value=True)
         with reachable, exits_with(78, expected), hub_uploads().refusals():
             raise problem
@@ -958,10 +958,13 @@ class UploadsTest(parameterized.TestCase):
         self.assertFalse((self.folder / ".uploading").exists())
 
     def test_a_finished_run_that_is_not_uploaded_says_how_it_can_be_and_keeps_its_files_for_that(self):
+        self.folder = self.folder / "my runs"
+        self.folder.mkdir()
         (self.folder / "model.safetensors").touch()
         broken = mock.patch.object(HfApi, "upload_folder", side_effect=ValueError("the hub is full"))
-        with broken, exits_with(74, "finished, but ada/x was not uploaded: the hub is full.*hf upload ada/x .*run"):
-            self.uploads().push_run("ada/x", "ended")
+        command = f"hf upload ada/x '{self.folder}/.uploading/run' --revision tries"
+        with broken, exits_with(74, f"finished, but ada/x was not uploaded: the hub is full.*{command}"):
+            self.uploads(hub_revision="tries").push_run("ada/x", "ended")
         self.assertTrue((self.folder / ".uploading" / "run" / "model.safetensors").is_file())
 
 

@@ -23,7 +23,7 @@ MODULES = """
     fine_tuner_inputs fine_tuner_answers inference.decoding
     inference.jobs inference.predictor launch.command_line launch.commands launch.sweep_search models.adapter_kinds models.t5.attention
     models.t5.chunked_loss models.configs models.rehearsal models.t5.output_layer models.t5.packing models.presets
-    models.vocabulary optim.adamw_rms optim.schedules optim.settings reports.card_metadata reports.card_tables
+    models.vocabulary optim.adamw_rms optim.schedules optim.settings reports.card_facts reports.card_tables
     reports.cards reports.formatting reports.intervals reports.markdown reports.learning_curves reports.next_commands reports.page_parts
     reports.published reports.seeds reports.units runs.directory runs.settings
     tasks.cells tasks.cut_marks tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry

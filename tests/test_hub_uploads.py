@@ -1,6 +1,7 @@
 """`--push_to_hub`: what reaches a hub (a fake one), what does not, and what happens when the hub refuses."""
 
 import base64
+import hashlib
 import http.server
 import json
 import os
@@ -8,20 +9,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
+import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 from absl.testing import parameterized
+from hub_server import HubServer
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-from t5suite.testing import save_model, tiny_model, tiny_tokenizer, tiny_trainer, tiny_tuner
+from t5suite.testing import exits_with, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_trainer, tiny_tuner
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
+READ_TOKEN = "hf_TokenThatMayReadAlone"
 # What the hub's leaderboards read, of a run's hidden folders.
 SCORES = ".eval_results/lab--rows.yaml"
 SMALL = (
@@ -157,6 +162,18 @@ class AdapterTest(parameterized.TestCase):
         self.assertEqual(loaded.keys(), expected.keys())
         self.assertEmpty([name for name, tensor in loaded.items() if not torch.equal(tensor, expected[name])])
 
+    def test_no_file_of_a_run_that_is_sent_names_a_folder_of_this_machine(self):
+        teacher = save_model(Path(tempfile.mkdtemp()) / "teacher")
+        flags = {"dataset_name": "sentiment", "max_steps": 2, "save_steps": 1, "save_strategy": "steps"}
+        run = tiny_run(adapter="lora", teacher=str(teacher), **flags).directory
+        of_checkpoint = (run / "checkpoint-1").glob("adapter_*.json")
+        sent = self.sent_of(Path(shutil.copytree(run, Path(tempfile.mkdtemp()) / "run")))
+        texts = {path: path.read_text() for path in (*of_checkpoint, *sent.rglob("*.json*"))}
+        self.assertContainsSubset({"manifest.json", "adapter_base.json"}, {path.name for path in texts})
+        for path, text in texts.items():
+            for folder in (run, teacher):
+                self.assertNotIn(str(folder), text, path)
+
     @parameterized.parameters("../base", "pretrained")
     def test_an_adapter_over_a_folder_of_this_machine_is_uploaded_with_a_warning(self, place):
         run = Path(tempfile.mkdtemp()) / "run"
@@ -179,13 +196,102 @@ class AdapterTest(parameterized.TestCase):
         self.assertEqual(upload.call_args_list[0].kwargs["folder_path"], str(run / "base"))
 
 
+class RepositoryTest(parameterized.TestCase):
+    """What is asked of a repository that was there before, before anything is trained."""
+
+    def setUp(self):
+        super().setUp()
+        self.hub = self.enter_context(FakeHub())
+        self.hub.files["ada/mini"] = {}
+        self.enter_context(self.hub.read_by_this_process())
+
+    def trainer(self, **flags):
+        return tiny_trainer(hub_model_id="ada/mini", **{"hub_token": TOKEN, **flags})
+
+    def test_a_token_that_may_only_read_is_refused(self):
+        with exits_with(78, r"refuses it \(403\)"):
+            self.trainer(hub_token=READ_TOKEN).init_hf_repo()
+
+    def test_a_public_repository_takes_no_upload_that_is_to_be_private(self):
+        self.trainer(hub_private_repo=True).init_hf_repo()
+        self.hub.is_private = False
+        self.trainer().init_hf_repo()
+        with exits_with(78, "--hub_private_repo: ada/mini was there before and is public"):
+            self.trainer(hub_private_repo=True).init_hf_repo()
+
+    @parameterized.parameters((None, []), ("tries", ["tries"]), ("refs/pr/1", []))
+    def test_the_branch_of_uploads_is_made(self, revision, branches):
+        self.trainer(hub_revision=revision).init_hf_repo()
+        self.assertEqual(self.hub.branches, branches)
+
+    @parameterized.parameters(True, False)
+    def test_files_of_an_earlier_run_go_and_those_of_others_stay(self, is_of_a_run):
+        names = ("model.safetensors", "predictions/b.validation.jsonl", "results.json")
+        manifest = {"files": dict.fromkeys(names, "0"), **({"record_sha256": "0"} if is_of_a_run else {})}
+        old_files = {
+            "manifest.json": json.dumps(manifest).encode(),
+            **dict.fromkeys(("NOTES.md", "vocab.md", *names), b""),
+        }
+        self.hub.files["ada/mini"] |= old_files
+        trainer = self.trainer()
+        run = Path(trainer.args.output_dir)
+        run.mkdir(exist_ok=True)
+        (run / "results.json").write_text("{}")
+        trainer.push_to_hub()
+        expected = {"results.json", "NOTES.md", "vocab.md"} if is_of_a_run else {*old_files}
+        self.assertEqual(set(self.hub.files["ada/mini"]), expected)
+        self.assertEqual(self.hub.files["ada/mini"]["results.json"], b"{}")
+
+
+class StopTest(parameterized.TestCase):
+    def test_a_run_that_is_asked_to_stop_starts_no_upload(self):
+        trainer = tiny_trainer(save_strategy="steps", save_steps=1)
+        trainer.args.push_to_hub = True
+        trainer.hub_model_id = "ada/mini"
+        steps = []
+
+        def note(repository, path, step, announce):
+            steps.append(step)
+            trainer.stop.request()
+
+        with mock.patch.object(trainer.uploads, "push_checkpoint", note), exits_with(75):
+            trainer.train()
+        self.assertEqual(steps, [1])
+        self.assertTrue((Path(trainer.args.output_dir) / "checkpoint-2").is_dir())
+
+    @pytest.mark.slow
+    def test_an_upload_that_does_not_end_holds_up_no_run_that_was_asked_to_stop(self):
+        program = """
+            import sys, tempfile, threading
+            from pathlib import Path
+            from unittest import mock
+            from huggingface_hub import HfApi
+            from t5suite.testing import tiny_trainer
+            trainer = tiny_trainer()
+            checkpoint = Path(tempfile.mkdtemp())
+            def upload_folder(api, **_):
+                return api.run_as_future(threading.Event().wait)
+            mock.patch.object(HfApi, "upload_folder", upload_folder).start()
+            trainer.uploads.push_checkpoint("ada/mini", checkpoint, 2, lambda: None)
+            trainer.stop.request()
+            sys.exit(75)
+        """
+        begun = time.monotonic()
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertIn("did not end within", done.stderr)
+        self.assertLess(time.monotonic() - begun, 100)
+
+
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
 
 
 class FakeHub:
-    """A hub that knows one token.
+    """A hub that knows a token that may write, and one that may only read.
 
     Attributes:
+      is_private, branches: whether its repositories are private, and the branches that were made.
       files: by repository, the bytes of its files.
       commits: messages, in order.
       tokens: of every request that asks for something to be made or taken.
@@ -195,6 +301,7 @@ class FakeHub:
 
     def __init__(self):
         self.files, self.commits, self.tokens, self.checked, self.refused = {}, [], [], [], None
+        self.is_private, self.branches = True, []
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -202,6 +309,11 @@ class FakeHub:
     def environment(self) -> dict[str, str]:
         """What a process needs to take this for the hub."""
         return {"HF_ENDPOINT": self.address, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **ONLINE}
+
+    def read_by_this_process(self):
+        """The libraries of this process take it for the hub, in a block."""
+        server = mock.Mock(address=self.address, environment=lambda _: self.environment)
+        return HubServer.read_by_this_process(server, tempfile.mkdtemp())
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -218,6 +330,8 @@ class FakeHub:
             elif line["key"] == "file":
                 content = base64.b64decode(line["value"]["content"])
                 self.files[repository][line["value"]["path"]] = content
+            elif line["key"] == "deletedFile":
+                del self.files[repository][line["value"]["path"]]
 
 
 def _handler(hub: FakeHub):
@@ -225,16 +339,32 @@ def _handler(hub: FakeHub):
         def log_message(self, *_):
             pass
 
-        def do_HEAD(self):
-            self._answer({})
-
         def do_GET(self):
             parts = self.path.split("?")[0].strip("/").split("/")
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            if parts == [""]:
+                return self._answer({})
+            token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+            if token not in (TOKEN, READ_TOKEN):
                 return self._answer({"error": "Invalid username or password."}, 401)
-            if "/".join(parts[2:4]) not in hub.files:
+            if parts[2:3] == ["resolve"]:
+                return self._file(hub.files["/".join(parts[:2])].get("/".join(parts[4:])))
+            repository = "/".join(parts[2:4])
+            if repository not in hub.files:
                 return self._answer({"error": "Repository not found"}, 404)
-            return self._answer({"id": "x", "sha": "0" * 40, "siblings": []})
+            if parts[4:] == ["auth-check", "write"]:
+                return self._answer({}, 200 if token == TOKEN else 403)
+            if parts[4:5] == ["tree"]:
+                return self._answer([{"type": "file", "path": path, "size": 1, "oid": "0" * 40}
+                                     for path in sorted(hub.files[repository])])  # fmt: skip
+            return self._answer({"id": repository, "sha": "0" * 40, "private": hub.is_private, "siblings": []})
+
+        do_HEAD = do_GET
+
+        def _file(self, content: bytes | None):
+            if content is None:
+                return self._send(b"", 404, {"X-Error-Code": "EntryNotFound"})
+            digest = hashlib.sha1(content).hexdigest()
+            return self._send(content, 200, {"X-Repo-Commit": digest, "ETag": f'"{digest}"'})
 
         def do_POST(self):
             token = self.headers.get("Authorization")
@@ -244,14 +374,19 @@ def _handler(hub: FakeHub):
                 return self._answer({"errors": [], "warnings": []})
             hub.tokens.append(token)
             if token != f"Bearer {TOKEN}":
-                return self._answer({"error": "Invalid username or password."}, 401)
+                return self._answer({"error": "refused"}, 403 if token == f"Bearer {READ_TOKEN}" else 401)
             parts = self.path.split("?")[0].strip("/").split("/")
             if self.path == "/api/repos/create":
                 asked = json.loads(body)
                 name = f"{asked.get('organization') or 'nobody'}/{asked['name']}"
-                hub.files.setdefault(name, {})
+                if name in hub.files:
+                    return self._answer({"error": "exists", "url": f"{hub.address}/{name}"}, 409)
+                hub.files[name] = {}
                 return self._answer({"url": f"{hub.address}/{name}", "name": name})
             repository = "/".join(parts[2:4])
+            if parts[4] == "branch":
+                hub.branches.append(parts[5])
+                return self._answer({})
             if parts[4] == "preupload":
                 modes = [
                     {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
@@ -266,11 +401,13 @@ def _handler(hub: FakeHub):
                 return self._answer({"commitUrl": place, "commitOid": f"{len(hub.commits):040d}", "success": True})
             return self._answer({"error": f"{self.path} is not here"}, 404)
 
-        def _answer(self, value: dict, status: int = 200):
-            body = json.dumps(value).encode()
+        def _answer(self, value: dict | list, status: int = 200):
+            self._send(json.dumps(value).encode(), status, {"Content-Type": "application/json"})
+
+        def _send(self, body: bytes, status: int, headers: dict):
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)

@@ -202,6 +202,73 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-mnli", None))
 
 
+@functools.cache
+def scored_facts():
+    """Of the card of a run on bundled rows."""
+    return with_facts(dataset_name="sentiment")[1]
+
+
+def rewritten(facts, settings=(), directory=None, **changes) -> ModelCard:
+    """The card of a run as it would be of other facts; `settings` and changes of the manifest by name."""
+    manifest = {**facts.manifest, "settings": {**facts.settings, **dict(settings)}, **changes}
+    directory = directory or new_folder()
+    cards.write_card(directory, dataclasses.replace(facts, manifest=manifest))
+    return card_of(directory)
+
+
+class DataSetTest(parameterized.TestCase):
+    """The hub's data sets on a card: what was trained on, and what each score is of. One run, other facts."""
+
+    FROM_HUB = {"data_format": "hub", "hub_path": "ada/reviews", "hub_name": "en"}
+
+    @parameterized.parameters(
+        (FROM_HUB, ["ada/reviews"], ("ada/reviews", "en")),
+        ({**FROM_HUB, "validation_file": "mine.csv"}, ["ada/reviews"], ("mini-sentiment", None)),
+        ({**FROM_HUB, "train_file": "mine.csv"}, None, ("ada/reviews", "en")),
+        ({**FROM_HUB, "hub_path": str(ROOT)}, None, ("mini-sentiment", None)),
+    )
+    @pytest.mark.quick_cases(4)
+    def test_data_sets_are_those_trained_on_and_a_folder_is_none(self, settings, trained_on, scored):
+        card = rewritten(scored_facts(), settings)
+        self.assertEqual(card.data.datasets, trained_on)
+        self.assertEqual({(each.dataset_type, each.dataset_config) for each in card.data.eval_results}, {scored})
+        self.assertNotIn(str(ROOT), card.data.to_yaml())
+
+    def test_the_hubs_data_sets_of_pre_training_are_named_without_the_held_out_ones(self):
+        files = {"train": ["hub:ada/books@abc:en:train", "notes.txt"], "validation": ["hub:ada/held_out"]}
+        data = {name: {"sources": [{"name": file} for file in group]} for name, group in files.items()}
+        facts = dataclasses.replace(scored_facts(), objective="span_corruption (T5)")
+        card = rewritten(facts, {"train_file": ["hub:ada/news:de"]}, tasks={}, data=data)
+        self.assertEqual(card.data.datasets, ["ada/books", "ada/news"])
+
+    def test_two_tasks_of_one_split_have_an_entry_each_in_the_index(self):
+        facts = scored_facts()
+        (entry,) = facts.tasks.values()
+        (scored,) = facts.scored.values()
+        tasks = {name: {**entry, "hub_path": "ada/reviews"} for name in ("stars", "topic")}
+        results = {**facts.results, "tasks": {"stars": {"accuracy": 25.0}, "topic": {"accuracy": 75.0}}}
+        scores = {name: dataclasses.replace(scored, task=name) for name in tasks}
+        card = rewritten(dataclasses.replace(facts, results=results, scored=scores), tasks=tasks)
+        self.assertEqual(indexed_scores(card), expected_index(results))
+
+
+class VerifyLineTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, [], True),
+        ({}, ["evaluate:./word_overlap"], False),
+        ({"trust_remote_code": True}, [], False),
+    )
+    @pytest.mark.quick_cases(3)
+    def test_a_card_promises_no_verification_that_needs_code_of_the_author(self, settings, metrics, is_promised):
+        facts = scored_facts()
+        ((name, entry),) = facts.tasks.items()
+        directory = new_folder()
+        (directory / "config.json").write_text('{"auto_map": {"AutoModel": "modeling_own.OwnModel"}}')
+        tasks = {name: {**entry, "metric_names": [*entry["metric_names"], *metrics]}}
+        text = rewritten(facts, settings, directory, tasks=tasks).text
+        self.assertEqual("t5suite verify ." in text, is_promised)
+
+
 TRANSLATIONS = [{"translation": {"en": f"It rains {i}.", "de": f"Es regnet {i}."}} for i in range(8)]
 OWN_ROWS = [{"text": f"It rains {i}.", "label": f"wet {i % 3}"} for i in range(8)]
 
@@ -267,6 +334,12 @@ class TaskTest(parameterized.TestCase):
             (place / name).write_bytes(content)
         codes = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
         self.assert_task(tiny_run(str(place), **own_rows(), **codes, max_steps=1), "translation", ["eng", "deu"])
+
+    @parameterized.parameters(({"target_lang": "deu_Latn"}, ["eng", "deu"]), ({"target_lang_column": "lang"}, None))
+    @pytest.mark.quick_cases(2)
+    def test_languages_of_a_column_are_not_known(self, target, languages):
+        card = rewritten(scored_facts(), {"source_lang": "eng_Latn", **target})
+        self.assertEqual(card.data.language, languages)
 
 
 APACHE = {"license": "apache-2.0"}
@@ -726,8 +799,8 @@ class EvaluatedAnswerTest(parameterized.TestCase):
 class BlocksTest(parameterized.TestCase):
     """What a card shows is run as it stands, by a shell that knows nothing of the checkout."""
 
-    def run_block(self, folder, command):
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    def run_block(self, folder, command, **variables):
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment["PYTHONPATH"] = str(Path(__file__).parent)
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
@@ -752,7 +825,15 @@ class BlocksTest(parameterized.TestCase):
     def test_an_adapter_over_a_base_of_its_own_runs_where_its_folder_was_moved(self):
         folder = new_folder() / "moved"
         shutil.move(trained(adapter="lora", **TINY_T5), folder)
-        self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
+        python = blocks(folder, "python")[0][1]
+        printed = self.run_block(folder, [sys.executable, "-c", python])
+        with HubServer() as hub:
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            hub.commit("model", "ada/x", {path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
+            place = re.search("of a model on the hub: (.*)", python)[1].replace("OWNER/NAME", "ada/x")
+            from_hub = "import huggingface_hub\n" + python.replace('folder = "."', f"folder = {place}")
+            environment = hub.environment(new_folder())
+            self.assertEqual(self.run_block(new_folder(), [sys.executable, "-c", from_hub], **environment), printed)
 
     @parameterized.parameters(None, "lora")
     def test_labels_of_words_are_printed(self, adapter):

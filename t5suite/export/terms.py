@@ -16,7 +16,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 from t5suite.base.hub_statements import card_header, header_of_file, repository_file
-from t5suite.reports.card_metadata import hub_name
+from t5suite.reports.card_facts import hub_name
 
 GEMMA = "gemma"
 GEMMA_TERMS = "ai.google.dev/gemma/terms"

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.hub_statements import CARD
 from t5suite.export.terms import ModelTerms, copy_terms
-from t5suite.reports.card_metadata import hub_name
+from t5suite.reports.card_facts import hub_name
 
 CARRIED_KEYS = ("language", "pipeline_tag", "datasets")
 TEXT = """---

@@ -1,6 +1,6 @@
 """The files of an adapter: its weights, its settings and a reference to its base model, without the base weights.
 
-runs/x/adapter_config.json          PEFT's settings and the base model's name: what PEFT itself loads
+runs/x/adapter_config.json          PEFT's settings and the base model's name, or `base`: what PEFT itself loads
 runs/x/adapter_model.safetensors    the adapter's weights
 runs/x/adapter_base.json            the base model's name and fingerprint
 runs/base/                          the base model, if it cannot be loaded by name (random weights, an added vocabulary)
@@ -33,7 +33,7 @@ from t5suite.models.adapters import (
 from t5suite.models.generation_settings import save_with_generation_settings
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
-from t5suite.runs.directory import BASE_FOLDER
+from t5suite.runs.directory import BASE_FOLDER, base_kept_by_run
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +93,8 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
         fingerprint = fingerprint_of(model.t5suite_base.sampled)
         model.t5suite_base = dataclasses.replace(model.t5suite_base, name=place, fingerprint=fingerprint)
     base = model.t5suite_base
+    if Path(base.name).absolute() == Path(run_folder or folder, BASE_FOLDER).absolute():
+        base = dataclasses.replace(base, name=BASE_FOLDER)  # wherever the run is moved or uploaded to
     _write_tensors(_adapter_tensors(model, state_dict), folder / ADAPTER_WEIGHTS)
     config = _config_for_saving(model.peft_config[ADAPTER_NAME], base)
     config.save_pretrained(str(folder))
@@ -166,18 +168,19 @@ def _differences(expected: dict, stored: dict) -> list[str]:
 
 
 def find_base(folder: Path, name: str | None) -> str:
-    """Where an adapter's base model is: at its stored name, else next to the adapter, if both have been moved.
+    """Where an adapter's base model is: at its stored name, or kept by the adapter's run, which may have been moved.
 
     Raises:
       ConfigError: it is missing; the message names the flag that gives another path.
     """
-    if name and Path(name).is_dir():
+    is_kept_by_run = name == BASE_FOLDER
+    if name and not is_kept_by_run and Path(name).is_dir():
         return name
     if name and Path(name).name == BASE_FOLDER:
-        for parent in (folder, folder.parent, folder.parent.parent):
-            if (parent / BASE_FOLDER / "config.json").is_file():
-                return str(parent / BASE_FOLDER)
-    is_hub_name = name and not name.startswith(("/", ".")) and name.count("/") <= 1
+        place = base_kept_by_run(folder)
+        if place is not None:
+            return str(place)
+    is_hub_name = name and not is_kept_by_run and not name.startswith(("/", ".")) and name.count("/") <= 1
     if is_hub_name:
         return name
     raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
@@ -188,6 +191,8 @@ def folder_of_base(folder: Path) -> Path | None:
     if not is_adapter(folder):
         return None
     name = read_adapter_config(folder).base_model_name_or_path
+    if name == BASE_FOLDER:
+        return Path(folder, BASE_FOLDER).absolute()
     if name is None or not Path(name).is_dir():
         return None
     return Path(name).absolute()

@@ -1,9 +1,19 @@
 """What a model card is made of: the results, the manifest, and what each name in the results refers to."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from t5suite.data.corpora.sources import hub_arguments, is_hub_name
+from t5suite.reports.finished_runs import data_facts
 from t5suite.runs.directory import tasks_named
+from t5suite.tasks.registry import Task
+
+# A name on the hub: OWNER/NAME, or one of the first models' without an owner.
+HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+# Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
+CACHED = re.compile(r"models--(.+?)/snapshots/")
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,22 @@ class CardFacts:
         return self.settings.get("model_name_or_path")
 
 
+def hub_name(name: str | None) -> str | None:
+    """The name on the hub of what a flag named; None for folders and for what is in memory.
+
+    >>> hub_name("/cache/models--google--mt5-small/snapshots/73fb5d/")
+    'google/mt5-small'
+    """
+    if not name:
+        return None
+    cached = CACHED.search(name)
+    if cached:
+        return cached[1].replace("--", "/")
+    if HUB_NAME.fullmatch(name) and not os.path.exists(name):
+        return name
+    return None
+
+
 def data_set_of_rows(facts: CardFacts, task: str, role: str) -> str | None:
     """The hub's data set that a task's rows are from; None for rows from elsewhere.
 
@@ -102,7 +128,26 @@ def data_set_of_rows(facts: CardFacts, task: str, role: str) -> str | None:
     if is_file or facts.settings.get("data_format") not in (None, "hub"):
         return None
     entry = facts.tasks.get(task, {})
-    return entry.get("hub_path") or facts.settings.get("hub_path")
+    return hub_name(entry.get("hub_path") or facts.settings.get("hub_path"))
+
+
+def data_sets_of_tasks(facts: CardFacts) -> list[str]:
+    """The hub's data sets that a fine-tuned model was trained on, in the order of the alphabet."""
+    data_sets = set()
+    for name, entry in facts.tasks.items():
+        if Task(facts.benchmark, name, entry).splits("train"):
+            data_sets.add(data_set_of_rows(facts, name, "train"))
+    return sorted(filter(None, data_sets))
+
+
+def data_sets_of_corpora(facts: CardFacts) -> list[str]:
+    """The hub's data sets that a model was pre-trained on, in the order of the alphabet."""
+    texts = list(facts.settings.get("train_file") or [])
+    for name, corpus in data_facts(facts.manifest).items():
+        if name.startswith("train"):
+            texts += [source["name"] for source in corpus["sources"]]
+    data_sets = {hub_name(hub_arguments(text)["path"]) for text in texts if is_hub_name(text)}
+    return sorted(filter(None, data_sets))
 
 
 def hub_commit(facts: CardFacts, section: str, name: str) -> str | None:

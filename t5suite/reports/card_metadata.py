@@ -6,52 +6,56 @@
 """
 
 import math
-import os
 import re
 
 from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.repocard_data import eval_results_to_model_index
 
-from t5suite.reports.card_facts import CardFacts, data_set_of_rows
+from t5suite.reports.card_facts import (
+    CardFacts,
+    data_set_of_rows,
+    data_sets_of_corpora,
+    data_sets_of_tasks,
+    hub_name,
+)
 from t5suite.reports.card_task import languages, pipeline_tag
 from t5suite.reports.units import metric_unit
 
-# A name on the hub: OWNER/NAME, or one of the first models' without an owner.
-HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-# Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
-CACHED = re.compile(r"models--(.+?)/snapshots/")
 # The names of https://huggingface.co/metrics, where ours differ.
 METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
 
 
-def hub_name(name: str | None) -> str | None:
-    """The name on the hub of what a flag named; None for folders and for what is in memory.
+class HubMetadata(ModelCardData):
+    """Metadata with an entry of the index for each result; the client makes one of all results of a split."""
 
-    >>> hub_name("/cache/models--google--mt5-small/snapshots/73fb5d/")
-    'google/mt5-small'
-    """
-    if not name:
-        return None
-    cached = CACHED.search(name)
-    if cached:
-        return cached[1].replace("--", "/")
-    if HUB_NAME.fullmatch(name) and not os.path.exists(name):
-        return name
-    return None
+    def to_dict(self) -> dict:
+        """The metadata as they stand on the card."""
+        header = super().to_dict()
+        if not self.eval_results:
+            return header
+        results_by_task: dict[str, list[EvalResult]] = {}
+        for result in self.eval_results:
+            results_by_task.setdefault(result.task_name, []).append(result)
+        entries = []
+        for results in results_by_task.values():
+            (model,) = eval_results_to_model_index(self.model_name, results)
+            entries += model["results"]
+        return {**header, "model-index": [{"name": self.model_name, "results": entries}]}
 
 
-def hub_metadata(facts: CardFacts) -> ModelCardData:
+def hub_metadata(facts: CardFacts) -> HubMetadata:
     """The metadata of a model."""
     base = hub_base(facts)
+    data_sets = data_sets_of_corpora(facts) if facts.objective else data_sets_of_tasks(facts)
     results = eval_results(facts)
     metrics = dict.fromkeys(result.metric_type for result in results)
-    data_sets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
-    return ModelCardData(
+    return HubMetadata(
         language=languages(facts) or None,
         **licence(facts),
         library_name=library_name(facts),
         pipeline_tag=pipeline_tag(facts),
         tags=hub_tags(facts),
-        datasets=sorted(filter(None, data_sets)) or None,
+        datasets=data_sets or None,
         metrics=list(metrics) or None,
         base_model=base,
         base_model_relation=relation_to_base(facts, base),
@@ -124,12 +128,6 @@ def hub_tags(facts: CardFacts) -> list[str]:
     return [tag for tag in tags if tag]
 
 
-def hub_data_set(facts: CardFacts, name: str) -> str | None:
-    """The hub's data set that a result is of; None for rows from elsewhere."""
-    scored = facts.scored[name]
-    return data_set_of_rows(facts, scored.task, scored.role)
-
-
 def eval_results(facts: CardFacts) -> list[EvalResult]:
     """Every score; one that is NaN is only in the card's table, because the index cannot represent it."""
     entries = []
@@ -150,10 +148,11 @@ def eval_result(facts: CardFacts, name: str, metric: str, value: float) -> EvalR
     title = "held-out text"
     if facts.benchmark:
         title = f"{facts.benchmark}/{scored.task}"
-    data_set = hub_data_set(facts, name)
+    data_set = data_set_of_rows(facts, scored.task, scored.role)
     configuration = None
     if data_set:
-        configuration = entry.get("hub_name")
+        names = entry if entry.get("hub_path") else facts.settings
+        configuration = names.get("hub_name")
     return EvalResult(
         task_type=task_type,
         task_name=name,

@@ -10,6 +10,7 @@ The hub's list of tasks is https://github.com/huggingface/huggingface.js, packag
 import re
 
 from t5suite.reports.card_facts import CardFacts, data_set_of_rows
+from t5suite.reports.evaluated_rows import LANG_COLUMNS
 from t5suite.tasks.targets import TOKEN_LABELS
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT
@@ -87,8 +88,11 @@ def languages_differ(facts: CardFacts) -> bool:
 def languages(facts: CardFacts) -> list[str]:
     """The codes of the languages, source first; empty if that of any task is not known.
 
-    Flags say it, the registry for its own rows, or the card of a data set of the hub; it is never guessed from rows.
+    Flags say it, the registry for its own rows, or the card of a data set of the hub; it is never guessed from rows,
+    whose own languages a column may name.
     """
+    if any(facts.settings.get(name) for name in LANG_COLUMNS):
+        return []
     given = [facts.settings.get("source_lang"), facts.settings.get("target_lang")]
     codes = [language_code(code) for code in given if code]
     if codes:

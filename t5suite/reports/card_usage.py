@@ -31,6 +31,8 @@ AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaske
 # Where the base of an adapter is: PEFT loads one by the name that the adapter stores, and the run keeps another one.
 OVER_NAMED_BASE = "over a named base"
 OVER_OWN_BASE = "over a base of its own"
+# transformers takes a base from a folder, but not from one beside an adapter in a repository of the hub.
+FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_download("OWNER/NAME")'
 # Characters of an example.
 LONGEST_EXAMPLE = 300
 # Characters of a row that the command answers, and how many rows are tried.
@@ -89,12 +91,14 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
             f'model = {peft_class}.from_pretrained("."{arguments})',
         ]
     elif adapter_base == OVER_OWN_BASE:
-        lines = [
+        return [
             "from peft import PeftModel",
             f"from transformers import {auto_class}, AutoTokenizer",
             "",
-            f'base = {auto_class}.from_pretrained("base"{arguments})',
-            'model = PeftModel.from_pretrained(base, ".")',
+            FOLDER_LINE,
+            f'base = {auto_class}.from_pretrained(f"{{folder}}/base"{arguments})',
+            "model = PeftModel.from_pretrained(base, folder)",
+            "tokenizer = AutoTokenizer.from_pretrained(folder)",
         ]
     else:
         lines = [

@@ -21,8 +21,8 @@ from t5suite.base.model_files import GENERATION_FILE, table_or_empty
 from t5suite.base.redaction import printable, redacted, without_folders
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.reports.card_facts import CardFacts, ScoredResult, data_set_of_rows, hub_commit
-from t5suite.reports.card_metadata import hub_metadata, hub_name, licence
+from t5suite.reports.card_facts import CardFacts, ScoredResult, data_sets_of_tasks, hub_commit, hub_name
+from t5suite.reports.card_metadata import hub_metadata, licence
 from t5suite.reports.card_tables import (
     data_rows,
     first_examples,
@@ -34,6 +34,7 @@ from t5suite.reports.card_tables import (
     setting_rows,
 )
 from t5suite.reports.card_usage import (
+    FOLDER_LINE,
     OVER_NAMED_BASE,
     OVER_OWN_BASE,
     fine_tune_lines,
@@ -47,9 +48,10 @@ from t5suite.reports.card_usage import (
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
-from t5suite.reports.run_records import code_of_flags
+from t5suite.reports.run_records import code_of_author
 from t5suite.runs.directory import BASE_FOLDER
 from t5suite.tasks.cells import as_list
+from t5suite.tasks.evaluate_metrics import evaluate_names
 from t5suite.tasks.segments import SEPARATOR, reads_columns
 from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_words
 from t5suite.tracking.tables import markdown_table
@@ -176,7 +178,7 @@ def write_card(directory, facts: CardFacts) -> Path:
     facts = with_headers(facts)
     write_eval_results(directory, facts)
     path = Path(directory) / CARD
-    text = card_text(facts, has_curves=path.with_name(LEARNING_CURVES).is_file())
+    text = card_text(facts, path.parent)
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
@@ -198,18 +200,21 @@ def base_header(facts: CardFacts) -> dict:
 
 def data_headers(facts: CardFacts) -> dict[str, dict]:
     """The metadata of the cards of the hub's data sets that training rows are from."""
-    names = {data_set_of_rows(facts, task, "train") for task in facts.tasks}
     headers = {}
-    for name in sorted(filter(None, names)):
+    for name in data_sets_of_tasks(facts):
         headers[name] = card_header("dataset", name, hub_commit(facts, "datasets", name))
     return headers
 
 
-def card_text(facts: CardFacts, has_curves: bool = False) -> str:
-    """The card: metadata and sections, without secrets; `has_curves`: their plot is in the same folder."""
+def card_text(facts: CardFacts, directory: Path) -> str:
+    """The card: metadata and sections, without secrets.
+
+    Args:
+      directory: of the run, whose learning curves are shown if they are there.
+    """
     manifest = facts.manifest
     picture = ""
-    if has_curves:
+    if (directory / LEARNING_CURVES).is_file():
         picture = LEARNING_CURVES
     text = card_template().render(
         card_data=hub_metadata(facts).to_yaml(),
@@ -221,7 +226,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         separator=answer_separator(manifest),
         scores=score_rows(facts),
         notes=score_notes(facts),
-        verify=verify_line(facts),
+        verify=verify_line(facts, directory),
         task_file=needed_task_file(facts),
         data=data_rows(manifest),
         settings=setting_rows(facts),
@@ -232,12 +237,13 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         machine=machine_rows(manifest),
         base=hub_name(facts.base),
         licence=licence(facts)["license"],
+        folder_line=FOLDER_LINE,
         code=code,
         block=lambda language, lines: "\n".join(block(language, lines)),
         table=markdown_table,
     )
-    card = ModelCard(text)  # checks the metadata
-    return printable(redacted(f"{card.content.rstrip()}\n"))
+    ModelCard(text)  # checks the metadata
+    return printable(redacted(f"{text.rstrip()}\n"))
 
 
 @functools.cache
@@ -255,11 +261,13 @@ def needed_task_file(facts: CardFacts) -> str:
     return ""
 
 
-def verify_line(facts: CardFacts) -> str:
-    """How to check the scores; empty where nothing was answered."""
+def verify_line(facts: CardFacts, directory: Path) -> str:
+    """How to check the scores; empty where nothing was answered, or only code of the author repeats it."""
     scored = facts.manifest.get("scored")
-    needs_code = next(code_of_flags(facts.settings), None)
-    if not scored or needs_code:
+    codes = [*code_of_author(directory, facts.settings)]
+    for entry in facts.tasks.values():
+        codes += evaluate_names(entry)
+    if not scored or codes:
         return ""
     line = "`t5suite verify .` fetches these rows, answers every one again and compares"
     if facts.settings.get("select") == "per_task" and "training" in facts.manifest:

@@ -9,7 +9,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.base.files import read_json
 from t5suite.reports.run_records import RecordedSplit, RunRecord
-from t5suite.runs.directory import BASE_FOLDER
+from t5suite.runs.directory import BASE_FOLDER, base_kept_by_run
 from t5suite.runs.public_record import RECORD_HASH
 
 
@@ -73,7 +73,7 @@ def has_hashes_of_base(record: RunRecord, base: str) -> bool:
 
 
 def base_in_config(config_file: Path):
-    """What `adapter_config.json` names as the base of an adapter.
+    """What `adapter_config.json` names as the base of an adapter, or the folder of the base that its run keeps.
 
     Raises:
       DataError: it is no table.
@@ -81,4 +81,7 @@ def base_in_config(config_file: Path):
     config = read_json(config_file)
     if not isinstance(config, dict):
         raise DataError(f"{config_file}: a {type(config).__name__}, not a table of settings")
-    return config.get("base_model_name_or_path")
+    name = config.get("base_model_name_or_path")
+    if name == BASE_FOLDER:
+        return str(base_kept_by_run(config_file.parent) or name)
+    return name

@@ -184,6 +184,18 @@ def software_of(manifest: dict) -> dict:
     return software
 
 
+def base_kept_by_run(folder: Path) -> Path | None:
+    """The base model that a run keeps for its adapters; None if it keeps none.
+
+    Args:
+      folder: of an adapter: the run's, a checkpoint's, or that of a task's best weights.
+    """
+    for run_folder in (folder, folder.parent, folder.parent.parent):
+        if (run_folder / BASE_FOLDER / "config.json").is_file():
+            return run_folder / BASE_FOLDER
+    return None
+
+
 def tasks_named(manifest: dict) -> tuple[str | None, str | None]:
     """`(benchmark, dataset_name)` that a run trains or scores, whatever unused flags say.
 

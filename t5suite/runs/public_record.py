@@ -18,7 +18,7 @@ PRIVATE_KEYS = (
 RECORD_HASH = "record_sha256"
 NOT_OF_THE_RECORD = (RECORD_HASH, "withheld", "status", "finished")
 # Entries that hold places; texts of tasks may look like paths, and stay.
-KEYS_WITH_PLACES = ("settings", "data", "weights_trained_on", "title", "hub", "model")
+KEYS_WITH_PLACES = ("settings", "data", "weights_trained_on", "title", "hub", "model", "teacher")
 
 
 def public_manifest(manifest: Mapping, withheld: Iterable[str] = ()) -> dict:

@@ -16,7 +16,7 @@ from t5suite.base.hub_commits import Request, check_revisions, hub_reads, is_rep
 from t5suite.data.corpora.sources import hub_arguments, is_hub_name
 from t5suite.data.rows.hub_rows import HubRows
 from t5suite.data.rows.sources import DataOptions, source_name
-from t5suite.models.adapter_files import is_adapter, read_adapter_config
+from t5suite.models.adapter_files import find_base, is_adapter, read_adapter_config
 from t5suite.models.presets import PRESETS
 from t5suite.tasks.registry import Task
 from t5suite.training.processes.ranks import Ranks
@@ -94,7 +94,8 @@ def _adapter_base(model_args) -> str | None:
     """The name of the model below the adapter that `--model_name_or_path` names, if it names one."""
     if model_args.adapter_base is not None or not is_adapter(model_args.model_name_or_path):
         return model_args.adapter_base
-    return read_adapter_config(Path(model_args.model_name_or_path)).base_model_name_or_path
+    folder = Path(model_args.model_name_or_path)
+    return find_base(folder, read_adapter_config(folder).base_model_name_or_path)
 
 
 def data_requests(plan, data_args, roles: Sequence[str]) -> list[Request]:

@@ -553,8 +553,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             logger.warning("--push_to_hub has no effect: nothing is trained")
             self.args.push_to_hub = False
         elif self.is_world_process_zero():
-            with self.uploads.refusals():
-                super().init_hf_repo(token, private)
+            self.hub_model_id = self.uploads.make_repository(token, private)
 
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
@@ -750,7 +749,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.store_flos()
         self.monitor.flush(self.state)
         path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
-        if self.args.push_to_hub and self.is_world_process_zero():
+        may_upload = self.args.push_to_hub and not self.stop.requested  # a run that stops has no time for it
+        if may_upload and self.is_world_process_zero():
             announce = functools.partial(self.callback_handler.on_push_begin, self.args, self.state, self.control)
             self.uploads.push_checkpoint(self.hub_model_id, path, self.state.global_step, announce)
             self.push_in_progress = self.uploads.in_progress

@@ -3,35 +3,48 @@
     >>> uploads = HubUploads(args)
     >>> uploads.push_checkpoint("ada/x", Path("runs/x/checkpoint-400"), 400, announce)
 
-Names and strategies are those of transformers' trainer, which also creates the repository. What differs from
-transformers 5.23: the card is the run's own and is uploaded last, with the results and what `t5suite verify` needs; the
-manifest goes without folders and machine (`runs.public_record`), and training arguments (which may hold a token) and
-logs not at all.
+Names and strategies are those of transformers' trainer. What differs from transformers 5.23: a repository that takes no
+upload is refused before training; the card is the run's own and is uploaded last, with the results and what `t5suite
+verify` needs; the manifest goes without folders and machine (`runs.public_record`), and training arguments (which may
+hold a token) and logs not at all.
 """
 
+import atexit
+import concurrent.futures
 import contextlib
 import fnmatch
+import functools
+import glob
 import logging
 import os
+import queue
+import shlex
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from t5suite.base.errors import EXIT_IO, ConfigError, UserError
 from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
+from t5suite.base.model_files import table_or_empty
 from t5suite.base.redaction import redacted
 from t5suite.models.adapter_files import folder_of_base, is_adapter
 from t5suite.runs.directory import BASE_FOLDER, MANIFEST, read_manifest
-from t5suite.runs.public_record import public_manifest
+from t5suite.runs.public_record import RECORD_HASH, public_manifest
+from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)
 
 UPLOADING = ".uploading"
+# How long a run that was asked to stop waits for the upload of an earlier checkpoint.
+STOP_SECONDS = 8.0
 # Not uploaded from a run's directory: hidden files, and files that describe the machine or the code; of its folders,
 # only the one that the hub's leaderboards read is, and the base model of an adapter. From a checkpoint: what is not the
 # model.
@@ -52,6 +65,38 @@ class UploadError(UserError):
     exit_code = EXIT_IO
 
 
+class HubClient(HfApi):
+    """The hub's client; what it uploads in the background does not keep the process from ending, as HfApi's would.
+
+    Args:
+      at_end: called at the end of a process that has uploaded in the background.
+    """
+
+    def __init__(self, at_end: Callable[[], None]):
+        super().__init__(library_name="t5suite")
+        self._at_end = at_end
+        self._work = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+
+    def run_as_future(self, fn: Callable, *args, **kwargs) -> Future:
+        """Calls the function in a thread, after those of earlier calls."""
+        future: Future = Future()
+        self._work.put((future, functools.partial(fn, *args, **kwargs)))
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._run, name="uploads", daemon=True)
+            self._worker.start()
+            atexit.register(self._at_end)
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, call = self._work.get()
+            try:
+                future.set_result(call())
+            except Exception as error:
+                future.set_exception(error)
+
+
 class HubUploads:
     """Uploads checkpoints and the finished run without stopping training.
 
@@ -63,23 +108,49 @@ class HubUploads:
         self.args = args
         self.in_progress: PushInProgress | None = None
         # One for all uploads: it makes them one after the other, and the hub refuses a commit during another one.
-        self.api = HfApi(library_name="t5suite")
+        self.api = HubClient(self._end)
 
     @contextlib.contextmanager
     def refusals(self):
-        """Wraps the creation of the repository, before anything is trained.
+        """Wraps the creation of the repository, before anything is trained; gives the name that flags give it.
 
         Raises:
-          ConfigError: the hub cannot be reached, there is no token, or the hub rejects the name.
+          ConfigError: the hub cannot be reached, there is no token, or the hub rejects the name or the token.
         """
         name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
-        later = f"or train without --push_to_hub and upload afterwards: hf upload {name} {self.args.output_dir}"
+        later = "or train without --push_to_hub"
         if not hub_reachable():
             raise ConfigError(f"--push_to_hub: the hub cannot be reached (or HF_HUB_OFFLINE is set); fix that, {later}")
         try:
-            yield
+            yield name
         except (HFValidationError, LocalTokenNotFoundError, HfHubHTTPError) as error:
             raise ConfigError(f"--push_to_hub: {name!r}: {hub_problem(error)}, {later}") from None
+
+    def make_repository(self, token: str | None = None, private: bool | None = None) -> str:
+        """Makes the repository and the branch that are missing, and returns the repository's name.
+
+        Args:
+          token, private: in place of the flags.
+
+        Raises:
+          ConfigError: the hub refuses it, or it is public though `--hub_private_repo` was given.
+        """
+        token = token or self.args.hub_token
+        if private is None:
+            private = self.args.hub_private_repo
+        branch = self.args.hub_revision
+        with self.refusals() as name:
+            repository = self.api.create_repo(name, token=token, private=private, exist_ok=True).repo_id
+            # The client takes a repository that the token can only read for one that is there already.
+            self.api.auth_check(repository, token=token, write=True)
+            if private and not self.api.model_info(repository, token=token).private:
+                raise ConfigError(
+                    f"--hub_private_repo: {repository} was there before and is public, as the upload would be; make it "
+                    "private in its settings, or name another one by --hub_model_id"
+                )
+            if branch and not branch.startswith("refs/"):  # a pull request's
+                self.api.create_branch(repository, branch=branch, token=token, exist_ok=True)
+        return repository
 
     def push_checkpoint(self, repository: str, checkpoint: Path, step: int, announce) -> None:
         """Starts to upload a checkpoint's model, and the checkpoint itself if `--hub_strategy` says so.
@@ -106,6 +177,19 @@ class HubUploads:
             logger.info("waiting for the upload of a checkpoint")
             self.in_progress.wait_until_done()
 
+    def _end(self) -> None:
+        """At the end of the process: waits for what is being uploaded, but not for long if it was asked to stop."""
+        if self.in_progress is None:
+            return
+        seconds = STOP_SECONDS if stop_requests().requested else None
+        unfinished = concurrent.futures.wait(self.in_progress.jobs, seconds).not_done
+        self._log_failures()
+        if unfinished:
+            logger.warning(
+                "--push_to_hub: the upload of a checkpoint did not end within %.0f s; the next one includes its files",
+                STOP_SECONDS,
+            )
+
     def _start_jobs(self, repository: str, folder: Path, step: int, strategy: HubStrategy) -> list:
         """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it.
 
@@ -131,6 +215,7 @@ class HubUploads:
         """Uploads the finished run: model, card, results, and what others need to verify them.
 
         The files are shown first. They are taken from a folder beside the run's files, which stays if the upload fails.
+        Files of an earlier run's upload that this run does not have are deleted in the same commit.
 
         Args:
           options: `token` and `revision`, which override the flags.
@@ -139,26 +224,50 @@ class HubUploads:
           UploadError: the upload failed.
         """
         self._log_failures()
+        self.in_progress = None
         place = Path(self.args.output_dir) / UPLOADING
         shutil.rmtree(place, ignore_errors=True)
         folder = staged_run(self.args.output_dir, place / "run")
-        options = {name: value for name, value in options.items() if value}
-        options["run_as_future"] = not blocking
+        settings = self._settings(**options)
         log_files(repository, folder)
         warn_of_base_elsewhere(self.args.output_dir)
         try:
-            upload = self._upload(repository, folder, message, **options)
+            names = self._names_of_earlier_run(repository, settings)
+            patterns = [glob.escape(name) for name in names] or None
+            upload = self._upload(
+                repository, folder, message, delete_patterns=patterns, run_as_future=not blocking, **settings
+            )
         except Exception as error:
+            command = ["hf", "upload", repository, str(folder)]
+            if settings["revision"]:
+                command += ["--revision", settings["revision"]]
             raise UploadError(
                 f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
-                f"and then: hf upload {repository} {folder}"
+                f"and then: {shlex.join(command)}"
             ) from None
         if blocking:
             shutil.rmtree(place, ignore_errors=True)
+        else:
+            self.in_progress = PushInProgress([upload])
         return upload
 
+    def _names_of_earlier_run(self, repository: str, settings: dict) -> list[str]:
+        """The files of an earlier run in the repository, as the manifest lists them that was uploaded with them."""
+        try:
+            path = self.api.hf_hub_download(repository, MANIFEST, **settings)
+        except EntryNotFoundError:
+            return []
+        manifest = table_or_empty(Path(path))
+        if RECORD_HASH not in manifest:  # of another program
+            return []
+        return [MANIFEST, *manifest.get("files", ())]
+
+    def _settings(self, token: str | None = None, revision: str | None = None) -> dict:
+        """Token and revision of an upload: these, else those of the flags."""
+        return {"token": token or self.args.hub_token, "revision": revision or self.args.hub_revision}
+
     def _upload(self, repository: str, folder, message: str | None, **options):
-        settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
+        settings = {**self._settings(), **options}
         return self.api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message=message, **settings)
 
     def _log_failures(self) -> None:
@@ -287,7 +396,9 @@ def hub_problem(error: BaseException) -> str:
     if isinstance(error, LocalTokenNotFoundError):
         return "no token; log in by `hf auth login`, or set HF_TOKEN"
     if status in (401, 403):
-        return f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write"
+        return (
+            f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write there"
+        )
     if isinstance(error, HFValidationError):
         return "is not a valid name for the hub; give --hub_model_id OWNER/NAME"
     message = " ".join(str(error).split()) or type(error).__name__
