@@ -133,6 +133,7 @@ def without_nan(scores: dict) -> dict:
 def written(directory, manifest, split, lines, tasks, metrics=None, averages=None) -> Path:
     """The files of a run; without `tasks` it is not finished."""
     directory = Path(directory)
+    manifest = {"status": "finished" if tasks else "running", **manifest}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").write_text(json.dumps(manifest))
     if lines:

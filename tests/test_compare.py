@@ -209,6 +209,25 @@ class CompareTest(parameterized.TestCase):
         self.assertRegex(output, r"\n    \d+\\nsecond line\\r\\nthird\n")
         self.assertNotRegex(output, r"(?m)^second line")
 
+    @parameterized.parameters("running", "preempted", "failed")
+    @pytest.mark.quick_cases(1)
+    def test_results_from_before_a_run_went_on_are_not_shown(self, status):
+        """They stay in its directory, beside other settings, until it has finished again."""
+        first, second = two_runs()
+        manifest = json.loads((second / "manifest.json").read_text())
+        (second / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
+        for words in ((first, second), (second, first)):
+            with exits_with(65, f"b: no finished run with predictions .status: {status};"):
+                run_cli("compare", *words)
+        (row,) = [json.loads(line) for line in cli_output("report", first, second, "--json").splitlines()]
+        self.assertEqual(row["run"], str(first))
+        with exits_with(65, f"b: no finished run .status: {status}"):
+            run_cli("report", second, "--format", "none")
+        data = reported(first, second).data
+        self.assertEqual([run["status"] for run in data["runs"]], ["finished", status])
+        self.assertEqual([run["results"] for run in data["runs"]][1:], [{}])
+        self.assertEqual({part["run"] for part in data["examples"]}, {"a"})
+
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
         first, second = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")

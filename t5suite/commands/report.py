@@ -144,9 +144,9 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
     from t5suite.reports.finished_runs import averages_of_runs, rows_of_runs
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.tables import print_run_table
-    from t5suite.runs.directory import RESULTS
+    from t5suite.runs.directory import has_finished, read_manifest
 
-    unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
+    unfinished = [d for d in directories if is_run(d) and not has_finished(d, read_manifest(d))]
     finished = [d for d in directories if d not in unfinished]
     if needs_finished and not finished:
         rows = rows_of_runs(directories)

@@ -121,7 +121,10 @@ def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvalua
     """A run's evaluations by their names in results."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
     if not evaluations:
-        raise DataError(f"{run['directory']}: no finished run with predictions (looked in its folder predictions/)")
+        raise DataError(
+            f"{run['directory']}: no finished run with predictions (status: {run['status']}; looked in its folder "
+            "predictions/)"
+        )
     return evaluations
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError, UserError
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again, settings_by_place
-from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.directory import has_finished, read_manifest, read_results, tasks_named
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.entry_metrics import metric_functions
@@ -77,7 +77,7 @@ def number_of_classes(task: Task) -> int | None:
 
 
 def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluation]:
-    """Every evaluated split of a run that left predictions, in the order of its results.
+    """Every evaluated split of a finished run that left predictions, in the order of its results.
 
     Args:
       data_dir: where the rows are now, if not where the run had them.
@@ -85,9 +85,9 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
     Raises:
       DataError: a line of predictions without `row` or `prediction`.
     """
-    if not Path(directory, RESULTS).is_file():
-        return []
     manifest = read_manifest(directory)
+    if not has_finished(directory, manifest):
+        return []
     splits = scored_splits(manifest)
     evaluations = []
     for name, scores in read_results(directory)["tasks"].items():

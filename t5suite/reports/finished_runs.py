@@ -14,7 +14,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.base.files import file_sha256
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.directory import MANIFEST, RESULTS, has_finished, read_manifest, read_results, tasks_named
 from t5suite.runs.trained_splits import origin_of_all_rows
 from t5suite.tasks.entry_metrics import task_figure
 
@@ -44,6 +44,8 @@ def _rows_of_run(directory: Path) -> list[dict]:
     if missing_files:
         raise DataError(f"{directory}: no finished run ({', '.join(missing_files)} missing)")
     manifest = read_manifest(directory)
+    if not has_finished(directory, manifest):
+        raise DataError(f"{directory}: no finished run (status: {manifest.get('status')})")
     benchmark, _ = tasks_named(manifest)
     marks = manifest.get("marks", {})
     scored = manifest.get("scored") or {}

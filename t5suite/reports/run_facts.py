@@ -15,7 +15,7 @@ from t5suite.base.errors import DataError
 from t5suite.reports.finished_runs import data_facts, method_remarks, rows_scored, splits_of_result
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
-from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, has_finished, read_manifest, read_results, tasks_named
 from t5suite.runs.trained_splits import HELD_OUT
 from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
@@ -48,13 +48,12 @@ def read_run(directory, name: str | None = None) -> dict:
         raise DataError(f"{directory}: no run ({MANIFEST} missing); give a run's --output_dir, or a sweep's directory")
     manifest = read_manifest(directory)
     status = manifest.get("status", "unknown")
-    if (directory / RESULTS).is_file():
+    if has_finished(directory, manifest):
         results = read_results(directory)
         notes = []
-        status = "finished"
     else:
         results = {}
-        notes = [f"not finished (status: {status}): no {RESULTS}"]
+        notes = [note_on_results(directory, status)]
     scores = results.get("tasks", {})
     lines = MetricLines(directory / METRICS).new_lines()
     last_step = None
@@ -136,6 +135,13 @@ def environment_facts(manifest: dict) -> dict:
         "commit": {name: value for name, value in commit.items() if name != "diff"},
         "hardware": manifest.get("hardware") or {},
     }
+
+
+def note_on_results(directory: Path, status: str) -> str:
+    """Why a run that has not finished has no scores."""
+    if (directory / RESULTS).is_file():
+        return f"not finished (status: {status}): {RESULTS} is from before the run went on"
+    return f"not finished (status: {status}): no {RESULTS}"
 
 
 def note_on_metrics(directory: Path, lines: list[dict]) -> list[str]:

@@ -68,7 +68,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run has finished."""
-        return self.manifest.get("status") == "finished" and (self.directory / RESULTS).is_file()
+        return has_finished(self.directory, self.manifest)
 
     @property
     def hub_before(self) -> dict:
@@ -168,6 +168,11 @@ def run_id_of(directory) -> str | None:
     with contextlib.suppress(OSError, DataError, KeyError, TypeError):
         return read_json(Path(directory) / MANIFEST)["run_id"]
     return None
+
+
+def has_finished(directory, manifest: dict) -> bool:
+    """Whether a run has finished; while it goes on (`--extend`), its results are those of earlier settings."""
+    return manifest.get("status") == "finished" and (Path(directory) / RESULTS).is_file()
 
 
 def has_trained(directory) -> bool:
