@@ -319,6 +319,9 @@ class RunTablesTest(parameterized.TestCase):
         tasks = {name: {"accuracy": 80.0} for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "qnli", "rte")}
         tasks |= {"mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}}
         self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
+        for half in ("mnli_matched", "mnli_mismatched"):
+            tasks[half]["a_metric_of_the_user"] = 7.0
+        self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
 
     @parameterized.parameters(([1, 1, 1],), ([1, 2, 3],))
     def test_runs_of_any_seeds_that_cover_a_benchmark_have_its_average_in_the_report_too(self, seeds):

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 # Metrics that have their own column.
 RATES = ("invalid_rate",)
+# What a result of a half of MNLI has behind the task's name.
+HALVES = ("_matched", "_mismatched")
 
 
 def rows_of_runs(directories) -> list[dict]:
@@ -183,7 +185,7 @@ def suite_averages(rows: list[dict]) -> dict[str, float]:
             continue
         benchmark = row["benchmark"]
         task = row["task"]
-        entry = DATASET_VALS.get(benchmark, {}).get(task)
+        entry = DATASET_VALS.get(benchmark, {}).get(_task_of_result(task))
         figure = task_figure(row["metrics"], entry)
         if figure is None:
             figure = math.nan
@@ -197,11 +199,22 @@ def suite_averages(rows: list[dict]) -> dict[str, float]:
     return averages
 
 
+def _task_of_result(result: str) -> str:
+    """The task of a result, which may be one of MNLI's halves.
+
+    >>> _task_of_result("mnli_mismatched"), _task_of_result("rte")
+    ('mnli', 'rte')
+    """
+    for half in HALVES:
+        result = result.removesuffix(half)
+    return result
+
+
 def _figure_or_mean_of_halves(figures: dict[str, float], task: str) -> float | None:
     """A task's figure: the mean of its matched and mismatched half if it has both; None if it has no score."""
-    halves = (f"{task}_matched", f"{task}_mismatched")
-    if all(half in figures for half in halves):
-        return sum(figures[half] for half in halves) / 2
+    names = [f"{task}{half}" for half in HALVES]
+    if all(name in figures for name in names):
+        return sum(figures[name] for name in names) / len(names)
     return figures.get(task)
 
 
