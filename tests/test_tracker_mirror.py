@@ -470,6 +470,21 @@ class MirrorTest(parameterized.TestCase):
             self.assertEqual([line[:2] for line in events[1:-1]], [("row", step) for step in rows])
             self.assertEqual(json.loads((directory / "trackers/aim/told.json").read_text())["step"], rows[-1])
 
+    @parameterized.parameters(
+        ("finished", [1, 2, 3], 0), ("preempted", [1, 2], 75), ("failed", [1, 2], 1), ("running", [1, 2], 1),
+    )  # fmt: skip
+    def test_by_hand_a_run_ends_as_its_manifest_says(self, status, steps, exit_code):
+        """The last step of one that is not finished may lack its evaluation, which comes when it is resumed."""
+        directory = described_run([1, 2, 3])
+        manifest = {"run_id": RUN_ID, "settings": {}, "status": status}
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+        recording = mock.patch.dict(mirror.TRACKERS, aim=("Aim", None, "test_tracker_mirror:RecordingRun"))
+        with recording, mock.patch.object(RecordingRun, "events", []) as events:
+            self.assertEqual(mirror.main([str(directory), "aim"]), 0)
+        self.assertEqual(events[1:], [*(("row", step) for step in steps), ("finish", exit_code)])
+        sent = json.loads((directory / "trackers/aim/told.json").read_text())
+        self.assertEqual(sent["step"], steps[-1])
+
     def test_by_hand_a_run_that_another_process_sends_is_left_to_it(self):
         directory = described_run([1])
         self.enter_context(mock.patch.object(mirror, "LOCK_SECONDS", 0.01))
@@ -528,6 +543,24 @@ class GoingOnTest(parameterized.TestCase):
         ids = json.loads((directory / "trackers" / name / "told.json").read_text())["of_theirs"]
         self.assertEqual(ids, {"id": "made once"})
         self.assertEqual(self.environment_of(name, directory, **{variable: "of another"})[variable], value)
+
+    @parameterized.product(
+        name=("mlflow", "dagshub"), ending=((b"end 0\n", "FINISHED"), (b"end 75\n", "KILLED"), (b"end 70\n", "FAILED"))
+    )
+    def test_a_run_of_mlflow_ends_as_the_training_did(self, name, ending):
+        """Transformers' callback calls each finished, and leaves one of DagsHub running."""
+        word, status = ending
+        mlflow = mock.MagicMock()
+        mlflow.active_run.return_value.info.run_id = "made once"
+        callback = mock.MagicMock(on_train_end=lambda *arguments, **also: mlflow.ended())
+        with (
+            mock.patch.dict(sys.modules, mlflow=mlflow),
+            mock.patch.dict(integration_utils.INTEGRATION_TO_CALLBACK, {name: lambda: callback}),
+            mock.patch.dict(os.environ),
+        ):
+            mirror.mirror(described_run([1]), name, commands_of(b"go\n" + word), no_report)
+        endings = [call for call in mlflow.mock_calls if call[0] in ("end_run", "ended")]
+        self.assertEqual(endings, [mock.call.end_run(status=status), mock.call.ended()])
 
     def test_trackers_of_transformers_are_those_of_the_installed_one(self):
         names = set(filter(mirror.TRACKERS.get, mirror.TRACKERS)) - {"aim"}

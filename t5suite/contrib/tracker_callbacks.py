@@ -20,8 +20,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED
+
 PROJECT_VARIABLES = {name: f"{name.upper()}_PROJECT" for name in ("clearml", "neptune", "swanlab")}
 PROJECT_VARIABLES |= {"mlflow": "MLFLOW_EXPERIMENT_NAME", "comet_ml": "COMET_PROJECT_NAME"}
+# MLflow's words for how a training has ended; any other exit code is a failure.
+MLFLOW_STATUSES = {EXIT_FINISHED: "FINISHED", EXIT_PREEMPTED: "KILLED"}
 
 
 class Resumption(NamedTuple):
@@ -51,6 +55,12 @@ def _mlflow_id(callback) -> str:
     import mlflow
 
     return mlflow.active_run().info.run_id
+
+
+def _end_mlflow_run(exit_code: int) -> None:
+    import mlflow
+
+    mlflow.end_run(status=MLFLOW_STATUSES.get(exit_code, "FAILED"))
 
 
 def _swanlab_id(callback) -> str:
@@ -155,7 +165,9 @@ class CallbackRun:
         """Nothing: the results are the last row."""
 
     def finish(self, exit_code: int) -> None:
-        """Ends the tracker's run."""
+        """Ends the tracker's run; the callbacks would call every run of MLflow finished."""
+        if RESUMPTIONS.get(self._name) is MLFLOW:
+            _end_mlflow_run(exit_code)
         self._call("on_train_end")
 
     def _call(self, event: str, **also) -> None:

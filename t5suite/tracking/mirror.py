@@ -23,7 +23,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BUG, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
 from t5suite.base.files import read_json, write_json
 from t5suite.base.lookup import load_object
 from t5suite.base.redaction import printable, redacted
@@ -36,6 +36,8 @@ SENT_FILE = "told.json"
 LOCK_FILE = "mirror.lock"
 LOCK_SECONDS = 10.0
 POLL_SECONDS = 0.25
+# What the training of a run has ended with, by the status in its manifest; with any other status it has failed.
+EXIT_CODES = {"finished": EXIT_FINISHED, "preempted": EXIT_PREEMPTED}
 # A scheduler or Ctrl-C often signals all of a job's processes.
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -63,19 +65,22 @@ class SentSteps:
 class Commands:
     """The training process's commands, from the file descriptor `source`; None: no process, everything is sent at once.
 
+    Args:
+      exit_code: what the training has ended with, if there is no process.
+
     Attributes:
       going: the file holds this run's lines.
       exit_code: training's exit code, once it has ended.
       orphaned: training died.
     """
 
-    def __init__(self, source: int | None = None):
+    def __init__(self, source: int | None = None, exit_code: int | None = None):
         self._source = source
         self._parent = os.getppid()
         self._incomplete_line = b""
         self.by_hand = source is None
         self.going = source is None
-        self.exit_code = 0 if source is None else None
+        self.exit_code = exit_code
         self.orphaned = False
 
     def wait(self, seconds: float) -> None:
@@ -210,11 +215,20 @@ def main(argv) -> int:
         return _serve(folder, argv, partial(mirror, directory, name, offline="--offline" in argv))
     try:
         with lock(folder):
-            mirror(directory, name, Commands(), lambda **state: print(*state.values(), flush=True))
+            commands = Commands(exit_code=exit_code_of_run(directory))
+            mirror(directory, name, commands, lambda **state: print(*state.values(), flush=True))
     except Exception as error:
         print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
+
+
+def exit_code_of_run(directory: Path) -> int:
+    """What a run's training has ended with, by its manifest: one that is not finished may be resumed."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        return EXIT_BUG
+    return EXIT_CODES.get(read_json(path).get("status"), EXIT_BUG)
 
 
 def _problem_of_words(argv: list[str]) -> str | None:
