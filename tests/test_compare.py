@@ -142,6 +142,14 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(lines[at + 1], "  per_device_train_batch_size 8 / 4")
         self.assertNotIn("run_name", "".join(lines))
 
+    @parameterized.parameters((False, {}), (None, {}), (0.0, {}), (0.5, {"odd": [None, 0.5]}))
+    def test_a_flag_that_one_version_does_not_have_is_off_there(self, value, expected):
+        place = folder()
+        older, newer = make_run(place / "a", "sentiment"), make_run(place / "b", "sentiment", seed=1, odd=value)
+        self.assertEqual(Comparison(older, newer).settings, expected)
+        swapped = {name: values[::-1] for name, values in expected.items()}
+        self.assertEqual(Comparison(newer, older).settings, swapped)
+
     def test_at_most_ten_settings_are_shown_and_all_are_in_json(self):
         runs = [
             make_run(folder() / name, "sentiment", **{f"odd_{i}": f"{name}{i}\n" for i in range(13)}) for name in "ab"

@@ -23,7 +23,7 @@ from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_console, new_table
 from t5suite.reports.units import metric_text
-from t5suite.runs.settings import changed_between
+from t5suite.runs.settings import changed_between, is_changed
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
@@ -95,7 +95,7 @@ def settings_that_differ(a: dict, b: dict) -> dict[str, list]:
     """
     differing = {name: list(values) for name, values in changed_between(a, b).items()}
     for name, change in changes_of_flags().items():
-        if change == "layout" and a.get(name) != b.get(name):
+        if change == "layout" and is_changed(name, a, b):
             differing[name] = [a.get(name), b.get(name)]
     return differing
 

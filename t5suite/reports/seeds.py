@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 
 from t5suite.base.script_flags import flags_marked, flags_needing
-from t5suite.runs.settings import is_decisive
+from t5suite.runs.settings import is_decisive, saves_when_it_evaluates
 
 # What may differ between seeds of one setting, and what a table's task column says.
 NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
@@ -27,8 +27,9 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
       runs: as `read_run` has them.
     """
     groups: dict[str, dict] = {}
+    values_when_off = off_values([run["settings"] for run in runs])
     for run in runs:
-        settings = decisive_settings(run)
+        settings = decisive_settings({**values_when_off, **run["settings"]})
         key = json.dumps(settings, sort_keys=True, default=str)
         group = groups.setdefault(key, {"settings": settings, "runs": []})
         group["runs"].append(run["name"])
@@ -62,15 +63,31 @@ def label_without_differences(settings: dict) -> str:
     return kind
 
 
-def decisive_settings(run: dict) -> dict:
+def off_values(all_settings: list[dict]) -> dict:
+    """What a flag is in runs of a version that does not have it: off, as in other runs.
+
+    >>> off_values([{"seed": 1}, {"seed": 2, "new": False}, {"seed": 3, "new": True}])
+    {'new': False}
+    """
+    values = {}
+    for settings in all_settings:
+        for name, value in settings.items():
+            if value is None or (not value and name not in values):
+                values[name] = value
+    return values
+
+
+def decisive_settings(settings: dict) -> dict:
     """The settings that tell a run from the seeds of another setting."""
-    settings = {}
-    for name, value in run["settings"].items():
+    decisive = {}
+    for name, value in settings.items():
         if value is None or name in NOT_A_SETTING:
             continue
         if is_decisive(name):
-            settings[name] = value
-    return settings
+            decisive[name] = value
+    if saves_when_it_evaluates(settings):
+        decisive.pop("save_steps", None)
+    return decisive
 
 
 def kind_of_run(settings: dict) -> str:

@@ -42,24 +42,36 @@ def is_decisive(name: str) -> bool:
 def changed_between(before: dict, now: dict) -> dict[str, tuple]:
     """`{name: (value before, value now)}` of the settings that make it another run.
 
-    A flag that did not exist when the run began changes nothing as long as it is off.
-
     Args:
       before, now: `public_settings`, as manifests have them.
     """
     changes = {}
     for name in sorted(name for name in {*before, *now} if is_decisive(name)):
-        is_new_and_off = name not in before and not now.get(name)
-        if before.get(name) != now.get(name) and not is_new_and_off:
+        if is_changed(name, before, now):
             changes[name] = (before.get(name), now.get(name))
-    if saves_when_it_evaluates(now):
-        # `save_steps` has no effect there: it follows `eval_steps`, but manifests of an earlier version have 500.
+    if saves_when_it_evaluates(before) and saves_when_it_evaluates(now):
         changes.pop("save_steps", None)
     return changes
 
 
+def is_changed(name: str, before: dict, now: dict) -> bool:
+    """Whether a setting differs; a flag that one of the two versions does not have is off there.
+
+    >>> is_changed("flag", {}, {"flag": False}), is_changed("flag", {"flag": None}, {"flag": 0.0})
+    (False, True)
+    """
+    values = (before.get(name), now.get(name))
+    is_in_both = name in before and name in now
+    if not is_in_both and not any(values):
+        return False
+    return values[0] != values[1]
+
+
 def saves_when_it_evaluates(settings: dict) -> bool:
-    """Whether checkpoints are written at the evaluations, every `eval_steps`, so that each can be the best one."""
+    """Whether checkpoints are written at the evaluations, every `eval_steps`, so that each can be the best one.
+
+    `save_steps` has no effect then: it follows `eval_steps`, but manifests of an earlier version have 500.
+    """
     strategies = (settings.get("eval_strategy"), settings.get("save_strategy"))
     return bool(settings.get("load_best_model_at_end")) and strategies == ("steps", "steps")
 
