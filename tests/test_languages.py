@@ -1,7 +1,10 @@
 """Languages of mBART, M2M100, NLLB and Marian: ids, loss and answers are transformers' own, also row by row."""
 
+import contextlib
 import functools
+import io
 import json
+import re
 import tempfile
 import urllib.error
 import urllib.request
@@ -14,7 +17,7 @@ import torch
 import transformers
 from absl.testing import parameterized
 from support import later_wins
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, set_seed
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 import fine_tune_t5
 from t5suite import FineTuner
@@ -85,7 +88,8 @@ def tuner_of(kind: str, rows, model=None, **flags) -> FineTuner:
         "per_device_train_batch_size": 1, "max_steps": 1, "learning_rate": 0.0, "logging_steps": 1, "use_cpu": True,
         "quiet": True, "no_eval": True, "save_strategy": "no",
     }  # fmt: skip
-    return FineTuner(model_of(kind) if model is None else model, rows, tokenizer=tokenizer(kind), **settings, **flags)
+    model = model_of(kind) if model is None else model
+    return FineTuner(model, rows, tokenizer=tokenizer(kind), **{**settings, **flags})
 
 
 class OneLanguageTest(parameterized.TestCase):
@@ -159,6 +163,42 @@ class OneLanguageTest(parameterized.TestCase):
         tuner.train()
         (loss,) = (line["train/loss"] for line in tuner.history if "train/loss" in line)
         self.assertAlmostEqual(loss / expected, 1.0, delta=2e-6)
+
+
+    @parameterized.parameters(*(kind for kind in KINDS if kind != "MarianTokenizer"))
+    @pytest.mark.quick_cases(1)
+    def test_the_tokenizer_of_a_run_reads_in_plain_transformers_as_it_was_trained(self, kind):
+        """Its source is not the language that the tokenizer reads without settings."""
+        _, default, source, text = KINDS[kind]
+        tuner = tuner_of(kind, self.ROWS, source_lang=source, target_lang=default)
+        tuner.train()
+        self.addCleanup(setattr, tokenizer(kind), "src_lang", default)
+        expected, its_tokenizer = tokenizer(kind), AutoTokenizer.from_pretrained(tuner.args.output_dir)
+        for code in (default, source):
+            expected.src_lang = code
+            self.assertEqual(its_tokenizer(text) == expected(text), code == source)
+
+    @parameterized.product(kind=("M2M100Tokenizer", "NllbTokenizer", "MBart50Tokenizer"), share_rows=(False, True))
+    @pytest.mark.quick_cases(1)
+    def test_the_python_of_a_card_reads_and_writes_the_languages_of_the_first_row(self, kind, share_rows):
+        """Their codes are there, also where a card shows no row."""
+        _, english, german, text = KINDS[kind]
+        rows = [{"text": text, "label": "gut und", "from": german, "to": english}] * 2
+        columns = {"source_lang_column": "from", "target_lang_column": "to", "share_rows": share_rows}
+        tokenizer(kind).src_lang = english
+        tuner = tuner_of(kind, {"train": rows, "validation": rows}, no_eval=False, **columns)
+        tuner.train()
+        folder = Path(tuner.args.output_dir)
+        (python,) = re.findall(r"^```python\n(.*?)^```", (folder / "README.md").read_text(), re.S | re.M)
+        names = {}
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+            exec(python, names)
+        its_tokenizer, inputs = tokenizer(kind), names["inputs"]
+        its_tokenizer.src_lang = german
+        self.assertEqual(inputs["input_ids"].tolist(), [its_tokenizer(text if share_rows else "...")["input_ids"]])
+        its_tokenizer.src_lang = english
+        language = next(i for i in its_tokenizer("")["input_ids"] if i != its_tokenizer.eos_token_id)
+        self.assertEqual(names["model"].generate(**inputs, max_new_tokens=2)[0, 1].item(), language)
 
 
 class LanguagesOfRowsTest(parameterized.TestCase):

@@ -18,13 +18,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
 from t5suite.reports.next_commands import flags_of_task_file
+from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import HEADED
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
@@ -44,10 +46,20 @@ NOT_SHOWN = "..."
 
 def with_hidden_rows(eval_set):
     """The evaluated split with one row, which has '...' in place of its texts: for rows that are not to be shown."""
-    rows = [hidden_value(row) for row in eval_set.rows[:1]]
+    languages = getattr(eval_set.encoding, "languages", Languages())
+    rows = [hidden_row(row, languages) for row in eval_set.rows[:1]]
     examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
+
+
+def hidden_row(row: Mapping, languages: Languages) -> dict:
+    """A row without what it says; the codes of its languages stay, which a model cannot answer without."""
+    hidden = hidden_value(row)
+    for column in (languages.source_lang_column, languages.target_lang_column):
+        if column is not None:
+            hidden = with_value_at(hidden, column, value_at(row, column))
+    return hidden
 
 
 def hidden_value(value):
@@ -175,6 +187,20 @@ def _literal(text: str) -> str:
     return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
 
 
+def _language_lines(eval_set) -> list[str]:
+    """Python that sets the languages of the first row, where each row has its own; others are saved with the model."""
+    encoding = eval_set and eval_set.encoding
+    if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
+        return []
+    source, target = encoding.languages.of(eval_set.rows[0])
+    lines = []
+    if encoding.languages.source_lang_column:
+        lines.append(f"tokenizer.src_lang = {source!r}")
+    if encoding.languages.target_lang_column:
+        lines.append(f"model.generation_config.forced_bos_token_id = {encoding.ids[target]}  # {target}")
+    return lines
+
+
 def _text_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
@@ -182,6 +208,7 @@ def _text_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[
         inputs = without_cut(eval_set.shown_inputs(0))
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
+        *_language_lines(eval_set),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",

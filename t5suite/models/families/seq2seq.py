@@ -22,7 +22,7 @@ def text_encoding(model, tokenizer, lengths: Lengths, separator: str | None, lan
     if not any(languages):
         _warn_of_default_language(encoding)
     if not encoding.is_marked:
-        _store_target_language(model, encoding)
+        _store_languages(model, encoding)
     return encoding
 
 
@@ -33,10 +33,12 @@ def _warn_of_default_language(encoding: LanguageEncoding) -> None:
     logger.warning("the model has %d languages: give --source_lang and --target_lang%s", len(encoding.ids), effect)
 
 
-def _store_target_language(model, encoding: LanguageEncoding) -> None:
-    """Stores the target language in the model's settings, so that plain transformers generates it too."""
+def _store_languages(model, encoding: LanguageEncoding) -> None:
+    """Stores the languages in the settings of tokenizer and model, so that plain transformers has them, too."""
     languages = encoding.languages
     tokenizer = encoding.tokenizer
+    if languages.source_lang:
+        tokenizer.src_lang = languages.source_lang
     code = languages.target_lang or tokenizer.tgt_lang or languages.source_lang or tokenizer.src_lang
     token_id = encoding.ids.get(code)
     if encoding.form == "first":
