@@ -109,6 +109,14 @@ class CompareTest(parameterized.TestCase):
         with exits_with(65, "sentiment: a and b were scored on different rows: row .* has target"):
             run_cli("compare", first, second)
 
+    @parameterized.parameters({"prefix": "review: "}, {"input_format": "__input__ !"})
+    def test_rows_that_were_read_in_another_form_are_refused_by_what_differs(self, **form):
+        first, second = two_runs()
+        change_manifest(second, "tasks", "sentiment", **form)
+        (name,) = form
+        with exits_with(65, f"a and b read rows in different text formats .{name} .* and '{form[name]}'.: row"):
+            run_cli("compare", first, second)
+
     def test_without_texts_the_fingerprints_must_agree(self):
         first, second = two_runs()
         for run, fingerprint in ((first, "sha256:one"), (second, "sha256:two")):

@@ -164,7 +164,6 @@ class OneLanguageTest(parameterized.TestCase):
         (loss,) = (line["train/loss"] for line in tuner.history if "train/loss" in line)
         self.assertAlmostEqual(loss / expected, 1.0, delta=2e-6)
 
-
     @parameterized.parameters(*(kind for kind in KINDS if kind != "MarianTokenizer"))
     @pytest.mark.quick_cases(1)
     def test_the_tokenizer_of_a_run_reads_in_plain_transformers_as_it_was_trained(self, kind):

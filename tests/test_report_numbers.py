@@ -151,18 +151,14 @@ class SeedsTest(parameterized.TestCase):
     def test_a_flag_that_one_version_does_not_have_is_off_there(self, settings, expected):
         """So seeds of one setting that were made with two versions are seeds of one setting."""
         place = folder()
-        runs = [
-            make_run(place / str(seed), "sentiment", seed=seed, **changes) for seed, changes in enumerate(settings)
-        ]
+        runs = [make_run(place / str(seed), "sentiment", seed=seed, **changes) for seed, changes in enumerate(settings)]
         self.assertEqual([setting["runs"] for setting in reported(*runs).data["settings"]], expected)
 
     def test_checkpoints_at_the_evaluations_are_no_setting_of_their_own(self):
         """An earlier version wrote `save_steps` 500 in the manifest, and saved at the evaluations all the same."""
         place = folder()
         flags = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50}
-        runs = [
-            make_run(place / str(steps), "sentiment", seed=steps, save_steps=steps, **flags) for steps in (50, 500)
-        ]
+        runs = [make_run(place / str(steps), "sentiment", seed=steps, save_steps=steps, **flags) for steps in (50, 500)]
         self.assertEqual([setting["runs"] for setting in reported(*runs).data["settings"]], [["50", "500"]])
 
     def test_a_setting_is_called_by_three_of_its_settings_that_differ_those_of_interest_first(self):

@@ -27,6 +27,7 @@ from t5suite.runs.settings import changed_between, is_changed
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
+from t5suite.tasks.registry import Task
 
 # Columns of numbers.
 NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
@@ -37,6 +38,8 @@ LONGEST_INPUT = 200
 # Settings that differ: so many are shown, and so many characters of a value.
 MOST_SETTINGS = 10
 LONGEST_VALUE = 40
+# What a task's entry has of the texts that a model reads and writes for a row.
+TEXT_FORMAT = ("prefix", "input_format", "output_format", "text_column_name", "label_column_name", "labels")
 # How answers are made (`--eval_method`), as a note says it.
 METHODS = {"score": "by the likeliest label", "generate": "by its written answers"}
 
@@ -146,30 +149,46 @@ def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> N
       DataError: they are not; names the task and the first row that differs.
     """
     title = f"{a.name}: {runs[0]['name']} and {runs[1]['name']}"
+    problem = f"{title} {how_rows_differ(a.task, b.task)}"
     examples_a = examples_by_key(a)
     examples_b = examples_by_key(b)
     common = [key for key in examples_a if key in examples_b]
     if not common:
         reasons = ["none in common", *evaluation_notes(runs, (a, b))]
-        raise DataError(f"{title} were scored on different rows: {'; '.join(reasons)}")
+        raise DataError(f"{problem}: {'; '.join(reasons)}")
     for key in common:
-        check_same_texts(title, key[0], examples_a[key], examples_b[key])
+        check_same_texts(problem, key[0], examples_a[key], examples_b[key])
     lacks_texts = any(example["inputs"] is None for example in (*a.examples, *b.examples))
     if lacks_texts:
         check_same_source(title, a, runs)
 
 
-def check_same_texts(title: str, key: str, example_a: dict, example_b: dict) -> None:
-    """Checks that an example has the same target and, where both are known, the same input in two runs."""
+def how_rows_differ(task_a: Task, task_b: Task) -> str:
+    """What two runs did whose rows have other texts: they read them in two text formats, or they are other rows."""
+    differences = []
+    for name in TEXT_FORMAT:
+        part_a = task_a.entry.get(name)
+        part_b = task_b.entry.get(name)
+        if part_a != part_b:
+            differences.append(f"{name} {part_a!r:.40} and {part_b!r:.40}")
+    if differences:
+        return f"read rows in different text formats ({'; '.join(differences)})"
+    return "were scored on different rows"
+
+
+def check_same_texts(problem: str, key: str, example_a: dict, example_b: dict) -> None:
+    """Checks that an example has the same target and, where both are known, the same input in two runs.
+
+    Args:
+      problem: what the message of another text begins with.
+    """
     for part in ("target", "inputs"):
         text_a = example_a[part]
         text_b = example_b[part]
         if part == "inputs" and None in (text_a, text_b):
             continue
         if _uncut(text_a) != _uncut(text_b):
-            raise DataError(
-                f"{title} were scored on different rows: {_row_title(key)} has {part} {text_a!r:.80} and {text_b!r:.80}"
-            )
+            raise DataError(f"{problem}: {_row_title(key)} has {part} {text_a!r:.80} and {text_b!r:.80}")
 
 
 def _row_title(key: str) -> str:
