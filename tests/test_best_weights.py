@@ -66,6 +66,14 @@ def equal_steps(series, best: int) -> list[int]:
     return [step for step, score in enumerate(series, 1) if step != best and score == series[best - 1]]
 
 
+def choice_of(task: str | None, step: int, by: str, series) -> dict:
+    """What the manifest says of the step that is kept."""
+    choice = {"task": task, "step": step, "by": by, "equal_steps": equal_steps(series, step)}
+    if len(series) > 1 and len(set(series)) == 1:
+        choice["all_equal"] = True
+    return choice
+
+
 def same(weights: dict, others: dict) -> bool:
     return all(torch.equal(value, others[name]) for name, value in weights.items())
 
@@ -223,7 +231,7 @@ class SelectionTest(parameterized.TestCase):
                     "value": script.series[task][step - 1],
                     **({"equal_steps": equal} if equal else {}),
                 }
-                kept.append({"task": task, "step": step, "by": f"{task}_score", "equal_steps": equal})
+                kept.append(choice_of(task, step, f"{task}_score", script.series[task]))
         self.assertEqual(manifest["best_per_task"], best)
         self.assertCountEqual(manifest["choices"], kept)
         for task, series in script.series.items():
@@ -252,7 +260,7 @@ class OneTaskTest(SelectionTest):
         kept = []
         if best_step(SERIES[name], goal):
             by = "a_score" if goal == "maximize" else "loss"
-            kept = [{"task": None, "step": step, "by": by, "equal_steps": equal_steps(SERIES[name], step)}]
+            kept = [choice_of(None, step, by, SERIES[name])]
         self.assertEqual(json.loads((self.directory / "manifest.json").read_text())["choices"], kept)
         return tuner, step
 

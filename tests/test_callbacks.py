@@ -326,9 +326,18 @@ class ReportTest(parameterized.TestCase):
 
 class ChoiceTest(parameterized.TestCase):
     def choices(
-        self, sets, averages=(), best_step=2, by_task=None, loads_best=True, selection_metric=None, invalid=None
+        self,
+        sets,
+        averages=(),
+        best_step=2,
+        by_task=None,
+        loads_best=True,
+        selection_metric=None,
+        invalid=None,
+        before=None,
     ):
-        lines = [{"step": step, "eval/average": number} for step, number in enumerate(averages, 1)]
+        lines = [{"step": 0, "eval/average": before}] if before is not None else []
+        lines += [{"step": step, "eval/average": number} for step, number in enumerate(averages, 1)]
         for name, rates in (invalid or {}).items():
             lines += [{"step": step, name: rate} for step, rate in enumerate(rates, 1)]
         best_checkpoint = f"runs/x/checkpoint-{best_step}" if best_step else None
@@ -359,8 +368,28 @@ class ChoiceTest(parameterized.TestCase):
             self.assertEqual(choice, {"task": None, "step": 2, "by": compared, "equal_steps": [3, 5]})
         # An earlier evaluation was of the untrained model, or of other data.
         self.assertEqual(self.choices([own], (3.0, 1.0, 3.0, 3.0), best_step=3)[0]["equal_steps"], [4])
+        self.assertNotIn("all_equal", self.choices([own], (3.0, 1.0, 3.0, 3.0), best_step=3)[0])
         # The log of an evaluation that another run has made is not there.
         self.assertEqual(self.choices([own], (1.0, 2.0), best_step=7)[0]["equal_steps"], [])
+
+    @parameterized.parameters(
+        ((0.0, 0.0, 0.0), True),
+        ((0.0, 0.0), True),
+        ((0.0,), False),
+        ((0.0, 0.0, math.nan), False),
+        ((0.5, 0.0, 0.5), False),
+    )
+    def test_a_choice_says_whether_all_evaluations_are_equal(self, averages, are_all_equal):
+        self.assertEqual(self.choices([set_of("rte")], averages, best_step=1)[0].get("all_equal", False), are_all_equal)
+        steps_of_equals = [step for step, number in enumerate(averages, 1) if step > 1 and number == averages[0]]
+        best = {"rte": {"step": 1, "value": averages[0], "equal_steps": steps_of_equals}}
+        (choice,) = self.choices([set_of("rte")], averages, by_task=best)
+        self.assertEqual(choice.get("all_equal", False), are_all_equal)
+
+    def test_an_evaluation_before_the_first_update_is_none_of_the_equal_ones(self):
+        for before in (0.0, 5.0):
+            (choice,) = self.choices([set_of("rte")], (0.0, 0.0), best_step=1, before=before)
+            self.assertTrue(choice["all_equal"])
 
     def test_without_a_choice_there_is_none_and_each_task_may_have_its_own(self):
         sets = [set_of("rte"), set_of("cola", metrics=("matthews_correlation",))]

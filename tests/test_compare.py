@@ -561,8 +561,7 @@ class VerdictsTest(parameterized.TestCase):
         self.assertEqual([flip["flip"] for flip in comparison.flips], ["lost"] * len(right))
         (entry,) = [entry for entry in comparison.scores if entry["metric"] in ("accuracy", "exact_match")]
         self.assertEqual((entry["a"], entry["b"], entry["mcnemar"]["only_b"]), (100.0, 0.0, 0))
-        first, second = reported(*runs).data["examples"]
-        self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": len(right)}, {"wrong": len(right)}))
+        self.check_verdicts(runs, len(right), "wrong" if task.startswith("wsc") else "different")
 
     @parameterized.named_parameters(
         ("wsc", "super_glue", "wsc.fixed", REFERENTS, ["<extra_id_0> Pete", "bunny"], ["<extra_id_0> Mark", "<extra_id_0>"]),
@@ -580,8 +579,25 @@ class VerdictsTest(parameterized.TestCase):
         self.assertNotEmpty(comparison.scores)
         for entry in comparison.scores:
             self.assertEqual((entry["a"], entry["b"]), (100.0, 0.0))
-        first, second = reported(*runs).data["examples"]
-        self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": len(right)}, {"wrong": len(right)}))
+        self.check_verdicts(runs, len(right), "wrong" if name.startswith("wsc") else "different")
+
+    def test_sets_of_labels_are_right_in_any_order_or_wrong(self):
+        task = make_task("faults", "mine", labels=None, metric_names=["micro_f1"], metric_to_optimize="micro_f1")
+        rows = [{"text": "a", "label": ["late", "broken"]}, {"text": "b", "label": ["late"]}]
+        runs = [
+            run_with_answers(name, task, rows, answers, {"faults": {"micro_f1": points}}, "validation")
+            for name, answers, points in (("a", ["late, broken", "late"], 100.0), ("b", ["blue", "red"], 0.0))
+        ]
+        self.check_verdicts(runs, 2, "wrong")
+
+    def check_verdicts(self, runs: list[Path], count: int, kind: str):
+        """The first run's answers are all right; the second's are of that kind, and both forms of the report say so."""
+        report = reported(*runs)
+        first, second = report.data["examples"]
+        self.assertEqual((first["verdicts"], second["verdicts"]), ({"right": count}, {kind: count}))
+        title = {"wrong": f"{count} wrong", "different": f"{count} different from the reference"}[kind]
+        self.assertIn(f"{title}**", report.markdown)
+        self.assertIn(f"{title}<", report.html)
 
     def test_a_referent_of_a_row_without_a_label_is_neither_right_nor_wrong(self):
         task, rows = load_task("super_glue", "wsc.fixed"), [wsc_row("Mark", -1, 0)]

@@ -218,7 +218,9 @@ class SameAsTheScriptTest(EqualFiles):
         made.train()
         (choice,) = json.loads((directory(made) / "manifest.json").read_text())["choices"]
         rates = {"invalid_rate": 90.0, "fewest_invalid": {"step": 2, "invalid_rate": 10.0}}
-        self.assertEqual(choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], **rates})
+        self.assertEqual(
+            choice, {"task": None, "step": 1, "by": "accuracy", "equal_steps": [2], "all_equal": True, **rates}
+        )
 
     @parameterized.parameters((True, {"eval_strategy": "steps", "eval_steps": 9}), (False, {}))
     @pytest.mark.slow

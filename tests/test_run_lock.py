@@ -684,6 +684,17 @@ class OwnRowsTest(InFolderTest):
         what_was_invalid = "96.7% of its answers were invalid, the fewest (0.0%) at step 60"
         self.assertEqual(lines[first + 1], f"{what_is_kept}; {what_was_invalid}")
 
+    @parameterized.parameters(("rougeL", True), ("loss", False))
+    def test_a_finished_run_whose_evaluations_are_all_equal_names_the_loss_unless_it_chose(self, by, names_loss):
+        choice = {"task": None, "step": 20, "by": by, "equal_steps": [40, 60], "all_equal": True}
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "choices": [choice], "training": {"steps": 60}}))
+        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
+            fine_tune_t5.main(words())
+        (line,) = [line for line in shown.getvalue().splitlines() if "kept: step 20 of 60" in line]
+        self.assertEqual("--metric_for_best_model loss" in line, names_loss)
+
     def test_a_file_from_which_rows_are_held_out_is_named_if_it_has_changed_since(self):
         with open("rows.tsv", "a") as rows:
             rows.write("more shoes\tgood\n")

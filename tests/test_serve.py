@@ -421,6 +421,37 @@ class PageTest(ServedTest):
             self.assertNotIn("no such setting", message_of_refusal(path, answer))
 
 
+class PromptsTest(ServedTest):
+    """The finished texts of OpenAI's clients, and the flags with which they send bare ones."""
+
+    @parameterized.parameters(("",), ("--raw",))
+    def test_the_log_shows_at_the_start_the_form_of_the_text_that_the_model_reads(self, flags):
+        with self.assertLogs("t5suite", "INFO") as log, served_model(model_folder(), "--use_cpu", *flags.split()):
+            (line,) = [line for line in log.output if "/v1/completions" in line]
+        self.assertEndsWith(line, " 'sentiment sentence: {sentence}'")
+        body = {"rows": [ROWS[0]], "include_inputs": True}
+        (answer,) = posted(self.url, "/predict", body)["answers"]
+        self.assertEqual(f"sentiment sentence: {ROWS[0]['sentence']}", answer["inputs"])
+
+    def test_a_server_with_a_template_takes_bare_texts_and_shows_no_form(self):
+        sentences = [row["sentence"] for row in ROWS[:4]]
+        whole = posted(self.url, "/v1/completions", {"prompt": [f"sentiment sentence: {text}" for text in sentences]})
+        flags = ("--use_cpu", "--raw", "--input_format", "sentiment sentence: __input__")
+        with self.assertLogs("t5suite", "INFO") as log, served_model(model_folder(), *flags) as url:
+            bare = posted(url, "/v1/completions", {"prompt": sentences})
+            (line,) = posted(url, "/predict", {"rows": sentences[:1], "include_inputs": True})["answers"]
+            status, _, _ = request(url, "POST", "/predict", {"rows": [ROWS[0]]})
+        self.assertEqual((bare["choices"], bare["usage"]), (whole["choices"], whole["usage"]))
+        self.assertEqual(line["inputs"], f"sentiment sentence: {sentences[0]}")
+        self.assertEqual(status, 400)
+        self.assertNotIn("/v1/completions", "\n".join(log.output))
+
+    @parameterized.parameters("masked", "encoder")
+    def test_a_model_that_writes_no_text_shows_no_form(self, family):
+        with self.assertLogs("t5suite", "INFO") as log, served_model(model_folder(family), "--use_cpu"):
+            self.assertNotIn("/v1/completions", "\n".join(log.output))
+
+
 class KeyTest(parameterized.TestCase):
     def test_only_the_key_opens_the_server(self):
         with (

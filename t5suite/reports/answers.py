@@ -14,10 +14,12 @@ from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.reports.formatting import shortened, significant
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import correctness, is_invalid
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import has_label_sets
 
-# Of a task of numbers, valid answers to labelled rows are neither right nor wrong: they are at a distance.
-VERDICTS = ("invalid", "wrong", "numeric", "right", "unlabelled")
+# Of a task of numbers, valid answers to labelled rows are neither right nor wrong: they are at a distance. A free text
+# that no reference equals may be as good as one.
+VERDICTS = ("invalid", "wrong", "different", "numeric", "right", "unlabelled")
 LONGEST_TEXT = 1200
 # A key that is a line of a file, an entry or a row of one.
 PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
@@ -26,8 +28,7 @@ PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
 def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `max_examples` of them.
 
-    Invalid and wrong ones come first, then the others; each kind in the rows' order, but numbers the farthest from the
-    truth first.
+    They come in the order of VERDICTS; each kind in the rows' order, but numbers the farthest from the truth first.
     """
     by_verdict: dict[str, list] = {verdict: [] for verdict in VERDICTS}
     numbers = []
@@ -84,7 +85,7 @@ def _shortened_text(text: str | None) -> str | None:
 
 
 def example_verdict(evaluation: TaskEvaluation, example: dict) -> str:
-    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer.
+    """'right', 'wrong' (of free text 'different'), 'invalid' (`tasks.postprocessors`), or 'unlabelled'.
 
     Without the row, its target alone decides, although the row may have further references.
     """
@@ -92,11 +93,20 @@ def example_verdict(evaluation: TaskEvaluation, example: dict) -> str:
         return "unlabelled"
     if is_invalid(evaluation.task, example["prediction"]):
         return "invalid"
-    if example["right"] is None:
-        return correctness(evaluation.task, example["prediction"], [example["target"]])
-    if example["right"]:
+    is_right = example["right"]
+    if is_right is None:
+        is_right = correctness(evaluation.task, example["prediction"], [example["target"]]) == "right"
+    if is_right:
         return "right"
+    if _is_free_text(evaluation.task):
+        return "different"
     return "wrong"
+
+
+def _is_free_text(task: Task) -> bool:
+    """Whether an answer is right if it equals a reference; sets of labels and WSC's referents are judged otherwise."""
+    is_judged_otherwise = has_label_sets(task.entry) or task.entry.get("postprocess") == "wsc_verdict"
+    return task.value_kind == "text" and not is_judged_otherwise
 
 
 def has_known_classes(evaluation: TaskEvaluation) -> bool:

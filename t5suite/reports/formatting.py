@@ -113,6 +113,8 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
     'kept: step 20 of 60, the best by accuracy; steps 40 and 60 are equal to it'
     >>> choice_line({"task": "rte", "step": 20, "by": "accuracy", "equal_steps": []}, 60)
     'kept for rte: step 20 of 60, the best by accuracy'
+    >>> choice_line({"task": None, "step": 20, "by": "rougeL", "equal_steps": [40, 60], "all_equal": True}, 60)
+    'kept: step 20 of 60, the best by rougeL; all evaluations are equal: choose by --metric_for_best_model loss'
     >>> fewest = {"step": 60, "invalid_rate": 0.0}
     >>> choice_line({"task": None, "step": 20, "by": "pearson", "equal_steps": [], "invalid_rate": 96.7,
     ...              "fewest_invalid": fewest})
@@ -125,7 +127,9 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
     if last_step is not None:
         line += f" of {last_step}"
     line += f", the best by {choice['by']}"
-    if choice["equal_steps"]:
+    if choice.get("all_equal") and choice["by"] != "loss":
+        line += "; all evaluations are equal: choose by --metric_for_best_model loss"
+    elif choice["equal_steps"]:
         line += f"; {_equal_steps(choice['equal_steps'])} equal to it"
     return line + _invalid_answers(choice)
 

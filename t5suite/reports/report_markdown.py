@@ -1,4 +1,4 @@
-"""A report as Markdown: every section; of the answers in the page, those that are invalid or wrong, and numbers.
+"""A report as Markdown: every section; of the answers in the page, those that are not right.
 
 >>> print(report_as_markdown(data, plots, "plots"))
 # runs/rte
@@ -59,8 +59,8 @@ def _lines_of_table(table: Table, section: Section) -> list[str]:
 
 
 def _lines_of_examples(part: Part) -> list[str]:
-    """The answers of one run to one task that are invalid, wrong or numbers, if there are any."""
-    listed = [example for example in part.content["examples"] if example["verdict"] in ("invalid", "wrong", "numeric")]
+    """The answers of one run to one task that are not right, if there are any."""
+    listed = [example for example in part.content["examples"] if example["verdict"] not in ("right", "unlabelled")]
     if not listed:
         return []
     rows = [[example[name] or "" for name in ("where", "inputs", "target", "prediction")] for example in listed]

@@ -42,6 +42,11 @@ SPEED_HEADINGS = {
     "data_wait": "Waiting for data %", "peak_memory_gb": "Peak memory, GB", "train_runtime": "Training, s",
     "train_samples_per_second": "Examples/s", "train_steps_per_second": "Updates/s",
 }  # fmt: skip
+# Verdicts that a title says in more words.
+KINDS_OF_ANSWERS = {
+    "different": "different from the reference",
+    "numeric": "numbers, the farthest from the truth first",
+}
 
 
 def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
@@ -528,8 +533,8 @@ def _notes_on_examples(evaluations: list[dict]) -> list[str]:
     count = f"All {num_answers:,} answers."
     if num_shown < num_answers:
         count = (
-            f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first, and of "
-            "numbers those that are farthest from the truth."
+            f"{num_shown:,} of {num_answers:,} answers are in this page; invalid, wrong and different ones come "
+            "first, and of numbers those that are farthest from the truth."
         )
     notes = [f"{count} predictions/ in the run's directory has them all."]
     for evaluation in evaluations:
@@ -549,10 +554,7 @@ def _examples_by_verdict(evaluation: dict) -> list[tuple[str, list[dict]]]:
         number = f"{count:,}"
         if len(examples) < count:
             number = f"{len(examples):,} of {count:,}"
-        kind = verdict
-        if verdict == "numeric":
-            kind = "numbers, the farthest from the truth first"
-        groups.append((f"{place}: {number} {kind}", examples))
+        groups.append((f"{place}: {number} {KINDS_OF_ANSWERS.get(verdict, verdict)}", examples))
     return groups
 
 

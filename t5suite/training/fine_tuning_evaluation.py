@@ -82,7 +82,8 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     """The evaluations that have chosen the weights which a run keeps; empty where none has.
 
     `{"task", "step", "by": what was compared, "equal_steps": those of other evaluations with the same number}`; `task`
-    is None where one checkpoint is kept for all tasks. What `invalid_answers` says of one task's is added.
+    is None where one checkpoint is kept for all tasks. What `tie_of_all` says, and `invalid_answers` of one task's, is
+    added.
     """
     if not trainer.args.load_best_model_at_end:
         return []
@@ -91,17 +92,20 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     if not selected_a_checkpoint(trainer.state):
         return []
     step = checkpoint_step(trainer.state.best_model_checkpoint)
-    choice = {"task": None, "step": step, "by": compared(trainer, data), "equal_steps": equal_steps(trainer, step)}
-    return [{**choice, **invalid_answers(trainer, "eval/invalid_rate", step)}]
+    steps = equal_steps(trainer, step)
+    choice = {"task": None, "step": step, "by": compared(trainer, data), "equal_steps": steps}
+    return [{**choice, **tie_of_all(trainer, [step, *steps]), **invalid_answers(trainer, "eval/invalid_rate", step)}]
 
 
 def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
     """Which weights a task of `--select per_task` keeps."""
+    steps = best.get("equal_steps", [])
     return {
         "task": task,
         "step": best["step"],
         "by": compared_of_task(trainer, data, task),
-        "equal_steps": best.get("equal_steps", []),
+        "equal_steps": steps,
+        **tie_of_all(trainer, [best["step"], *steps]),
         **invalid_answers(trainer, f"eval/{task}/invalid_rate", best["step"]),
     }
 
@@ -135,6 +139,19 @@ def equal_steps(trainer: SuiteTrainer, step: int) -> list[int]:
     if step not in numbers:
         return []
     return [equal_step for equal_step, number in numbers.items() if equal_step > step and number == numbers[step]]
+
+
+def tie_of_all(trainer: SuiteTrainer, steps: list[int]) -> dict:
+    """`{"all_equal": True}` where every evaluation gave the same number; else empty.
+
+    Args:
+      steps: the one that is kept, and those with its number.
+    """
+    log = trainer.state.log_history
+    evaluated_steps = {line["step"] for line in log if "eval/average" in line and line["step"] > 0}
+    if len(steps) > 1 and set(steps) == evaluated_steps:
+        return {"all_equal": True}
+    return {}
 
 
 def compared(trainer: SuiteTrainer, data: Data) -> str:

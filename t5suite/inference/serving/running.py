@@ -22,6 +22,7 @@ from t5suite.inference.serving.gate import LOCAL_NAMES, is_loopback
 from t5suite.inference.serving.limits import Limits
 from t5suite.inference.serving.service import Service
 from t5suite.inference.web import page_title
+from t5suite.reports.cards import input_template
 from t5suite.tasks.task_card import task_card_after_file
 from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks
@@ -74,6 +75,7 @@ def make_service(arguments) -> Service:
     job = make_job(arguments, text)
     predictor = predictor_by_flags(arguments, card, text, job, Ranks())
     _warn_of_free_text(job, predictor)
+    _log_form_of_prompts(job, predictor)
     return Service(
         job,
         text,
@@ -92,6 +94,13 @@ def _warn_of_free_text(job: Job, predictor) -> None:
             "requests for free text are refused, only labels are chosen: %s; serve the original model",
             predictor.why_no_free_text,
         )
+
+
+def _log_form_of_prompts(job: Job, predictor) -> None:
+    """Logs what the prompts of OpenAI's clients look like; nothing where `--input_format` is put around them."""
+    is_known = job.task is not None and job.input_format is None
+    if is_known and predictor.writes and not job.language_columns:
+        logger.info("/v1/completions: prompts are finished texts, such as %r", input_template(job.task.entry))
 
 
 def make_server(service: Service, arguments) -> uvicorn.Server:
