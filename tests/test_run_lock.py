@@ -1001,6 +1001,13 @@ class TrainedRowsTest(InFolderTest):
             self.assertEqual(marks[-1], not trained.isdisjoint(scored), name)
         self.assertEqual(marks, [False, True])
 
+    def test_an_evaluation_of_other_rows_names_the_model_that_it_scored(self):
+        """In its own folder there is none."""
+        flags = {"model_name_or_path": "runs/rows-tiny", "use_cpu": True, "output_dir": "scores"}
+        shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_only", "--validation_file=copy.tsv"])
+        with exits_with(78, "t5suite evaluate --model_name_or_path runs/rows-tiny scores"):
+            shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_only", "--validation_file=new.tsv"])
+
     @parameterized.parameters(True, False)
     def test_a_task_whose_validation_rows_are_its_training_rows(self, trains):
         Path("data/films/mood").mkdir(parents=True)
