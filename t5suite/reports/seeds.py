@@ -44,7 +44,7 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
 
 
 def differing_settings(settings: dict, all_settings: list[dict]) -> dict:
-    """The settings that are not the same in all of the same kind; of an evaluation, none of training but its files of rows."""
+    """The settings that are not the same in all of the same kind; of an evaluation, of training its rows alone."""
     kind = kind_of_run(settings)
     comparable = [candidate for candidate in all_settings if kind_of_run(candidate) == kind]
     names = varied_names(comparable)
