@@ -23,7 +23,16 @@ from t5suite.launch.bundled_runs import with_recipe
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
-from t5suite.run_steps import Learner, RunSetup, data_of, load_learner, origin_by_flags, train_and_score, trainer_of
+from t5suite.run_steps import (
+    Learner,
+    RunSetup,
+    data_of,
+    load_learner,
+    mark_seen_rows,
+    origin_by_flags,
+    train_and_score,
+    trainer_of,
+)
 from t5suite.runs.directory import default_output_dir
 from t5suite.runs.trained_splits import trained_splits_of_model
 from t5suite.tasks.task_card import read_task_card, task_card_of_model
@@ -107,7 +116,8 @@ def show(setup: RunSetup, resume: str) -> dict:
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name, revision)
     learner = Learner(tokenizer, model, encoding, card=task_card_of_model(name, revision))
     trained_splits = trained_splits_of_model(origin_by_flags(arguments.model, resume, setup.trains))
-    data = data_of(setup, learner, trained_splits)
+    data = data_of(setup, learner)
+    mark_seen_rows(setup, data, trained_splits)
     lengths = lengths_of(arguments.data)
     mixing = mixing_by_flags(arguments)
     return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
@@ -133,7 +143,8 @@ def score_checkpoints(setup: RunSetup) -> dict:
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         learner = Learner(tokenizer, model, encoding, card=read_task_card(folder))
         if data is None:
-            data = data_of(setup, learner, trained_splits_of_model(output_dir))
+            data = data_of(setup, learner)
+            mark_seen_rows(setup, data, trained_splits_of_model(output_dir))
         trainer, _ = trainer_of(setup, learner, data, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)

@@ -57,7 +57,7 @@ from t5suite.reports.finished_runs import data_facts
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
 from t5suite.reports.units import metric_text
-from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
+from t5suite.run_steps import Learner, RunSetup, data_of, make_learner, mark_seen_rows, train_and_score, trainer_of
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.opening import hub_before, lengths_since
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
@@ -194,7 +194,8 @@ class FineTuner:
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
             learner = self._learner()
             origin = self.args.output_dir if self._is_trained else origin_of_weights(vars(self.model_args))
-            data = data_of(setup, learner, trained_splits_of_model(origin))
+            data = data_of(setup, learner)
+            mark_seen_rows(setup, data, trained_splits_of_model(origin))
             trainer, _ = trainer_of(setup, learner, data, selects=False)
             self.trainer = trainer
             report = trainer.score(data.scored)

@@ -28,6 +28,7 @@ from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import checkpoint_step, leave_later_ones
 from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import Start, choose_start
+from t5suite.training.chosen_rows import mark_chosen_rows
 from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
@@ -37,6 +38,7 @@ from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_
 from t5suite.training.plans import Plan, warn_of_task_on_hub
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run_directory import follow_data_seed, note_weights
+from t5suite.training.trained_rows_warnings import warn_of_trained_rows
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -130,7 +132,9 @@ def train_and_score(
     note_weights(run, origin_by_flags(arguments.model, resume, setup.trains))
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
-    data = data_of(setup, learner, run.manifest.get("weights_trained_on", []))
+    data = data_of(setup, learner)
+    run.use_data(data.described)
+    mark_seen_rows(setup, data, run.manifest.get("weights_trained_on", []))
 
     # 6. Trainer.
     trainer, rates = trainer_of(setup, learner, data)
@@ -238,12 +242,8 @@ def origin_by_flags(model_args, resume: str, trains: bool) -> str | None:
     return origin_of_weights(vars(model_args))
 
 
-def data_of(setup: RunSetup, learner: Learner, trained_splits: list[dict]) -> Data:
-    """Step 5: every split that the run reads, tokenized.
-
-    Args:
-      trained_splits: what the learner's weights were trained on before (`runs.trained_splits`).
-    """
+def data_of(setup: RunSetup, learner: Learner) -> Data:
+    """Step 5: every split that the run reads, tokenized."""
     return data_for(
         setup.plan,
         learner.tokenizer,
@@ -252,8 +252,19 @@ def data_of(setup: RunSetup, learner: Learner, trained_splits: list[dict]) -> Da
         learner.encoding,
         setup.plug_ins,
         learner.card,
-        trained_splits,
     )
+
+
+def mark_seen_rows(setup: RunSetup, data: Data, trained_splits: list[dict]) -> None:
+    """Marks the sets that have rows that the model is or was trained on, or by which its run has chosen it.
+
+    Args:
+      trained_splits: what the learner's weights were trained on before (`runs.trained_splits`).
+    """
+    own_splits = [part.describe() for part in data.training_sets]
+    warn_of_trained_rows(data.scored, data.described, own_splits, trained_splits)
+    if not setup.trains:
+        mark_chosen_rows(data.scored, data.described, origin_of_weights(vars(setup.arguments.model)))
 
 
 def trainer_of(setup: RunSetup, learner: Learner, data: Data, selects: bool = True):

@@ -516,6 +516,23 @@ class TasksTest(parameterized.TestCase):
             self.assertRegex(lines[0], "rows.jsonl:2: 'label' is a list")
 
     @parameterized.parameters(
+        # Two parts come in either order, with cells that have no label.
+        (["late", "rude", "late; rude", "[]", "rude; late", "late; broken", "[]", "rude; broken"], True),
+        (["late", "rude", "broken", "late|rude", "late|broken", "late|rude"], True),  # each part stands alone
+        (["[]"], False),
+        (["12,50 \u20ac", "12,90 \u20ac", "50,90 \u20ac", "50,50 \u20ac", "50 \u20ac"], False),
+        (["May 3, 1999", "May 4, 1999", "May 3, 2000", "May 4, 2000", "2000"], False),
+        (["Doe, Ann", "Doe, Joe", "Roe, Ann", "Roe, Joe", "Ann"], False),
+        (["Yes", "No", "Yes, please", "No, please", "Yes, sir", "No, sir"], False),
+        (["pop", "push a; add", "push a; pop", "push a; add; pop", "push b; add", "push b; pop"], False),
+    )
+    def test_texts_that_look_like_sets_are_named(self, cells, is_named):
+        rows = [{"text": f"text {number}", "label": cell} for number, cell in enumerate(3 * cells)]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            self.task(rows)
+        self.assertEqual("looks like a set of labels" in "\n".join(logs.output), is_named)
+
+    @parameterized.parameters(
         ([2, 3.5, -4], None, True),
         (["2", " 3.5", "-1e3"], None, True),
         ([2, 3.5, -4], "pearson", False),

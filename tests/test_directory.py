@@ -78,6 +78,10 @@ class SettingsTest(parameterized.TestCase):
             "--allow_changed max_train_samples,seed,data to continue that run anyway.$",
         ),
         (
+            {"learning_rate": 0.5, "do_predict": True, "allow_changed": "learning_rate"},
+            "--allow_changed learning_rate,do_predict,data to",
+        ),
+        (
             {"do_predict": True},
             "--allow_changed do_predict,data to .*t5suite evaluate --model_name_or_path .*/run scores",
         ),

@@ -78,7 +78,7 @@ class ChoiceTest(parameterized.TestCase):
         rng = np.random.default_rng(length)
         starts, choosable = rng.random((60, length)) < 0.4, rng.random((60, length)) < 0.8
         keys = random_keys(60, length) >> np.uint32(28)  # with ties
-        chosen = choose_units(starts, choosable, density, keys)
+        chosen, _ = choose_units(starts, choosable, density, keys)
         for row in range(60):
             expected = greedy(starts[row], choosable[row], density, keys[row])
             np.testing.assert_array_equal(chosen[row], expected)

@@ -207,6 +207,16 @@ class SeedsTest(parameterized.TestCase):
         axes = report.figures["scores"].axes[0]
         self.assertEqual([label.get_text() for label in axes.get_yticklabels()], labels)
 
+    def test_evaluations_are_called_by_the_file_whose_rows_they_score(self):
+        evaluation = {"max_source_length": 512, "eval_only": True}
+        runs = [
+            bare_run("own", {name: {"accuracy": 70.0}}, settings={**evaluation, "train_file": f"{name}.csv"})
+            for name in ("first", "second")
+        ]
+        runs = [run.rename(folder() / name) for run, name in zip(runs, "ab", strict=True)]
+        labels = [setting["label"] for setting in reported(*runs).data["settings"]]
+        self.assertEqual(labels, ["train_file first.csv", "train_file second.csv"])
+
     def test_a_score_that_one_seed_has_not_is_no_mean_and_one_that_only_some_log_is_over_these(self):
         scores = [{"accuracy": 60.0, "f1": 50.0}, {"accuracy": 64.0, "f1": None}, {"accuracy": 71.0, "bleu": 9.0}]
         runs = [

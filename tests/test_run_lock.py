@@ -916,9 +916,23 @@ class TrainedRowsTest(InFolderTest):
 
     def test_rows_that_a_run_was_trained_on_before_its_data_changed(self):
         write_table("rows.tsv", new_rows(40))
-        run_it(max_steps=2, allow_changed="data", extend=True)
+        run_it(max_steps=2, allow_changed="data", extend=True)  # the held-out rows are new, too
+        marks = json.loads(Path("runs/rows-tiny/manifest.json").read_text()).get("marks", {})
+        self.assertNotIn(TRAINED_ON, str(marks))
         self.assertMarked({"train_file": "copy.tsv", **HELD_OUT}, evaluated, "runs/rows-tiny", SCORED[::2])
         self.assertIn(TRAINED_ON, evaluated("runs/rows-tiny", validation_file="rows.tsv"))
+
+    def test_a_run_that_goes_on_with_another_seed_holds_out_rows_that_it_was_trained_on(self):
+        """The same file with as many rows held out: only which rows these are has changed."""
+        longer = {"output_dir": "runs/rows-tiny", "max_steps": 2, "seed": 6, "extend": True}
+        with exits_with(78, "held_out_sha256.*--allow_changed seed,data"):
+            run_it(**longer, allow_changed="seed")
+        going_on = words(**longer, allow_changed="seed,data")
+        self.assertIn("trained on 32 rows of the same data", shown_by(fine_tune_t5.main, going_on))
+        self.assertIn(TRAINED_ON, str(json.loads(Path("runs/rows-tiny/manifest.json").read_text())["marks"]))
+        for scored in ({"train_file": "rows.tsv", **HELD_OUT}, {"train_file": "copy.tsv", **HELD_OUT, "seed": 6}):
+            self.assertIn(TRAINED_ON, evaluated("runs/rows-tiny", **scored))
+        self.assertNotIn(TRAINED_ON, evaluated("runs/rows-tiny", validation_file="new.tsv"))
 
     def test_held_out_rows_of_one_of_several_files(self):
         """Which rows are held out depends on all of them."""
@@ -997,6 +1011,13 @@ class TrainedRowsTest(InFolderTest):
             ]
             self.assertEqual(marks[-1], not trained.isdisjoint(scored), name)
         self.assertEqual(marks, [False, True])
+
+    def test_an_evaluation_of_other_rows_names_the_model_that_it_scored(self):
+        """In its own folder there is none."""
+        flags = {"model_name_or_path": "runs/rows-tiny", "use_cpu": True, "output_dir": "scores"}
+        shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_only", "--validation_file=copy.tsv"])
+        with exits_with(78, "t5suite evaluate --model_name_or_path runs/rows-tiny scores"):
+            shown_by(fine_tune_t5.main, [*words_of(flags), "--eval_only", "--validation_file=new.tsv"])
 
     @parameterized.parameters(True, False)
     def test_a_task_whose_validation_rows_are_its_training_rows(self, trains):

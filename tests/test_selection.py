@@ -72,10 +72,45 @@ class ChosenRowsTest(parameterized.TestCase):
             (directory, [], True),
             (directory, [other_rows], False),
             (directory / "checkpoint-2", [], False),
+            (directory / "checkpoint-4", [], True),
         ):
             evaluation = folder() / "evaluation"
             fine_tune_t5.main(later_wins(words, flags, f"--model_name_or_path={model}", f"--output_dir={evaluation}"))
             self.assertEqual("chosen on these rows" in notes(evaluation), is_marked)
+
+    @pytest.mark.slow
+    def test_only_the_tasks_that_chose_a_checkpoint_are_marked_and_parts_of_their_rows_are(self):
+        directory = folder() / "run"
+        tasks = {"data": "mini/sentiment,entailment", "metric_for_best_model": "average", "max_eval_samples": None}
+        FineTuner(**{**SETTINGS, **tasks, "output_dir": str(directory)}, quiet=True).train()
+        path = directory / "manifest.json"
+        manifest = json.loads(path.read_text())
+        self.assertIn("chosen on these rows", manifest["marks"].pop("entailment"))  # as if it did not count, as WNLI
+        path.write_text(json.dumps(manifest))
+        for limit in (99, 3):
+            flags = {"model_name_or_path": str(directory), "max_eval_samples": limit, "use_cpu": True}
+            evaluation = folder() / "evaluation"
+            words = [f"--{name}={value}" for name, value in flags.items()]
+            fine_tune_t5.main(
+                [*words, "--dataset_name=sentiment,entailment", f"--output_dir={evaluation}", "--eval_only"]
+            )
+            marks = json.loads((evaluation / "manifest.json").read_text())["marks"]
+            self.assertIn("chosen on these rows", marks["sentiment"])
+            self.assertNotIn("chosen on these rows", marks.get("entailment", []))
+
+    @pytest.mark.slow
+    def test_weights_of_a_task_are_chosen_on_its_own_rows(self):
+        directory = folder() / "run"
+        tasks = {"data": "mini/sentiment,entailment", "select": "per_task"}
+        FineTuner(**{**SETTINGS, **tasks, "output_dir": str(directory)}, quiet=True).train()
+        for task in ("sentiment", "entailment"):
+            evaluation = folder() / "evaluation"
+            words = [f"--model_name_or_path={directory / 'best' / task}", "--max_eval_samples=4", "--use_cpu"]
+            words += ["--dataset_name=sentiment,entailment", f"--output_dir={evaluation}", "--eval_only"]
+            fine_tune_t5.main(words)
+            marks = json.loads((evaluation / "manifest.json").read_text())["marks"]
+            marked = [name for name, notes_of_set in marks.items() if "chosen on these rows" in notes_of_set]
+            self.assertEqual(marked, [task])
 
 
 class NanTest(parameterized.TestCase):

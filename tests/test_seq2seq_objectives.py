@@ -242,6 +242,25 @@ class StatisticsTest(parameterized.TestCase):
         sentences = ["The cats, dogs etc., sleep.", "Is it late?", "(The dogs run!), and</s>", "The dogs run."]
         self.assertEqual(pieces, sentences)
 
+    @parameterized.parameters(
+        ("\u0120", ".", "\u010a", "\u0109"),  # byte-level BPE
+        ("\u2581", ".", "\n", "\t"),  # Gemma's
+        ("\u2581", ".", "<0x0A>", "<0x09>"),  # Llama's
+    )
+    def test_sentences_end_at_the_end_of_a_line(self, mark, stop, newline, tab):
+        """Pieces of "The cat.\\nIt. He.\\tThen.\\n": the white space begins what follows a stop."""
+        words = ["The", f"{mark}cat", stop, newline, "It", stop, f"{mark}He", stop, tab, "Then", stop, newline]
+        vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(words))}
+        pieces = SimpleNamespace(eos_token_id=None, get_vocab=lambda: vocabulary)
+        ids = [vocabulary[piece] for piece in words]
+        flags = {"sentence_end_V": sentence_end_flags(pieces), "word_start_V": marked_word_flags(pieces, "")}
+        inputs, _ = OBJECTIVES["sentence_deshuffling"].batch(np.tile(ids, (400, 1)), DatumRngs(0, range(400)), **flags)
+        sentences = [ids[:3], ids[3:6], ids[6:8], ids[8:11], ids[11:]]
+        orders = {tuple(itertools.chain(*order)) for order in itertools.permutations(sentences)}
+        self.assertContainsSubset({tuple(row.tolist()) for row in inputs.rows()}, orders)
+        firsts = {tuple(row[:2].tolist()) for row in inputs.rows()}
+        self.assertEqual(firsts, {order[:2] for order in orders})
+
     @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
     def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):
         """20 tokens: the prefix of density 0.25 has at least round(0.5 * 19) = 10 (half to even)."""
@@ -264,6 +283,19 @@ class StatisticsTest(parameterized.TestCase):
                 self.assertEqual(restored("iid_denoising", *text), list(range(100, 160)))
                 unchanged += text[0].tolist() == free[1].rows()[row].tolist()
             self.assertBetween(unchanged, 20, 192)
+
+    def test_noise_that_fits_remains_of_a_unit_longer_than_all_noise(self):
+        """Such a unit is split into tokens: those beyond the room alone lose their noise."""
+        settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "word_start_V": np.zeros(40_000, dtype=bool)}
+        _, _, targets = draw("unit_denoising", 200, 511, targets_length=144, **settings)
+        self.assertBetween(targets.lengths.min(), 120, 144)
+
+    def test_the_least_targets_have_noise(self):
+        settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "word_start_V": np.ones(40_000, dtype=bool)}
+        tokens, inputs, targets = draw("unit_denoising", 200, 60, targets_length=4, noise_density=0.3, **settings)
+        self.assertLessEqual(targets.lengths.max(), 4)
+        hidden = [not {*row}.issubset(text.tolist()) for row, text in zip(tokens.tolist(), inputs.rows(), strict=True)]
+        self.assertIn(True, hidden)
 
     @parameterized.parameters(("word", 27), ("word", 23), ("pmi", 25))
     def test_unit_noise_stops_after_a_whole_unit(self, mask_units, room):
@@ -355,13 +387,19 @@ class BlockLengthsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"become {typical} targets on average"):
             block(targets_length=typical - 1, **settings)
 
-    @parameterized.parameters("token", "word", "ngram", "span")
-    def test_targets_that_half_of_the_rows_with_noise_in_units_fit_into_are_accepted(self, mask_units):
+    @parameterized.parameters(("token", 3), ("word", 4), ("ngram", 5), ("span", 6))
+    def test_targets_that_half_of_the_rows_with_noise_in_units_fit_into_need_no_warning(self, mask_units, missing):
+        """Others are warned of once a process."""
         settings = {"sentinel_ids": SENTINELS, "mask_units": mask_units}
         words = {"word_start_V": np.ones(1000, dtype=bool)}
         _, _, targets = draw("unit_denoising", 400, 511, seed=1, eos_id=EOS, **settings, **words)
         middle = int(np.median(targets.lengths))
         block = OBJECTIVES["unit_denoising"].block
-        self.assertEqual(block(512, middle + 3, **settings).targets_length, middle + 3)
-        with self.assertRaisesRegex(ValueError, f"--targets_length {middle - 3}: .*on average"):
-            block(512, middle - 3, **settings)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            self.assertEqual(block(512, middle + 3, **settings).targets_length, middle + 3)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            for _ in ("training", "evaluation"):
+                self.assertEqual(block(512, middle - missing, **settings).targets_length, middle - missing)
+        self.assertLen(logs.output, 1)
+        with self.assertRaisesRegex(ValueError, "--targets_length 3: no noise fits"):
+            block(512, 3, **settings)

@@ -45,12 +45,12 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
 
 
 def differing_settings(settings: dict, all_settings: list[dict]) -> dict:
-    """The settings that are not the same in all of the same kind; of an evaluation, none of training."""
+    """The settings that are not the same in all of the same kind; of an evaluation, of training its rows alone."""
     kind = kind_of_run(settings)
     comparable = [candidate for candidate in all_settings if kind_of_run(candidate) == kind]
     names = varied_names(comparable)
     if kind == "evaluation":
-        settings_of_training = {"update_size", *flags_needing("training")}
+        settings_of_training = {"update_size", *flags_needing("training")} - {*flags_marked("rows")}
         names = [name for name in names if name not in settings_of_training]
     return {name: settings.get(name) for name in names}
 

@@ -11,6 +11,7 @@
 import contextlib
 import datetime
 import hashlib
+import itertools
 import logging
 import os
 import secrets
@@ -23,7 +24,7 @@ from t5suite.base.lookup import check_name
 from t5suite.base.provenance import loaded_code_changes
 from t5suite.base.redaction import redacted_value
 from t5suite.constants import OWN_BENCHMARK
-from t5suite.runs.settings import data_identity
+from t5suite.runs.settings import changed_data, data_identity
 
 logger = logging.getLogger(__name__)
 
@@ -117,18 +118,18 @@ class Run:
           ConfigError: the data differ from those that this run began with (`--allow_changed data` accepts them).
         """
         described = redacted_value(described, by_name=False)
-        before = data_identity(self.manifest.get("data", {}))
-        now = data_identity(described)
-        differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-        if before and differing:
-            examples = differences_text({name: (before.get(name), now.get(name)) for name in differing[:3]})
+        before = self.manifest.get("data", {})
+        changes = changed_data(before, described) if data_identity(before) else {}
+        if changes:
+            examples = differences_text(dict(itertools.islice(changes.items(), 3)))
             if "data" not in self.allowed:
+                allowed = ",".join([*sorted(self.allowed), "data"])
                 raise ConfigError(
                     f"--output_dir {self.directory}: the data differ from those of run {self.run_id} ({examples}). "
-                    "Restore them, give a new --output_dir, or continue with --allow_changed data"
+                    f"Restore them, give a new --output_dir, or continue with --allow_changed {allowed}"
                 )
             logger.warning("the data have changed since run %s began (%s)", self.run_id, examples)
-            self.note_changes({"data": (None, differing)})
+            self.note_changes({"data": (None, list(changes))})
             if any(self.directory.glob("checkpoint-*")):  # which were trained on the earlier rows
                 self.manifest["weights_trained_on"] = trained_splits_of_run(self.manifest)
         self.update(data=described)

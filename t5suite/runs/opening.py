@@ -271,13 +271,24 @@ def _way_to_continue(run: Run, refused: list[str]) -> str:
     is_shortened = any(_is_raised(now, before) for before, now in (run.changed[name] for name in refused))
     if set(refused) <= set(EXTENDABLE_SETTINGS) and not is_shortened:
         return " (or --extend to make that run longer)"
-    allowed = list(refused)
-    if not {*flags_marked("rows"), *SETTINGS_OF_ROWS}.isdisjoint(refused):
+    allowed = [*sorted(run.allowed - {"data"}), *refused]
+    if "data" in run.allowed or not {*flags_marked("rows"), *SETTINGS_OF_ROWS}.isdisjoint(refused):
         allowed.append("data")
     way = f" (or --allow_changed {','.join(allowed)} to continue that run anyway)"
-    if run.finished and set(refused) <= set(SETTINGS_OF_SCORED_ROWS):
-        way += f"; t5suite evaluate --model_name_or_path {run.directory} scores other rows with its model"
+    model = _scored_model(run)
+    if model and run.finished and set(refused) <= set(SETTINGS_OF_SCORED_ROWS):
+        way += f"; t5suite evaluate --model_name_or_path {model} scores other rows with its model"
     return way
+
+
+def _scored_model(run: Run) -> object:
+    """The model whose scores a fine-tuning run or an evaluation has; None for pre-training, or if no flag names it."""
+    settings = run.manifest["settings"]
+    if "max_source_length" not in settings:
+        return None
+    if settings.get("eval_only") or settings.get("predict_only"):
+        return settings.get("model_name_or_path")
+    return run.directory
 
 
 def _described_command(argv) -> dict:

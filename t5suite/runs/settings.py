@@ -22,7 +22,7 @@ from t5suite.base.script_flags import changes_of_flags
 EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() if change == "length")
 # Entries of a description of data that change when the data do, each a number or a hash (`files` is how many).
 IDENTIFYING = frozenset(
-    ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
+    "fingerprint sha256 held_out_sha256 rows used documents tokens an_epoch files names_and_sizes samples".split()
 )
 # What stands for a variable of the environment in the command of a sweep's trials.
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
@@ -114,6 +114,23 @@ def data_identity(described, path: str = "") -> dict[str, object]:
     for name, value in described.items():
         identity |= data_identity(value, f"{path}.{name}" if path else str(name))
     return identity
+
+
+def changed_data(before: dict, now: dict) -> dict[str, tuple]:
+    """`{name: (value before, value now)}` of what differs in two descriptions of data.
+
+    Which rows are held out differs only where both say it: an earlier version did not.
+    """
+    before = data_identity(before)
+    now = data_identity(now)
+    changes = {}
+    for name in sorted({*before, *now}):
+        is_known = name in before and name in now
+        if name.endswith("held_out_sha256") and not is_known:
+            continue
+        if before.get(name) != now.get(name):
+            changes[name] = (before.get(name), now.get(name))
+    return changes
 
 
 def settings_fingerprint(settings: dict) -> str:

@@ -26,13 +26,27 @@ def trained_splits_of_model(name: str | None) -> list[dict]:
       name: a run, a checkpoint of one, a task's best weights, or a file in one of these; anything else was trained on
         nothing that is known here.
     """
-    folder = _run_of_model(name)
+    folder = run_of_model(name)
     if folder is None:
         return []
     try:
         return trained_splits_of_run(read_manifest(folder))
     except ConfigError:  # the model may be whole though its run's manifest is not
         return []
+
+
+def run_of_model(name: str | None) -> Path | None:
+    """The folder of the run that saved a model there, in a checkpoint or in a task's best weights."""
+    if not name:
+        return None
+    folder = Path(name).resolve()
+    if os.path.isfile(folder):
+        folder = folder.parent
+    if folder.name.startswith("checkpoint-"):
+        folder = folder.parent
+    elif folder.parent.name == BEST_FOLDER and not os.path.isfile(folder / MANIFEST):
+        folder = folder.parent.parent
+    return folder if os.path.isfile(folder / MANIFEST) else None
 
 
 def trained_split_with(trained_splits: Iterable[Mapping], split: Mapping) -> Mapping | None:
@@ -86,17 +100,3 @@ def origin_of_weights(model_settings: Mapping) -> str | None:
         return model_settings["init_checkpoint"]
     is_random = model_settings.get("from_scratch") or model_settings.get("config_name")
     return None if is_random else model_settings.get("model_name_or_path")
-
-
-def _run_of_model(name: str | None) -> Path | None:
-    """The folder of the run that saved a model there, in a checkpoint or in a task's best weights."""
-    if not name:
-        return None
-    folder = Path(name).resolve()
-    if os.path.isfile(folder):
-        folder = folder.parent
-    if folder.name.startswith("checkpoint-"):
-        folder = folder.parent
-    elif folder.parent.name == BEST_FOLDER and not os.path.isfile(folder / MANIFEST):
-        folder = folder.parent.parent
-    return folder if os.path.isfile(folder / MANIFEST) else None

@@ -145,7 +145,6 @@ def unused_fast_paths(method: str | None, plan: Plan, trains: bool, evaluates: b
 
 def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTrainer, encoding: TextEncoding) -> None:
     """Writes to the manifest what the run is made of: tasks, rows, model, texts."""
-    run.use_data(data.described)
     note_teacher(run, trainer.compute_loss_func)
     run.update(
         tasks={task.name: task.entry for task in plan.tasks},

@@ -10,7 +10,6 @@
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,14 +26,12 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.t5.attention import has_quick_attention
 from t5suite.models.t5.chunked_loss import takes_loss_labels
 from t5suite.models.t5.decoder import has_stock_decoder
-from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tasks.templates import unescaped
 from t5suite.tasks.tokenization import Lengths
-from t5suite.training.chosen_rows import mark_chosen_rows
 from t5suite.training.eval_sets import (
     EvalSet,
     SplitOptions,
@@ -50,7 +47,6 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
-from t5suite.training.trained_rows_warnings import warn_of_trained_rows
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
 # Lines of the log name the step, whichever module of it writes them.
@@ -150,14 +146,12 @@ def data_for(
     encoding=None,
     plug_ins: PlugIns = NO_PLUG_INS,
     trained_card: TaskCard | None = None,
-    trained_splits: Sequence[dict] = (),
 ) -> Data:
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
       encoding: how the model's family reads and writes (`models.families`); text to text by default.
       trained_card: what the model's weights were trained for, where they are only scored.
-      trained_splits: what the weights were trained on before this run, as `runs.trained_splits` has it.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -170,8 +164,7 @@ def data_for(
     training = TrainingData([], [], [])
     if trains:
         training = load_training_data(plan, arguments, options, encoding)
-    own_splits = {f"{part.task.name}.train": part.describe() for part in training.sets}
-    described = dict(own_splits)
+    described = {f"{part.task.name}.train": part.describe() for part in training.sets}
     missing = list(training.missing)
 
     eval_sets: dict[str, list[EvalSet]] = {"validation": [], "test": []}
@@ -193,12 +186,10 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     warn_of_few_rows(scored)
-    warn_of_trained_rows(scored, described, own_splits.values(), trained_splits)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)
         warn_of_other_method(scored, trained_card)
-        mark_chosen_rows(scored, described, origin_of_weights(vars(arguments.model)))
     data = Data(
         training.sets,
         training.features,

@@ -14,6 +14,8 @@ one for each row, or `DatumRngs`; draws its keys at once; and returns `(inputs, 
 Shape suffixes: B rows, L tokens of a block.
 """
 
+import functools
+import logging
 import math
 from dataclasses import dataclass, replace
 
@@ -33,6 +35,8 @@ from t5suite.data.objectives.corruption import (
 from t5suite.data.objectives.masked import unit_masks, without_cut_units
 from t5suite.data.objectives.random_numbers import DatumRngs, below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
+
+logger = logging.getLogger(__name__)
 
 
 def span_corruption(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, mean_span_length=3.0):
@@ -95,8 +99,8 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 6, 4, 8, 7, 4, 1], [5, 6, 4, 7, 4, 8, 1])
 
-    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if a space follows them.
-    word_start_V: bool [V], ids that a space precedes (`vocabulary.marked_word_flags`).
+    sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if white space follows them.
+    word_start_V: bool [V], ids whose text begins with white space (`vocabulary.marked_word_flags`).
     A partial sentence at either end of the block counts as one. Every order is equally likely, the original one, too.
     Source: sentence permutation, arXiv:1910.13461 sec. 2.2.
     """
@@ -206,6 +210,7 @@ def unit_denoising(
 
 
 TRIED_ROWS = 64  # show how long the targets of units are on average
+LEAST_TARGETS = 4  # of units: sentinels of clean text and of noise, a token, EOS
 NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean occurs once in 30,000 rows, and is reduced
 
 
@@ -284,15 +289,38 @@ def unit_denoising_block(
     >>> unit_denoising_block(512, sentinel_ids=range(100))
     BlockLengths(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
 
-    Raises ConfigError for a `targets_length` that too few rows would fit, if every word were one token.
+    Warns of a `targets_length` that too few rows would fit if every word were one token. Raises ConfigError for one
+    that no noise would fit.
     """
     iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)  # raises as it does
     tokens_length = inputs_length - 1
     num_noise = max(1, round(noise_density * tokens_length))
     most_runs = min(num_noise, math.ceil(_noise_and_runs(tokens_length, noise_density)[1][1]), len(sentinel_ids) - 1)
     longest = min(num_noise + most_runs + 2, tokens_length + 2)
+    if targets_length is None:
+        return BlockLengths(tokens_length, inputs_length, longest)
+    if targets_length < LEAST_TARGETS:
+        raise ConfigError(
+            f"--targets_length {targets_length}: no noise fits; set --targets_length {longest}, which all rows fit, or "
+            f"at least {LEAST_TARGETS}"
+        )
     typical = _typical_unit_targets(tokens_length, noise_density, mask_units, mean_span_length)
-    return _with_targets(tokens_length, inputs_length, targets_length, longest, typical)
+    if targets_length < typical:
+        _warn_of_short_targets(targets_length, tokens_length, typical, longest)
+    return BlockLengths(tokens_length, inputs_length, targets_length)
+
+
+@functools.lru_cache  # the collators for training and for evaluation have the same blocks
+def _warn_of_short_targets(targets_length, tokens_length, typical, longest):
+    logger.warning(
+        "--targets_length %d: blocks of %d tokens become %d targets on average and up to %d, if every word is one "
+        "token; longer words need fewer. Rows that do not fit have less noise; --targets_length %d fits all",
+        targets_length,
+        tokens_length,
+        typical,
+        longest,
+        longest,
+    )
 
 
 def _typical_unit_targets(tokens_length, noise_density, mask_units, mean_span_length):

@@ -26,6 +26,8 @@ from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
     """`(which tokens of each row to hide, where its units begin)`, bool [B, L]: units are hidden as a whole.
 
+    Those too long to be hidden are split into tokens, as in `choose_units`.
+
     >>> from t5suite.data.objectives import datum_rng
     >>> starts = np.array([True, True, True, False])                      # id 3 continues a word
     >>> tokens_1L = np.array([[0, 1, 2, 3, 1, 2, 3, 0]])
@@ -44,8 +46,7 @@ def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL
     starts_BL = unit_starts(tokens_BL, keys_B2L[:, 0], mask_units, **units)
     if choosable_BL is None:
         choosable_BL = np.ones(tokens_BL.shape, dtype=bool)
-    mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
-    return mask_BL, starts_BL
+    return choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
 
 
 # -------------------------------------------------------------------------------------------- splitting rows into units
@@ -103,17 +104,18 @@ WHERE_FROM = {
 
 
 def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None, exact_count=True):
-    """Chooses units at random, bool [B, L]: all tokens of a chosen unit, none of any other.
+    """`(chosen, where units begin)`, bool [B, L]: all tokens of units chosen at random, none of any other.
 
     >>> starts_1L = np.array([[1, 1, 0, 0, 1, 1, 1, 0]], dtype=bool)
     >>> keys_1L = np.array([[9, 3, 0, 0, 7, 8, 5, 0]], dtype=np.uint32)       # the unit of least key comes first
-    >>> choose_units(starts_1L, np.ones((1, 8), dtype=bool), 0.5, keys_1L).astype(int).tolist()
+    >>> chosen_1L, _ = choose_units(starts_1L, np.ones((1, 8), dtype=bool), 0.5, keys_1L)
+    >>> chosen_1L.astype(int).tolist()
     [[0, 1, 1, 1, 1, 0, 0, 0]]
 
-    `exact_count`: units are taken in random order until the allowance max(1, round(noise_density x length)) is used
-    up; one that no longer fits is skipped, as in BERT's data script. A unit longer than the allowance is split into
-    tokens. Without `exact_count` every unit is chosen with probability noise_density (as in RoBERTa and Hugging Face),
-    and a row may have none.
+    `exact_count`: units are taken in random order until the allowance max(1, round(noise_density x length)) is used up;
+    one that no longer fits is skipped, as in BERT's data script. A unit longer than the allowance is split into tokens,
+    which are units then. Without `exact_count` every unit is chosen with probability noise_density (as in RoBERTa and
+    Hugging Face), and a row may have none.
 
     Args:
       choosable_BL: tokens that may be chosen; units are split at those that may not. Padding may not.
@@ -134,7 +136,7 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
         chosen_BL = _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL)
     else:
         chosen_BL = bernoulli(keys_BL, noise_density) & choosable_BL
-    return _of_unit(chosen_BL, starts_BL)
+    return _of_unit(chosen_BL, starts_BL), starts_BL
 
 
 def _tokens_of_unit(starts_BL):
@@ -265,7 +267,7 @@ def masked_lm_batch(
     keys_B4L = random_keys(batch, 4 * length, rng).reshape(batch, 4, length)
     starts_BL = unit_starts(tokens_BL, keys_B4L[:, 0], mask_units, vocabulary.word_start_V, **units)
     choosable_BL = ~vocabulary.special_V[tokens_BL]
-    mask_BL = choose_units(starts_BL, choosable_BL, noise_density, keys_B4L[:, 1], lengths_B, exact_count)
+    mask_BL, _ = choose_units(starts_BL, choosable_BL, noise_density, keys_B4L[:, 1], lengths_B, exact_count)
     action_BL = keys_B4L[:, 2]
     if MASK_UNITS[mask_units].replaced_together:
         # By the units as they were before `choose_units` split them: their parts are replaced alike, too.

@@ -55,7 +55,12 @@ def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
 
 
 WORD_START, CONTINUATION = "starts a word", "continues a word"
-MARKERS = {"\u2581": WORD_START, "\u0120": WORD_START, "##": CONTINUATION}  # sentencepiece, byte-level BPE, wordpiece
+BYTE_LEVEL = "\u0120"
+MARKERS = {"\u2581": WORD_START, BYTE_LEVEL: WORD_START, "##": CONTINUATION}  # sentencepiece, byte-level BPE, wordpiece
+# What a piece begins with whose text begins with a tab or the end of a line: as it is, or as a byte of sentencepiece or
+# of byte-level BPE. In other vocabularies, the latter are letters.
+OTHER_SPACES = ("\t", "\n", "\v", "\f", "\r", "<0x09>", "<0x0A>", "<0x0B>", "<0x0C>", "<0x0D>")
+BYTE_LEVEL_SPACES = ("\u0109", "\u010a", "\u010b", "\u010c", "\u010d")
 
 STOPS, CLOSING = ".!?\u2026\u3002\uff01\uff1f", "\"')]\u201d\u2019"
 
@@ -85,14 +90,15 @@ def word_start_flags(tokenizer, remedy: str = "use --mask_units token") -> np.nd
 
 
 def marked_word_flags(tokenizer, remedy: str) -> np.ndarray:
-    """Which ids have the mark of a word's beginning, bool [V]; of wordpieces, those without "##".
+    """Which ids begin with a word's mark or other white space, bool [V]; of wordpieces, those without "##".
 
     >>> class Pieces:
-    ...     def get_vocab(self): return {"</s>": 0, "\u2581etc": 1, ".": 2, ",": 3, "\u2581was": 4}
+    ...     def get_vocab(self): return {"</s>": 0, "\u2581etc": 1, ".": 2, ",": 3, "\u2581was": 4, "\\n": 5}
     >>> marked_word_flags(Pieces(), "").tolist()
-    [False, True, False, False, True]
+    [False, True, False, False, True, True]
 
-    A space precedes such a piece in the text; "." and "," of "etc., was" have none. Raises as `word_start_flags`.
+    The text of such a piece begins with a space or the end of a line; "." and "," of "etc., was" have none. Raises as
+    `word_start_flags`.
     """
     vocabulary = tokenizer.get_vocab()
     marker = _marker(vocabulary)
@@ -101,9 +107,11 @@ def marked_word_flags(tokenizer, remedy: str) -> np.ndarray:
             f"the pieces of the tokenizer {_name(tokenizer)} do not show where a word begins (none of the marks "
             f"{', '.join(MARKERS)}): {remedy}"
         )
+    spaces = BYTE_LEVEL_SPACES if marker == BYTE_LEVEL else OTHER_SPACES
     is_marked_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
     for piece, token_id in vocabulary.items():
-        is_marked_V[token_id] = piece.startswith(marker) == (MARKERS[marker] == WORD_START)
+        has_mark = piece.startswith(marker) == (MARKERS[marker] == WORD_START)
+        is_marked_V[token_id] = has_mark or piece.startswith(spaces)
     return is_marked_V
 
 
@@ -113,7 +121,7 @@ def word_start_flags_if_shown(tokenizer) -> np.ndarray | None:
 
 
 def sentence_end_flags(tokenizer) -> np.ndarray:
-    """Which ids of a tokenizer end a sentence if a space follows them, bool [V]: end punctuation, and end-of-text.
+    """Which ids of a tokenizer end a sentence if white space follows, bool [V]: end punctuation, and end-of-text.
 
     >>> class Pieces:
     ...     eos_token_id = 0
@@ -149,7 +157,7 @@ def _marker(vocabulary) -> str | None:
 
 def _has_letter(piece: str, tokenizer, marker: str) -> bool:
     """Whether a piece without a mark has a letter or digit; part of a character (bytes) counts as one."""
-    text = tokenizer.convert_tokens_to_string([piece]) if marker == "\u0120" else piece
+    text = tokenizer.convert_tokens_to_string([piece]) if marker == BYTE_LEVEL else piece
     return any(character.isalnum() or character == "\ufffd" for character in text)
 
 

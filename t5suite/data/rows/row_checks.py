@@ -161,23 +161,27 @@ def look_like_label_sets(cells: list) -> bool:
     """Whether all cells are texts made of few parts, in more combinations than there are parts.
 
     Parts are few if a cell has two of its own or more, on average; one stands alone in a cell, none twice in one, and
-    not all of them are numbers.
+    not all of them are numbers. Their order says nothing: some come in two orders, or each one stands alone in a cell.
 
-    >>> look_like_label_sets(["late", "late; broken", "rude", "rude; late", "broken; rude", "rude"])
+    >>> look_like_label_sets(["late", "late; broken", "rude", "broken; late", "broken; rude", "rude"])
     True
-    >>> look_like_label_sets(["No", "Yes", "Yes, but late", "Yes, and broken", "No, it is late", "No"])
+    >>> look_like_label_sets(["push a", "push a; add", "pop", "push a; pop", "push a; add; pop", "pop"])
     False
     """
-    combinations: set[frozenset[str]] = set()
+    orders: dict[frozenset[str], set[tuple[str, ...]]] = {}
     for cell in cells:
-        parts = parts_of_text(cell) if isinstance(cell, str) else []
-        if not parts or len(set(parts)) < len(parts):
+        if not isinstance(cell, str):
             return False
-        combinations.add(frozenset(parts))
-    labels = frozenset().union(*combinations)
-    are_few = 2 * len(labels) <= len(cells) and len(labels) < len(combinations)
-    has_single = any(len(parts) == 1 for parts in combinations)
-    return are_few and has_single and not all(map(NUMBER.fullmatch, labels))
+        parts = tuple(parts_of_text(cell))
+        if len(set(parts)) < len(parts):
+            return False
+        if parts:  # none in [] and the like
+            orders.setdefault(frozenset(parts), set()).add(parts)
+    labels = frozenset().union(*orders)
+    single_labels = frozenset().union(*(parts for parts in orders if len(parts) == 1))
+    are_few = 2 * len(labels) <= len(cells) and len(labels) < len(orders)
+    come_in_any_order = single_labels == labels or any(len(same_parts) > 1 for same_parts in orders.values())
+    return are_few and bool(single_labels) and come_in_any_order and not all(map(NUMBER.fullmatch, labels))
 
 
 def _note_numbers(task: Task, rows) -> None:
