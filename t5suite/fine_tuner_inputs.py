@@ -376,9 +376,10 @@ def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
         _prepare_head(model, own_class, tasks)
     elif own_class is None:
         _check_writes_text(model, family)
-    check_generation(model, f"model: the generation_config of this {type(inner_model(model)).__name__}")
+        family.check_reads_text(model.config)
     check_vocabulary(model, len(tokenizer))
     complete_special_tokens(model, tokenizer, family.special_tokens)
+    check_generation(model, f"model: the generation_config of this {type(inner_model(model)).__name__}")
     if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):
         accept_packed_batches(model)
     return model

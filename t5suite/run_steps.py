@@ -157,7 +157,8 @@ def train_and_score(
             name = learner.title or model_title(learner.model, model_args.model_name_or_path, model_args.from_scratch)
             title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
             choices = choices_of_weights(trainer, data, best) if setup.trains else []
-            reports.finish_run(run, data, report, results, best.best, title, is_model=setup.trains, choices=choices)
+            trained_model = learner.model if setup.trains else None
+            reports.finish_run(run, data, report, results, best.best, title, trained_model, choices)
     trainer.accelerator.wait_for_everyone()
 
     # 9. Model and card to the hub, with --push_to_hub.

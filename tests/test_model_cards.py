@@ -30,7 +30,7 @@ from tiny_predictor import random_model, saved
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite import load_task
+from t5suite import FineTuner, load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.reports import cards, learning_curves, shared_files
 from t5suite.testing import example_row, make_task, read_rows, save_model, tiny_run, write_rows
@@ -793,6 +793,27 @@ class EvaluatedAnswerTest(parameterized.TestCase):
         expected = re.sub("<extra_id_[0-9]+>", " ", answer["prediction"]).split()
         self.assertEqual(printed_by(run.directory, python).split(), expected)
         self.assertNotEmpty(expected)
+
+    @parameterized.parameters(None, "lora")
+    def test_sets_of_labels_are_written_whatever_the_model_was_used_for(self, adapter):
+        """In the evaluation, in the Python of its card and by `predict`; an adapter's settings are its base's."""
+        rows = [{"text": f"It came late {number}.", "faults": "late, broken"} for number in range(8)]
+        file = write_rows(new_folder() / "rows.jsonl", rows)
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        files = {"data_format": "jsonl", "train_file": str(file), "validation_file": str(file), **columns}
+        how = {"eval_method": "generate", "generation_max_length": 9, "learning_rate": 1e-9, "share_rows": True}
+        model = random_model()
+        answers = []
+        for settings in ({}, {"min_length": 9, "no_repeat_ngram_size": 1, "suppress_tokens": [5, 6, 7]}):
+            model.generation_config.update(**settings)
+            run = finished(saved(model), **files, **how, adapter=adapter)
+            (answer, *_) = read_rows(next((run.directory / "predictions").glob("*.jsonl")))
+            predicted = FineTuner(run.directory, use_cpu=True, quiet=True).predict(rows[:1], max_new_tokens=9)
+            printed = printed_by(run.directory, blocks(run.directory, "python")[0][1])
+            answers += [answer["prediction"].split(), predicted[0].split(), printed.split()]
+        in_words = [re.sub("<extra_id_[0-9]+>", " ", " ".join(words)).split() for words in answers]
+        self.assertNotEmpty(in_words[0])
+        self.assertEqual(in_words, in_words[:1] * 6)
 
 
 @pytest.mark.slow

@@ -444,11 +444,28 @@ class TokensOfAnswersTest(parameterized.TestCase):
         place = with_key(saved_answering("llama"), "eos_token_id", NOTHING, NOTHING)
         self.assertEqual(FineTuner(place, quiet=True, use_cpu=True).model.generation_config.eos_token_id, 1)
 
+    @parameterized.parameters(("llama", None), ("gpt2", None), ("llama", 7))
+    @torch.no_grad()
+    def test_a_model_in_memory_ends_as_its_configuration_and_tokenizer_say(self, name, end):
+        """Llama's class names id 2, an ordinary piece, and GPT-2's 50256, which the vocabulary does not have."""
+        sizes = {key: size for key, size in ANSWERING[name].items() if not key.endswith("token_id")}
+        settings = {**sizes, "vocab_size": len(TOKENIZER)} | ({} if end is None else {"eos_token_id": end})
+        model = auto_class(name).from_config(AutoConfig.for_model(name, **settings))
+        tuner = FineTuner(model, tokenizer=TOKENIZER, quiet=True, use_cpu=True)
+        for generation in (tuner.model.generation_config, loaded_generation(tuner.save(folder() / "saved"))):
+            ends = np.atleast_1d(generation.eos_token_id).tolist()
+            self.assertCountEqual(ends, [1] if end is None else [1, end])
+
     def test_a_t5_with_a_list_of_one_end_writes_without_generate(self):
         place = with_key(saved_answering("t5"), "eos_token_id", [1], [1])
         with mock.patch.object(T5ForConditionalGeneration, "generate", side_effect=AssertionError("generate")):
             answers = predicted(place)
         self.assertEqual(answers, texts_before((1,), plain_answers(place, "t5"), place))
+
+
+def loaded_generation(place):
+    """The settings of generation of a saved model."""
+    return FineTuner(place, quiet=True, use_cpu=True).model.generation_config
 
 
 def numbered(value, tokens: dict):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -325,6 +326,16 @@ class AnswersTest(parameterized.TestCase):
             list(line["probabilities"].values()), np.exp(sums) / np.exp(sums).sum(), rtol=1e-4, atol=1e-6
         )
         self.assertEqual(line["prediction"], words[int(np.argmax(sums))])
+
+    def test_threads_that_share_a_model_leave_it_as_it_was(self):
+        model = random_model()
+        tuner = FineTuner(model, tokenizer=TOKENIZER, use_cpu=True, quiet=True)
+        models_own = model.generation_config
+        expected = tuner.predict("a film", max_new_tokens=4)
+        with ThreadPoolExecutor(2) as threads:
+            answers_of_threads = list(threads.map(lambda _: tuner.predict("a film", max_new_tokens=4), range(20)))
+        self.assertEqual(answers_of_threads, [expected] * 20)
+        self.assertIs(model.generation_config, models_own)
 
     @torch.no_grad()
     def test_encoder_answers_by_its_head(self):

@@ -422,13 +422,22 @@ class FineTunerTest(parameterized.TestCase):
         tuner.train()
         saved = FineTuner(tuner.save(Path(tempfile.mkdtemp()) / "saved"))
         problems = {
-            "no training row .* has the label 'brokn'; did you mean broken": ["late", "brokn, late"],
+            "a label in .* has a comma": ["late", ["late, broken"]],
             "'broken, late' is there twice": ["late, broken", "broken, late"],
             "a candidate names no label": ["late, broken", " , "],
         }
         for model, (message, labels) in itertools.product((tuner, saved), problems.items()):
             with exits_with(78, f"^labels: {message}"):
                 model.predict_labels("It came late.", labels=labels)
+
+    def test_candidates_of_sets_whose_labels_an_earlier_run_has_trained_give_a_warning(self):
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        rows = [{"text": "It came late.", "faults": "late, broken"}] * 2
+        tuner = tiny_tuner(data=rows, no_eval=True, max_steps=1, **columns)
+        tuner.train()
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            self.assertLen(tuner.predict_labels("It came late.", labels=["late", "brokn, late"]), 2)
+        self.assertRegex("".join(logs.output), "'brokn'; did you mean broken")
 
     def test_numbers_are_chosen_from_those_that_are_named(self):
         rows = [{"text": "It came late.", "stars": 2}, {"text": "It was torn.", "stars": 1}]

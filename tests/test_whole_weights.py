@@ -176,6 +176,13 @@ class RefusalTest(parameterized.TestCase):
             AutoConfig.for_model(model_type).save_pretrained(folder)
             tiny_tuner(config_name=folder, model_family=family, from_scratch=True)
 
+    def test_a_model_of_other_media_in_memory_is_refused_by_name(self):
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        text = {**sizes, "vocab_size": 640, "num_key_value_heads": 1, "head_dim": 8}
+        config = AutoConfig.for_model("gemma3", text_config=text, vision_config={**sizes, "image_size": 28})
+        with exits_with(78, "'gemma3'.*Gemma3ForCausalLM"):
+            FineTuner(AutoModelForCausalLM.from_config(config), tokenizer=tiny_tokenizer())
+
     @parameterized.parameters(
         ("BERT", {"sparse_attention": True}, "sparse_attention"),
         ("BERT", {"position_embedding_type": "rotary"}, "position_embedding_type"),

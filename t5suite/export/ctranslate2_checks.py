@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 from t5suite.base.errors import CheckpointError
 from t5suite.export.ctranslate2_files import require_ctranslate2
+from t5suite.models.answering.call_settings import generating_by
 
 # Of the largest log-probability compared: rounding (float32) grows with it, as in large models.
 TOLERANCE = 1e-4
@@ -83,10 +84,12 @@ def _written_answer(model, tokenizer, prompt: list[int], num_beams: int) -> list
     settings = GenerationConfig(
         max_new_tokens=NEW_TOKENS,
         do_sample=False,
+        num_beams=num_beams,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=model.config.decoder_start_token_id,
     )
     inputs = torch.tensor([prompt])
-    answer = model.generate(input_ids=inputs, generation_config=settings, num_beams=num_beams)[0, 1:].tolist()
+    with generating_by(model, settings):
+        answer = model.generate(input_ids=inputs, generation_config=settings)[0, 1:].tolist()
     return answer[: answer.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in answer else answer

@@ -41,10 +41,9 @@ def answers_of_export(folder: str, settings: dict, answering: Answering) -> Othe
         if eval_set.method == "score":
             candidates = [eval_set.candidates[row][0] for row in eval_set.row_of_example]
             return [choice.text for choice in predictor.choices(prompts, candidates)]
-        is_plain = eval_set.task.value_kind != "text"
         decoding = DecodingSettings(num_beams=answering.num_beams)
         max_tokens = answering.max_length or eval_set.max_target_tokens
-        written = predictor.answers(prompts, decoding, max_tokens, plain=is_plain)
+        written = predictor.answers(prompts, decoding, max_tokens, plain=eval_set.task.writes_plainly)
         return [answers_of_text[0].text for answers_of_text in written]
 
     return OtherAnswers(f"{exported_kind(folder)} in {folder}", answers)

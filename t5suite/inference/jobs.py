@@ -95,8 +95,8 @@ class Job:
 
     @property
     def writes_plainly(self) -> bool:
-        """Whether labels or numbers are written: settings without a flag are neutral then, not the checkpoint's."""
-        return self.task is not None and self.task.value_kind != "text"
+        """Whether labels, sets of them or numbers are written: without the settings of the checkpoint's own."""
+        return self.task is not None and self.task.writes_plainly
 
     @property
     def columns(self) -> list[str]:

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import first_repeated, listed, suggestion
 from t5suite.data.rows.formats import comma_separated, quoted_words
 from t5suite.data.rows.separated import delimiter_by_flag
@@ -341,35 +341,28 @@ def _answers_of_sets(candidates, text: InputSettings, setting: str) -> list[str]
     """Candidates as the model writes them: their labels in the order of the alphabet, in the task's output form.
 
     Raises:
-      ConfigError: two are the same set, or one names no label, or one that no training row has.
+      ConfigError: two are the same set, one names no label, or a label has a comma in it.
     """
     entry = text.task.entry
     place = setting.strip(" :=")
     sets = []
     for candidate in candidates:
         labels = unfilled(candidate, entry) if isinstance(candidate, str) else candidate
-        sets.append(label_set_text(labels, "labels"))
+        sets.append(_set_of_candidate(labels, place))
     if not all(sets):
         raise ConfigError(f"{place}: a candidate names no label; each is a set of them, commas between")
     repeated = first_repeated(sets)
     if repeated is not None:
         raise ConfigError(f"{place}: {repeated!r} is there twice; the order of the labels in a set does not count")
-    if text.labels_of_sets is not None:
-        _check_labels_of_sets(sets, text.labels_of_sets, place)
     return [fill(entry.get("output_format"), OUTPUT, labels) for labels in sets]
 
 
-def _check_labels_of_sets(sets: list[str], trained_labels: Sequence[str], place: str) -> None:
-    """Checks that the model's training rows have every label of the sets.
-
-    Raises:
-      ConfigError: they lack one; names the closest that they have.
-    """
-    for label in sorted(labels_of_cell(sets)):
-        if label not in trained_labels:
-            raise ConfigError(
-                f"{place}: no training row of the model has the label {label!r}; {suggestion(label, trained_labels)}"
-            )
+def _set_of_candidate(labels, place: str) -> str:
+    """The labels of one candidate, as a model writes them."""
+    try:
+        return label_set_text(labels, "")
+    except DataError:
+        raise ConfigError(f"{place}: a label in {labels!r} has a comma in it; give each label by itself") from None
 
 
 def labels_in(setting: str, words: Sequence[str]) -> str:
@@ -422,7 +415,12 @@ def _check_no_labels_of_words(task: Task | None) -> None:
 
 
 def _warn_of_other_words(words: list[str], text: InputSettings) -> None:
-    """Logs labels that differ from those that the model was trained with."""
+    """Logs labels that differ from those that the model was trained with: for sets, those that its last run lacks."""
+    if text.labels_of_sets is not None:
+        sets = [unfilled(word, text.task.entry) for word in words]
+        for label in sorted(labels_of_cell(sets) - frozenset(text.labels_of_sets)):
+            hint = suggestion(label, text.labels_of_sets)
+            logger.warning("--labels: the model's last training had no row with the label %r; %s", label, hint)
     trained_words = text.task.label_words if text.task else None
     if trained_words and sorted(trained_words) != sorted(words):
         logger.warning(

@@ -63,8 +63,9 @@ def renew_special_tokens(config, tokenizer, names: Iterable[str]) -> None:
 def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
     """Says in a model's settings of generation with which tokens an answer starts, ends and is padded.
 
-    As in transformers, `generation_config.json` goes before `config.json`. What both leave open is the tokenizer's; a
-    decoder then starts with padding. The tokenizer's end is always an end: targets are trained with it.
+    As in transformers, `generation_config.json` goes before `config.json`. What both leave open is the tokenizer's, as
+    is an id without an embedding that only the class names; a decoder then starts with padding. The tokenizer's end is
+    always an end: targets are trained with it.
 
     Args:
       names: of the special tokens: `pad`, `eos`, ...
@@ -72,9 +73,11 @@ def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
     config = model.config
     generation = getattr(model, "generation_config", None)
     named_ends = _named_ends(config)
+    if generation is not None:
+        _reset_ids_of_class(generation, config)
     for name in names:
         key = f"{name}_token_id"
-        if hasattr(config, key) and getattr(config, key) is None:
+        if hasattr(config, key) and _leaves_open(config, key):
             setattr(config, key, getattr(tokenizer, key, None))
     if getattr(config, "is_encoder_decoder", False):
         config.decoder_start_token_id = _start_of(config, generation)
@@ -108,8 +111,29 @@ def _named_ends(config) -> int | list[int] | None:
     Llama's class has id 2, which transformers does not end at where neither file names it.
     """
     ends = getattr(config, "eos_token_id", None)
-    ends_of_class = getattr(type(config.get_text_config()), "eos_token_id", None)
-    return None if ends == ends_of_class else ends
+    return None if ends == _id_of_class(config, "eos_token_id") else ends
+
+
+def _id_of_class(config, key: str) -> int | None:
+    """The id of a special token that every configuration of this class has, whatever the vocabulary."""
+    return getattr(type(config.get_text_config()), key, None)
+
+
+def _leaves_open(config, key: str) -> bool:
+    """Whether a configuration names no token, or its class's one that has no embedding: GPT-2's 50256."""
+    token = getattr(config, key)
+    if token is None:
+        return True
+    return token == _id_of_class(config, key) and token >= config.get_text_config().vocab_size
+
+
+def _reset_ids_of_class(generation, config) -> None:
+    """Resets the special tokens of a class that transformers has copied into settings that no file has."""
+    if not generation.to_diff_dict().get("_from_model_config"):
+        return
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if getattr(generation, key) == _id_of_class(config, key):
+            setattr(generation, key, None)
 
 
 def _start_of(config, generation) -> int | None:

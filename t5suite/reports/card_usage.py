@@ -226,7 +226,7 @@ def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: 
         "num_beams": num_beams,
         "max_new_tokens": flags.get("generation_max_length") or eval_set.max_target_tokens,
     }
-    is_plain = eval_set.task.value_kind != "text"
+    is_plain = eval_set.task.writes_plainly
     for name in settings_with_effect(models_own or {}, num_beams):
         if name not in arguments and not is_heeded(name, is_plain, family == "seq2seq", num_beams):
             arguments[name] = NEUTRAL_SETTINGS.get(name)

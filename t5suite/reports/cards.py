@@ -1,6 +1,6 @@
 """A run's `README.md`: its model card, from `card.md.jinja`.
 
->>> write_fine_tuned_card("runs/glue-rte-t5-small", "t5-small on rte", manifest, results, eval_sets, report)
+>>> write_fine_tuned_card("runs/glue-rte-t5-small", "t5-small on rte", manifest, results, eval_sets, report, model)
 PosixPath('runs/glue-rte-t5-small/README.md')
 
 The same run makes the same card, to the byte; it is rewritten whenever the run finishes again.
@@ -17,7 +17,6 @@ from huggingface_hub import ModelCard
 from t5suite.base.files import whole_file
 from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
-from t5suite.base.model_files import GENERATION_FILE, table_or_empty
 from t5suite.base.redaction import printable, redacted, without_folders
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
@@ -60,12 +59,13 @@ from t5suite.tracking.tables import markdown_table
 MOST_LABELS = 12
 
 
-def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, eval_sets, report) -> Path:
+def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, eval_sets, report, model) -> Path:
     """Writes `README.md` into the directory of a fine-tuning run.
 
     Args:
       eval_sets: what was scored, whose first rows are the examples; the author's own only with `--share_rows`.
       report: the scores with their marks.
+      model: the trained one; its settings of generation are those of plain transformers, too.
     """
     scored = {}
     shown_sets = []
@@ -81,7 +81,8 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        models_own = generation_settings_of(directory)
+        generation = getattr(model, "generation_config", None)
+        models_own = {} if generation is None else generation.to_diff_dict()
         usage = usage_lines(example_set, family, adapter_of(directory, manifest), manifest, models_own)
     facts = CardFacts(
         title=title,
@@ -93,13 +94,6 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
         predict=predict_lines(shown_sets, manifest),
     )
     return write_card(directory, facts)
-
-
-def generation_settings_of(directory) -> dict:
-    """The settings of generation that a run's model has in its folder, or in that of its adapter's base."""
-    return table_or_empty(Path(directory, GENERATION_FILE)) or table_or_empty(
-        Path(directory, BASE_FOLDER, GENERATION_FILE)
-    )
 
 
 def adapter_of(directory, manifest: dict) -> str | None:

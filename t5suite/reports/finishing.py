@@ -126,11 +126,12 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
 
 
 def finish_run(
-    run, data, report: Report, results: dict, best: dict, title: str, is_model: bool, choices: Sequence[dict] = ()
+    run, data, report: Report, results: dict, best: dict, title: str, trained_model, choices: Sequence[dict]
 ) -> None:
     """Writes a run's outputs, marks the run as finished last, and shows the table.
 
     Args:
+      trained_model: None where the run only scored one.
       choices: the evaluations that have chosen the weights (`fine_tuning_evaluation.choices_of_weights`).
     """
     settings = run.manifest["settings"]
@@ -150,19 +151,19 @@ def finish_run(
         scored=scored,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )
-    if is_model:
+    if trained_model is not None:
         write_learning_curves(run.directory, title)
-        write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
+        write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report, trained_model)
     write_results(run.directory, results)
     run.update(files=hashes_of_run(run.directory))
     model = settings.get("model_name_or_path")
-    if not is_model and model and Path(model).is_dir():
+    if trained_model is None and model and Path(model).is_dir():
         run.update(model_files=hashes_of_run(model, FILES_OF_MODEL))
     run.update(**{RECORD_HASH: record_sha256(read_manifest(run.directory))})
     run.finish()
     print_results(run.directory, run.manifest, results)
     give_hints(report, data.scored, run)
-    if is_model:
+    if trained_model is not None:
         print_next_commands(run.directory, run.manifest)
 
 

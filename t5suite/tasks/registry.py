@@ -65,6 +65,11 @@ class Task:
         return value_kind(self.entry)
 
     @property
+    def writes_plainly(self) -> bool:
+        """Whether answers are labels, sets of them, or numbers: no text of a model's own making."""
+        return self.value_kind != "text" or has_label_sets(self.entry)
+
+    @property
     def label_words(self) -> list[str] | None:
         """The target words by class id; None for numbers and free text."""
         return None if self.entry["labels"] is None else label_words(self.entry["labels"])
@@ -149,8 +154,7 @@ class Task:
         ['Ann', 'her']
         """
         label = label_of(row, self.entry)
-        has_one_text = self.value_kind != "text" or has_label_sets(self.entry)
-        if has_one_text or not isinstance(label, (list, tuple)) or not label:
+        if self.writes_plainly or not isinstance(label, (list, tuple)) or not label:
             return [self.target_text(row)]
         return [fill(self.entry.get("output_format"), OUTPUT, str(text)) for text in label]
 

@@ -266,7 +266,7 @@ class Evaluator:
         answerer = reading.answerer
         config = settings_of_call(
             answerer.model,
-            is_plain=eval_set.task.value_kind != "text",
+            is_plain=eval_set.task.writes_plainly,
             max_new_tokens=self.settings.max_length or eval_set.max_target_tokens,
             num_beams=self.settings.num_beams,
         )

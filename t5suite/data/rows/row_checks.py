@@ -124,7 +124,7 @@ def _check_columns_of_scores(task: Task, row) -> None:
 
 def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> None:
     """Warns of targets that are lists, of which a model learns one text, where they might be meant as sets."""
-    if task.value_kind != "text" or has_label_sets(task.entry):
+    if task.writes_plainly:
         return
     for i, row in enumerate(rows):
         answers = label_of(row, task.entry)
@@ -141,7 +141,7 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
 
 def _note_sets_as_texts(task: Task, rows, place: Callable[[int], str]) -> None:
     """Warns of texts that look like sets of labels where each is learned and scored as it is written."""
-    if task.value_kind != "text" or has_label_sets(task.entry):
+    if task.writes_plainly:
         return
     cells = [label_of(row, task.entry) for row in rows]
     if not look_like_label_sets(cells):

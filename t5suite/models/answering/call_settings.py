@@ -7,6 +7,8 @@
 
 import contextlib
 import copy
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 
 from transformers import GenerationConfig
@@ -27,13 +29,15 @@ HEEDED_FOR_LABELS = frozenset(
     "pad_token_id bos_token_id eos_token_id decoder_start_token_id forced_bos_token_id use_cache".split()
 )
 OF_BEAMS = frozenset(["early_stopping", "length_penalty"])
+# Of each model: while a thread generates, the model has the settings of its call.
+LOCKS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def is_heeded(name: str, is_plain: bool, is_encoder_decoder: bool, num_beams: int) -> bool:
     """Whether answers are written with a model's own setting of this name, where the caller gives none.
 
     Args:
-      is_plain: answers are label words or numbers.
+      is_plain: answers are label words, sets of them, or numbers.
     """
     if is_plain:
         return name in HEEDED_FOR_LABELS
@@ -62,7 +66,8 @@ def settings_with_effect(models_own: Mapping, num_beams: int) -> dict:
 
 def settings_of_call(model, is_plain: bool, num_beams: int, **settings) -> GenerationConfig:
     """All settings of a call of `generate`, to be used within `generating_by`; a setting of None is the model's own."""
-    models_own = copy.deepcopy(bare_model(model).generation_config)
+    with _lock_of(model):
+        models_own = copy.deepcopy(bare_model(model).generation_config)
     is_encoder_decoder = model.config.is_encoder_decoder
     config = GenerationConfig()
     for name, value in vars(models_own).items():
@@ -77,11 +82,19 @@ def settings_of_call(model, is_plain: bool, num_beams: int, **settings) -> Gener
 
 @contextlib.contextmanager
 def generating_by(model, settings: GenerationConfig) -> Iterator[None]:
-    """In this block the model has no other settings of its own: `generate` reads from there what it is not given."""
+    """In this block the model has no other settings of its own: `generate` reads from there what it is not given.
+
+    A model has one thread at a time.
+    """
     model = bare_model(model)
-    models_own = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = models_own
+    with _lock_of(model):
+        models_own = model.generation_config
+        model.generation_config = settings
+        try:
+            yield
+        finally:
+            model.generation_config = models_own
+
+
+def _lock_of(model) -> threading.RLock:
+    return LOCKS.setdefault(bare_model(model), threading.RLock())
