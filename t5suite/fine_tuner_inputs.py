@@ -29,7 +29,7 @@ from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
 from t5suite.models.attention_setting import attention_of
 from t5suite.models.encoders import have_head
 from t5suite.models.families import ENCODER, Family, recognize_family
-from t5suite.models.generation_settings import check_generation, complete_special_tokens
+from t5suite.models.generation_settings import check_generation, complete_special_tokens, reset_ids_of_class
 from t5suite.models.heads import fit_head
 from t5suite.models.loading import check_attention, check_vocabulary
 from t5suite.models.own_models import UserClass
@@ -378,6 +378,7 @@ def prepare_model(model, tokenizer, tasks=(), family_name: str | None = None):
         _check_writes_text(model, family)
         family.check_reads_text(model.config)
     check_vocabulary(model, len(tokenizer))
+    reset_ids_of_class(model)
     complete_special_tokens(model, tokenizer, family.special_tokens)
     check_generation(model, f"model: the generation_config of this {type(inner_model(model)).__name__}")
     if model.config.model_type in T5_TYPES and not (family.takes_encoder_out or is_adapted(model)):

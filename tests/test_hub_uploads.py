@@ -111,6 +111,10 @@ class PushTest(parameterized.TestCase):
         self.assertEqual(json.loads((folder / "manifest.json").read_text())["status"], "finished")
 
 
+# The manifest of an earlier run in the repository: an empty file.
+NO_EARLIER_RUN = mock.patch.object(HfApi, "hf_hub_download", return_value=os.devnull)
+
+
 class ArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, {"token": "flag", "revision": "v1"}),
@@ -121,9 +125,16 @@ class ArgumentsTest(parameterized.TestCase):
     def test_token_and_revision_of_an_upload_go_before_those_of_the_flags(self, options, expected):
         trainer = tiny_trainer(hub_token="flag", hub_revision="v1")
         trainer.hub_model_id = "ada/mini"
-        with mock.patch.object(HfApi, "upload_folder") as upload:
+        with NO_EARLIER_RUN, mock.patch.object(HfApi, "upload_folder") as upload:
             trainer.push_to_hub("a message", **options)
         self.assertLessEqual({"commit_message": "a message", **expected}.items(), upload.call_args.kwargs.items())
+
+    def test_nothing_is_uploaded_while_the_hub_cannot_say_what_an_earlier_run_has_left(self):
+        trainer = tiny_trainer()
+        trainer.hub_model_id = "ada/mini"
+        with mock.patch.object(HfApi, "upload_folder") as upload, exits_with(74, "ada/mini was not uploaded"):
+            trainer.push_to_hub()
+        upload.assert_not_called()
 
 
 class FilesTest(parameterized.TestCase):
@@ -149,7 +160,7 @@ class AdapterTest(parameterized.TestCase):
         trainer = tiny_trainer(output_dir=str(run))
         trainer.hub_model_id = "ada/mini"
         sent = Path(tempfile.mkdtemp()) / "sent"
-        with mock.patch.object(HfApi, "upload_folder") as upload:
+        with NO_EARLIER_RUN, mock.patch.object(HfApi, "upload_folder") as upload:
             upload.side_effect = lambda *, folder_path, **_: shutil.copytree(folder_path, sent)
             trainer.push_to_hub("a message")
         shutil.rmtree(run)
@@ -227,10 +238,11 @@ class RepositoryTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_files_of_an_earlier_run_go_and_those_of_others_stay(self, is_of_a_run):
         names = ("model.safetensors", "predictions/b.validation.jsonl", "results.json")
+        unlisted_names = (".eval_results/nyu-mll--glue.yaml", "adapter_base.json", "base/config.json")
         manifest = {"files": dict.fromkeys(names, "0"), **({"record_sha256": "0"} if is_of_a_run else {})}
         old_files = {
             "manifest.json": json.dumps(manifest).encode(),
-            **dict.fromkeys(("NOTES.md", "vocab.md", *names), b""),
+            **dict.fromkeys(("NOTES.md", "vocab.md", *names, *unlisted_names), b""),
         }
         self.hub.files["ada/mini"] |= old_files
         trainer = self.trainer()

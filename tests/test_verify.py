@@ -626,7 +626,8 @@ def uploaded_files(folder: Path) -> dict[str, bytes]:
 
     trainer = tiny_trainer(output_dir=str(folder))
     trainer.hub_model_id = "ada/reviews"
-    with mock.patch.object(HfApi, "upload_folder", take):
+    no_earlier_run = mock.patch.object(HfApi, "hf_hub_download", return_value=os.devnull)
+    with no_earlier_run, mock.patch.object(HfApi, "upload_folder", take):
         trainer.push_to_hub("a message")
     return sent
 

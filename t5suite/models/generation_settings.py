@@ -73,8 +73,6 @@ def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
     config = model.config
     generation = getattr(model, "generation_config", None)
     named_ends = _named_ends(config)
-    if generation is not None:
-        _reset_ids_of_class(generation, config)
     for name in names:
         key = f"{name}_token_id"
         if hasattr(config, key) and _leaves_open(config, key):
@@ -127,9 +125,11 @@ def _leaves_open(config, key: str) -> bool:
     return token == _id_of_class(config, key) and token >= config.get_text_config().vocab_size
 
 
-def _reset_ids_of_class(generation, config) -> None:
-    """Resets the special tokens of a class that transformers has copied into settings that no file has."""
-    if not generation.to_diff_dict().get("_from_model_config"):
+def reset_ids_of_class(model) -> None:
+    """Resets the special tokens of its class that transformers has copied into the settings of a model in memory."""
+    config = model.config
+    generation = getattr(model, "generation_config", None)
+    if generation is None or not generation.to_diff_dict().get("_from_model_config"):
         return
     for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
         if getattr(generation, key) == _id_of_class(config, key):

@@ -9,24 +9,30 @@ verify` needs; the manifest goes without folders and machine (`runs.public_recor
 hold a token) and logs not at all.
 """
 
-import atexit
 import concurrent.futures
 import contextlib
 import fnmatch
 import functools
 import glob
 import logging
+import math
 import os
 import queue
 import shlex
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    RemoteEntryNotFoundError,
+)
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -35,7 +41,7 @@ from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
 from t5suite.base.model_files import table_or_empty
 from t5suite.base.redaction import redacted
-from t5suite.models.adapter_files import folder_of_base, is_adapter
+from t5suite.models.adapter_files import BASE_FILE, folder_of_base, is_adapter
 from t5suite.runs.directory import BASE_FOLDER, MANIFEST, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, public_manifest
 from t5suite.training.processes.signals import stop_requests
@@ -85,16 +91,23 @@ class HubClient(HfApi):
         if self._worker is None:
             self._worker = threading.Thread(target=self._run, name="uploads", daemon=True)
             self._worker.start()
-            atexit.register(self._at_end)
+            # While a thread that is no daemon runs, the worker may start threads, as an upload does.
+            threading.Thread(target=self._wait_for_end, name="end of uploads").start()
         return future
 
     def _run(self) -> None:
         while True:
             future, call = self._work.get()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(call())
-            except Exception as error:
+            except BaseException as error:
                 future.set_exception(error)
+
+    def _wait_for_end(self) -> None:
+        threading.main_thread().join()
+        self._at_end()
 
 
 class HubUploads:
@@ -141,14 +154,16 @@ class HubUploads:
         branch = self.args.hub_revision
         with self.refusals() as name:
             repository = self.api.create_repo(name, token=token, private=private, exist_ok=True).repo_id
-            # The client takes a repository that the token can only read for one that is there already.
-            self.api.auth_check(repository, token=token, write=True)
+            is_of_pull_request = bool(branch) and branch.startswith("refs/")
+            if not is_of_pull_request:  # its author may write there alone
+                # The client takes a repository that the token can only read for one that is there already.
+                self.api.auth_check(repository, token=token, write=True)
             if private and not self.api.model_info(repository, token=token).private:
                 raise ConfigError(
                     f"--hub_private_repo: {repository} was there before and is public, as the upload would be; make it "
                     "private in its settings, or name another one by --hub_model_id"
                 )
-            if branch and not branch.startswith("refs/"):  # a pull request's
+            if branch and not is_of_pull_request:
                 self.api.create_branch(repository, branch=branch, token=token, exist_ok=True)
         return repository
 
@@ -181,14 +196,15 @@ class HubUploads:
         """At the end of the process: waits for what is being uploaded, but not for long if it was asked to stop."""
         if self.in_progress is None:
             return
-        seconds = STOP_SECONDS if stop_requests().requested else None
-        unfinished = concurrent.futures.wait(self.in_progress.jobs, seconds).not_done
+        deadline = math.inf
+        unfinished = concurrent.futures.wait(self.in_progress.jobs, 0).not_done
+        while unfinished and time.monotonic() < deadline:
+            if stop_requests().requested:
+                deadline = min(deadline, time.monotonic() + STOP_SECONDS)
+            unfinished = concurrent.futures.wait(self.in_progress.jobs, 0.5).not_done
         self._log_failures()
         if unfinished:
-            logger.warning(
-                "--push_to_hub: the upload of a checkpoint did not end within %.0f s; the next one includes its files",
-                STOP_SECONDS,
-            )
+            logger.warning("--push_to_hub: an upload did not end within %.0f s of the stop", STOP_SECONDS)
 
     def _start_jobs(self, repository: str, folder: Path, step: int, strategy: HubStrategy) -> list:
         """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it.
@@ -215,7 +231,7 @@ class HubUploads:
         """Uploads the finished run: model, card, results, and what others need to verify them.
 
         The files are shown first. They are taken from a folder beside the run's files, which stays if the upload fails.
-        Files of an earlier run's upload that this run does not have are deleted in the same commit.
+        Files of an earlier scored run's upload that this run does not have are deleted in the same upload.
 
         Args:
           options: `token` and `revision`, which override the flags.
@@ -232,11 +248,9 @@ class HubUploads:
         log_files(repository, folder)
         warn_of_base_elsewhere(self.args.output_dir)
         try:
-            names = self._names_of_earlier_run(repository, settings)
-            patterns = [glob.escape(name) for name in names] or None
-            upload = self._upload(
-                repository, folder, message, delete_patterns=patterns, run_as_future=not blocking, **settings
-            )
+            patterns = self._files_of_earlier_run(repository, place / "earlier", settings)
+            options = {"delete_patterns": patterns or None, "run_as_future": not blocking}
+            upload = self._upload(repository, folder, message, **options, **settings)
         except Exception as error:
             command = ["hf", "upload", repository, str(folder)]
             if settings["revision"]:
@@ -251,16 +265,21 @@ class HubUploads:
             self.in_progress = PushInProgress([upload])
         return upload
 
-    def _names_of_earlier_run(self, repository: str, settings: dict) -> list[str]:
-        """The files of an earlier run in the repository, as the manifest lists them that was uploaded with them."""
+    def _files_of_earlier_run(self, repository: str, folder: Path, settings: dict) -> list[str]:
+        """Patterns of the files of an earlier scored run in the repository; none if it has no manifest of ours.
+
+        Args:
+          folder: where that run's manifest is downloaded.
+        """
         try:
-            path = self.api.hf_hub_download(repository, MANIFEST, **settings)
-        except EntryNotFoundError:
+            path = self.api.hf_hub_download(repository, MANIFEST, local_dir=folder, **settings)
+        except RemoteEntryNotFoundError:
             return []
         manifest = table_or_empty(Path(path))
         if RECORD_HASH not in manifest:  # of another program
             return []
-        return [MANIFEST, *manifest.get("files", ())]
+        names = [glob.escape(name) for name in (MANIFEST, *manifest.get("files", ()))]
+        return [*names, *FOLDERS_OF_THE_RUN, BASE_FILE, f"{BASE_FOLDER}/*"]
 
     def _settings(self, token: str | None = None, revision: str | None = None) -> dict:
         """Token and revision of an upload: these, else those of the flags."""
@@ -275,8 +294,9 @@ class HubUploads:
         if self.in_progress is None:
             return
         for job in self.in_progress.jobs:
-            if job.done() and job.exception() is not None:
-                logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
+            has_failed = job.done() and not job.cancelled() and job.exception() is not None
+            if has_failed:
+                logger.warning("--push_to_hub: an upload failed: %s", hub_problem(job.exception()))
 
 
 def staged_run(directory, folder: Path) -> Path:
