@@ -396,6 +396,16 @@ ENDS_OF_LAUNCHERS = [
     (-15, "75", 1, "preempted", 75, "preempted at step 4"),
     (1, "began", 1, "preempted", 1, "were killed, for example because memory ran out; --resume continues it"),
     (1, "began", 20, "failed", 1, "failed, exit code 1, 20 times"),
+    (
+        247,
+        "began began 75",
+        1,
+        "preempted",
+        247,
+        "were killed, for example because memory ran out; --resume continues it",
+    ),
+    (247, "75", 1, "preempted", 75, "preempted at step 4"),
+    (247, "", 1, "failed", 247, "failed, exit code 247 ("),
     (1, "", 1, "failed", 1, "failed, exit code 1 ("),
     (-11, "began", 1, "failed", -11, "failed, ended by SIGSEGV"),
     (1, "1", 1, "failed", 1, "failed, exit code 1 ("),
@@ -411,7 +421,7 @@ class EndsTest(parameterized.TestCase):
         super().setUpClass()
         content = {
             "method": "grid", "program": "fine_tune_t5.py", "metric": {"name": "eval/f1", "goal": "maximize"},
-            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 5))}},
+            "parameters": {"seed": {"values": list(range(len(ENDS) + len(ENDS_OF_LAUNCHERS) + 9))}},
         }  # fmt: skip
         cls.sweep = Sweep(plan_of(SweepFile("--grid", content, {})), Path(tempfile.mkdtemp()) / "sweep")
         cls.sweep.store.end(cls.sweep.store.claim(100), "complete", value=64.0)
@@ -455,6 +465,12 @@ class EndsTest(parameterized.TestCase):
             self.assertIn(message, shown)
             if state == "preempted":  # so that the next case does not continue it
                 self.sweep.store.end(slot.claim, "failed")
+
+    @parameterized.parameters((1, "began", "FAIL"), (247, "began", "FAIL"), (1, "75", "FAIL"), (1, "1", "PRUNED"))
+    def test_the_search_leaves_out_a_trial_that_was_killed_under_a_launcher_again_and_again(self, code, noted, state):
+        """PRUNED is a bad one."""
+        slot, _ = self.ended(code, "", 20, 4, noted)
+        self.assertEqual(self.sweep.store.study.get_trials()[slot.claim.number].state.name, state)
 
     def test_what_a_former_start_s_workers_have_noted_does_not_count(self):
         """They noted it in the sweep's file and, on another node, in one beside it."""

@@ -639,14 +639,14 @@ class DirectoriesTest(SweepTest):
     def test_the_value_of_a_variable_in_the_command_stays_out_of_the_directory(self):
         """A trial ends with 3 where it gets the value."""
         value = "nobody-may-read-this"
-        words = ["--data_dir=${envvar:PLACE_59}", "${envvar:PLACE_59}"]
-        script = f'[ "$*" = "--data_dir={value} {value} --x=1" ] && exit 3; exit 78'
+        words = ["--data_dir=${envvar:PLACE_59}", "${envvar:PLACE_59}", "${envvar:PLACE_59}/${envvar:PLACE_59}"]
+        script = f'[ "$*" = "--data_dir={value} {value} {value}/{value} --x=1" ] && exit 3; exit 78'
         command = ["/bin/sh", "-c", script.replace(value, "$PLACE_59"), "sh", *words, "${args}"]
         path = self.write(command=command, method="grid", parameters={"x": {"values": [1]}})
         environment = mock.patch.dict(os.environ, {"PLACE_59": value})
         with environment, contextlib.redirect_stdout(io.StringIO()), exits_with(78, "Trial 0: exit code 3"):
             run_cli("sweep", path, "--sweep_dir", self.directory)
-        self.assertEndsWith(self.summary()["trials"][0]["command"], f"'{words[0]}' '{words[1]}' --x=1")
+        self.assertEndsWith(self.summary()["trials"][0]["command"], f"'{words[0]}' '{words[1]}' '{words[2]}' --x=1")
         files = [file for file in self.directory.rglob("*") if file.is_file()]
         self.assertEmpty([file for file in files if value.encode() in file.read_bytes()])
 

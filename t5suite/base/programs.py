@@ -161,11 +161,13 @@ class Notes(NamedTuple):
     lost_count: int = 0
 
     def first_failure(self) -> int | None:
-        """The first code of a worker that failed and would fail again; None if none has."""
-        for code in self.codes:
-            if code not in (EXIT_FINISHED, EXIT_PREEMPTED):
-                return code
-        return None
+        """The code of a worker that failed and would fail again, the first with a cause if any has; None if none has.
+
+        Codes stand node by node, and the first cause may be on a later node than a failure (1) that followed from it.
+        """
+        failures = [code for code in self.codes if code not in (EXIT_FINISHED, EXIT_PREEMPTED)]
+        causes = [code for code in failures if code != EXIT_BUG]
+        return next(iter([*causes, *failures]), None)
 
     def tell_of_stop(self) -> bool:
         """Whether workers were stopped on request, rather than by their launcher because another one had died."""

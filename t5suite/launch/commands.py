@@ -53,7 +53,7 @@ def command_words(
             # Like W&B, keeps the name of a variable that is not set.
             word = ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), word)
         name = macro_name(word)
-        if name is None or ENVIRONMENT_MACRO.fullmatch(word):
+        if name is None or ENVIRONMENT_MACRO.search(word):
             words.append(word)
         elif name == "program":
             if not program:

@@ -30,6 +30,14 @@ LOST = [
     -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP,
     128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
 ]  # fmt: skip
+# What launchers exit with when the kernel kills a worker: torchrun 1, DeepSpeed minus the signal as an unsigned byte.
+LAUNCHERS_CODES_OF_LOSS = (EXIT_BUG, 256 - signal.SIGKILL)
+
+
+def was_killed(exit_code: int, notes: Notes) -> bool:
+    """Whether something else ended a trial's processes, or a worker of its launcher."""
+    was_worker_lost = exit_code in LAUNCHERS_CODES_OF_LOSS and notes.lost_count > 0 and notes.first_failure() is None
+    return exit_code in LOST or was_worker_lost
 
 
 @dataclass(frozen=True)
@@ -131,9 +139,7 @@ class RunningTrial:
             return "failed"
         if exit_code == EXIT_PREEMPTED:
             return "preempted"
-        # A launcher reports its own code of workers that a signal ended, such as the kernel's SIGKILL.
-        was_worker_lost = exit_code == EXIT_BUG and notes.lost_count > 0 and notes.first_failure() is None
-        if exit_code in LOST or was_worker_lost:
+        if was_killed(exit_code, notes):
             return "killed"
         return "failed"
 

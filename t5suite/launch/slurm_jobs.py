@@ -18,7 +18,7 @@ SLURM_SECONDS = 60
 MAX_REQUEUES = 50
 # 128 + SIGTERM: a program that does not handle the signal.
 EXIT_TERMINATED = 143
-LOST_WORKER = "a worker died without a word, for example because memory ran out"
+LOST_WORKER = "a worker died without a word: memory ran out, say, or DeepSpeed killed it 30 s after it was to stop"
 # In other states the job must not be requeued: its owner cancelled it, or Slurm requeues it already.
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
 

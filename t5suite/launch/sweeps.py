@@ -34,7 +34,7 @@ from t5suite.launch.commands import (
     flags_in,
     installed_script,
 )
-from t5suite.launch.running_trials import LOST, MAX_STARTS, RunningTrial, TrialFiles
+from t5suite.launch.running_trials import LOST, MAX_STARTS, RunningTrial, TrialFiles, was_killed
 from t5suite.launch.sweep_directories import SWEEP_FILE, locked, open_directory
 from t5suite.launch.sweep_files import parameters_of, read_sweep
 from t5suite.launch.sweep_plans import SweepPlan
@@ -281,7 +281,8 @@ class Sweep:
             case "killed":
                 message = self._leave(slot, facts)
             case "failed":
-                message = self._fail(slot, facts, _text_of_failure(slot, exit_code))
+                interrupted = exit_code == errors.EXIT_PREEMPTED or was_killed(exit_code, notes)
+                message = self._fail(slot, facts, _text_of_failure(slot, exit_code), interrupted)
         records = self.write_summary()
         say(f"trial {claim.number}: {message}{self._progress(records)}")
 
@@ -305,7 +306,7 @@ class Sweep:
             evaluated_names = sorted(name for name in curve.metric_names if name.startswith("eval/"))
             logged = ", ".join(evaluated_names) or "no metric"
             why = f"it ended without logging {self.plan.metric}; it logged {logged}"
-            return self._fail(slot, facts, why)
+            return self._fail(slot, facts, why, interrupted=False)
         self.store.end(slot.claim, "complete", **{**facts, "value": value})
         if value is None:
             return f"finished, but {self.plan.metric} was never a number; {slot.files.log} says why"
@@ -321,14 +322,16 @@ class Sweep:
         self.store.end(slot.claim, "pruned", **facts)
         return f"stopped early at step {step}, best {cell_text(facts['value'])}"
 
-    def _fail(self, slot: RunningTrial, facts: dict, why: str) -> str:
-        """Records a failure, which ends the sweep if all trials are likely to fail; returns the message."""
-        exit_code = facts["exit_code"]
-        interrupted = exit_code in (errors.EXIT_PREEMPTED, *LOST)
+    def _fail(self, slot: RunningTrial, facts: dict, why: str, interrupted: bool) -> str:
+        """Records a failure, which ends the sweep if all trials are likely to fail; returns the message.
+
+        Args:
+          interrupted: whether the failure says nothing of the trial's values.
+        """
         self.store.end(slot.claim, "failed", **facts, why=why, interrupted=interrupted)
         states = [status.get("state") for _, _, status in self.store.statuses()]
         failure_count = states.count("failed")
-        is_refused = exit_code == errors.EXIT_BAD_CONFIGURATION
+        is_refused = facts["exit_code"] == errors.EXIT_BAD_CONFIGURATION
         is_hopeless = is_refused or failure_count >= FIRST_FAILURES
         if is_hopeless and "complete" not in states and "pruned" not in states:
             cause = f"the first {failure_count} trials failed, so their parameters are hardly the cause. The last one"
