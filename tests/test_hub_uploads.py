@@ -21,6 +21,7 @@ from absl.testing import parameterized
 from hub_server import HubServer
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import filter_repo_objects
+from support import OwnStopRequests
 
 from t5suite.testing import exits_with, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_trainer, tiny_tuner
 
@@ -255,7 +256,7 @@ class RepositoryTest(parameterized.TestCase):
         self.assertEqual(self.hub.files["ada/mini"]["results.json"], b"{}")
 
 
-class StopTest(parameterized.TestCase):
+class StopTest(OwnStopRequests):
     def test_a_run_that_is_asked_to_stop_starts_no_upload(self):
         trainer = tiny_trainer(save_strategy="steps", save_steps=1)
         trainer.args.push_to_hub = True
