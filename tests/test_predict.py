@@ -337,6 +337,25 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual(answers_of_threads, [expected] * 20)
         self.assertIs(model.generation_config, models_own)
 
+    def test_every_row_of_many_draws_numbers_of_its_own(self):
+        tuner = FineTuner(random_model(), tokenizer=TOKENIZER, use_cpu=True, quiet=True)
+        drawn = tuner.predict(["a film"] * 1100, do_sample=True, max_new_tokens=3)
+        for lag in range(1, 1050):
+            self.assertNotEqual(drawn[lag:], drawn[:-lag])
+
+    def test_a_flag_of_zero_replaces_the_checkpoint_s_own_setting(self):
+        model = random_model()
+        folder = saved(model)
+        model.generation_config.no_repeat_ngram_size = 1
+        folder_of_other = saved(model)
+        rows = Path(tempfile.mkdtemp()) / "rows.txt"
+        rows.write_text("\n".join(input_texts(8)) + "\n")
+        words = "--raw --max_new_tokens 6"
+        expected = texts_of(answers(words, rows=rows, model=folder))
+        self.assertNotEqual(texts_of(answers(words, rows=rows, model=folder_of_other)), expected)
+        neutral = texts_of(answers(f"{words} --no_repeat_ngram_size 0", rows=rows, model=folder_of_other))
+        self.assertEqual(neutral, expected)
+
     @torch.no_grad()
     def test_encoder_answers_by_its_head(self):
         model = AutoModelForSequenceClassification.from_pretrained(model_folder("masked")).eval()

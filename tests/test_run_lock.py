@@ -314,6 +314,10 @@ class OwnedTest(parameterized.TestCase):
         with exits_with(78, f"it had {longer} pieces, and this one has {longer - 1}.*another run with --output_dir"):
             note_tokenizer(run, tiny_tokenizer())
 
+    def test_the_order_follows_the_data_seed_where_one_is_given_be_it_zero(self):
+        seeds = [SuiteTrainingArguments(seed=42, data_seed=seed, use_cpu=True).order_seed for seed in (None, 0, 7)]
+        self.assertEqual(seeds, [42, 0, 7])
+
     def test_a_run_of_an_earlier_version_keeps_its_order_where_data_seed_had_no_effect(self):
         settings = {"seed": 42, "data_seed": 7}
         directory = folder()
