@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import datasets
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -342,6 +343,20 @@ class ProbeTest(parameterized.TestCase):
     def test_what_a_schedule_that_watches_evaluations_has_seen(self):
         with mock.patch.object(transformers.optimization.GreedyLR, "state_dict", lambda scheduler: {"_last_lr": [1.0]}):
             self.assertIn("transformers", unproved(["training_loop"])["training_loop"])
+
+    def test_the_mark_of_settings_that_are_copied_from_a_configuration(self):
+        unmarked = mock.Mock(to_diff_dict=dict)
+        with mock.patch.object(transformers.GenerationConfig, "from_model_config", lambda config: unmarked):
+            self.refused("special_tokens", "transformers")
+
+    def test_the_special_tokens_of_a_class(self):
+        with mock.patch.object(transformers.T5Config, "eos_token_id", property(lambda config: 1)):
+            self.refused("special_tokens", "transformers")
+
+    def test_uploads_in_the_background(self):
+        by_no_method = lambda client, *, run_as_future, **_: "a thread of its own"
+        with mock.patch.object(huggingface_hub.HfApi, "upload_folder", by_no_method):
+            self.refused("background_uploads", "huggingface_hub")
 
     def test_tensors_without_values(self):
         with mock.patch.object(rehearsal, "FakeTensorMode", lambda needed: None):

@@ -287,6 +287,21 @@ ENTRIES = {
         "t5suite.models.rehearsal:probe_live_bytes",
         "_subclasses _python_dispatch",
     ),
+    "special_tokens": Entry(
+        "the tokens with which answers start and end",
+        REFUSE,
+        {},
+        "t5suite.base.library_probes:probe_special_tokens",
+        "_from_model_config",
+        library="transformers",
+    ),
+    "background_uploads": Entry(
+        "uploads during training (--push_to_hub)",
+        REFUSE,
+        {},
+        "t5suite.base.library_probes:probe_background_uploads",
+        library="huggingface_hub",
+    ),
     "memory_snapshots": Entry(
         "the snapshot of a GPU's memory (--profile)",
         REFUSE,

@@ -53,6 +53,33 @@ def probe_modules() -> str | None:
     return None
 
 
+def probe_special_tokens() -> str | None:
+    """Where transformers has the special tokens of a class, and how it marks settings that it has copied from them."""
+    import transformers
+
+    library = f"transformers {transformers.__version__}"
+    config = transformers.T5Config()
+    if getattr(transformers.T5Config, "eos_token_id", None) != config.eos_token_id:
+        return f"{library}: the class T5Config has another eos_token_id than its configurations"
+    copied_settings = transformers.GenerationConfig.from_model_config(config).to_diff_dict()
+    if copied_settings.get("_from_model_config") is not True:
+        return f"{library}: settings of generation that are copied from a configuration are not marked"
+    return None
+
+
+def probe_background_uploads() -> str | None:
+    """Whether the hub's client uploads in the background by its method `run_as_future`, which ours replaces."""
+    import huggingface_hub
+
+    class Client(huggingface_hub.HfApi):
+        def run_as_future(self, *args, **kwargs):
+            return "by its method"
+
+    if Client().upload_folder(repo_id="owner/name", folder_path=".", run_as_future=True) != "by its method":
+        return f"huggingface_hub {huggingface_hub.__version__}: upload_folder does not call run_as_future"
+    return None
+
+
 def probe_memory_snapshots() -> str | None:
     """The arguments of the functions that record what is allocated on a GPU, and write it down."""
     import inspect

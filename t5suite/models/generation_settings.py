@@ -11,6 +11,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
+from t5suite.base.libraries import require_proved
 from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.data.batches.encodings.special_tokens import end_id
 
@@ -70,6 +71,7 @@ def complete_special_tokens(model, tokenizer, names: Iterable[str]) -> None:
     Args:
       names: of the special tokens: `pad`, `eos`, ...
     """
+    require_proved("special_tokens")
     config = model.config
     generation = getattr(model, "generation_config", None)
     named_ends = _named_ends(config)

@@ -39,6 +39,7 @@ from transformers.utils import PushInProgress
 from t5suite.base.errors import EXIT_IO, ConfigError, UserError
 from t5suite.base.files import write_json
 from t5suite.base.hub import hub_reachable
+from t5suite.base.libraries import require_proved
 from t5suite.base.model_files import table_or_empty
 from t5suite.base.redaction import redacted
 from t5suite.models.adapter_files import BASE_FILE, folder_of_base, is_adapter
@@ -146,8 +147,10 @@ class HubUploads:
           token, private: in place of the flags.
 
         Raises:
-          ConfigError: the hub refuses it, or it is public though `--hub_private_repo` was given.
+          ConfigError: the hub refuses it, it is public though `--hub_private_repo` was given, or the installed client is
+            one with which uploads are not proved.
         """
+        require_proved("background_uploads")
         token = token or self.args.hub_token
         if private is None:
             private = self.args.hub_private_repo
@@ -199,7 +202,7 @@ class HubUploads:
         deadline = math.inf
         unfinished = concurrent.futures.wait(self.in_progress.jobs, 0).not_done
         while unfinished and time.monotonic() < deadline:
-            if stop_requests().requested:
+            if stop_requests().requested:  # also by a signal that comes during the wait
                 deadline = min(deadline, time.monotonic() + STOP_SECONDS)
             unfinished = concurrent.futures.wait(self.in_progress.jobs, 0.5).not_done
         self._log_failures()
