@@ -147,8 +147,8 @@ class HubUploads:
           token, private: in place of the flags.
 
         Raises:
-          ConfigError: the hub refuses it, it is public though `--hub_private_repo` was given, or the installed client is
-            one with which uploads are not proved.
+          ConfigError: the hub refuses it, it is public though `--hub_private_repo` was given, or uploads are not proved
+            with the installed client.
         """
         require_proved("background_uploads")
         token = token or self.args.hub_token
