@@ -155,12 +155,12 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
         self.assertEqual(searched(1, 0.0, settings), plain_search(settings))
 
-    @pytest.mark.slow
-    def test_one_group_ends_when_plain_beam_search_does_whatever_token_ends_an_answer(self):
+    @parameterized.parameters(True, False)
+    def test_one_group_ends_when_plain_beam_search_does_whatever_token_ends_an_answer(self, early_stopping):
         """Where length does not count, a long answer can still overtake the last of a group that has all its ends."""
         tokens = collections.Counter(answers_of_four_beams()[:, 1:].flatten().tolist())
         for token, _ in tokens.most_common(12):
-            settings = config(2, eos_token_id=token, length_penalty=0.0)
+            settings = config(2, eos_token_id=token, length_penalty=0.0, early_stopping=early_stopping)
             self.assertEqual(searched(1, 0.0, settings), plain_search(settings), token)
 
     @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])

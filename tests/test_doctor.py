@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import http.server
+import importlib.util
 import io
 import json
 import os
@@ -165,6 +166,14 @@ class MachineTest(DoctorTest):
             names = ("disk", "hub cache", "shared memory", "cpu")
             self.assertEqual(tuple(findings[name].level for name in names), levels, free)
         self.assertStartsWith(findings["disk"].what, "256.0 MiB free at ")
+
+    @parameterized.parameters((2, WARN), (3, WARN))
+    def test_little_memory_is_named_with_what_needs_less(self, gibibytes, level):
+        sizes, sysconf = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": gibibytes * 2**18}, os.sysconf
+        with mock.patch("os.sysconf", side_effect=lambda name: sizes.get(name) or sysconf(name)):
+            finding = self.finding("memory")
+        self.assertEqual((finding.level, finding.what.split(" for ")[0]), (level, f"{gibibytes}.0 GiB"))
+        self.assertIn("--dataloader_num_workers 0", finding.fix)
 
     def test_every_gpu_is_held_against_what_t5_needs(self):
         """One is too old for bfloat16, one is almost full, one is fine, two have no kernels in torch; memory is in bytes."""
@@ -409,6 +418,15 @@ class PlacesTest(DoctorTest):
             finding = self.finding("wandb", **variables)
             self.assertEqual((finding.level, finding.fix), (level, fix), finding)
             self.assertRegex(finding.what, what)
+
+    def test_a_wandb_that_is_not_installed_is_no_server(self):
+        find_spec = importlib.util.find_spec
+        without = mock.patch(
+            "importlib.util.find_spec", side_effect=lambda name, *_: None if name == "wandb" else find_spec(name)
+        )
+        with without:
+            finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL=CLOSED_PORT)
+        self.assertEqual((finding.level, finding.what), (OK, "is not installed"))
 
     def test_a_server_without_a_login_is_told_and_netrc_has_one(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"

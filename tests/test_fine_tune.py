@@ -494,6 +494,15 @@ class BadInputTest(parameterized.TestCase):
         with exits_with(exit_code, message):
             run(*(arg.format(data=data) for arg in argv))
 
+    def test_training_rows_none_of_which_makes_an_example_are_refused(self):
+        """WSC trains on rows whose pronoun stands for the candidate."""
+        data = tempfile.mkdtemp()
+        row = {"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_text": "she", "span2_index": 3}
+        for split, label in (("train", 0), ("validation", 1)):
+            write_rows(f"{data}/super_glue/wsc/{split}.jsonl", [{**row, "label": label}] * 3)
+        with exits_with(65, "none of the 3 rows makes a training example"):
+            run("--benchmark", "super_glue", "--dataset_name", "wsc", "--data_dir", data)
+
     def test_a_directory_with_other_files_is_refused(self):
         directory = Path(tempfile.mkdtemp())
         (directory / "thesis.tex").write_text("")

@@ -679,6 +679,14 @@ class InputsTest(parameterized.TestCase):
         self.assertEqual(summary["parameters"], sum(weight.numel() for weight in made.model.parameters()))
         self.assertLen(tokenizer, num_pieces)
 
+    def test_a_summary_is_printed_unless_the_tuner_is_quiet(self):
+        for quiet in (False, True):
+            made = FineTuner(None, "mini/sentiment", quiet=quiet, **MINI)
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                summary = made.summary()
+            total = f"{summary['parameters']:,}"
+            self.assertEqual(total in output.getvalue(), not quiet)
+
     def test_values_may_be_of_other_libraries(self):
         flags = {"max_steps": np.int64(7), "learning_rate": torch.tensor(0.5)}
         flags |= {"output_dir": Path(tempfile.mkdtemp()) / "run"}

@@ -532,6 +532,14 @@ class RowsTest(OfflineTest):
                 self.move("dataset", name, commit)
             self.assertEqual(self.first_letter(name), (commit or A)[0], name)
 
+    def test_rows_of_the_commit_that_is_asked_for_are_taken_as_the_library_gives_them(self):
+        """They need no prepared copy, as those of another commit do."""
+        (file,) = (self.cache / "datasets").rglob(f"{A}/*train*.arrow")
+        rows = datasets.Dataset.from_file(str(file))
+        self.enter_context(mock.patch.object(datasets, "load_dataset", return_value=rows))
+        for commit in (A, None):
+            self.assertEqual(self.first_letter("lab/unprepared", data_revision=commit), A[0])
+
     def test_files_that_cannot_be_read_together_are_named_with_the_cause(self):
         error = datasets.exceptions.DatasetGenerationError("An error occurred while generating the dataset")
         error.__cause__ = TypeError("Couldn't cast array of type string to int64")

@@ -149,7 +149,6 @@ def rank_of_task(**variables: str) -> dict[str, str]:
 
 
 class SlurmRanksTest(parameterized.TestCase):
-    @pytest.mark.slow
     def test_a_script_is_a_rank_before_it_imports_torch(self):
         environment = environment_of_script(**STEP, PMI_SIZE="7", PMI_RANK="3")
         self.assertEqual(rank_in(environment), RANK)

@@ -177,6 +177,11 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
         self.assertEqual(lines[-1], {"sweep": "rte", "metric": "eval/accuracy", "best": 2})
 
+    def test_a_sweep_without_a_best_trial_has_no_command_to_repeat(self):
+        for best, command in ((None, ""), (7, "python fine_tune_t5.py --number '7'")):
+            (sweep,) = report_of([trial(7, 61.0)], best=best).data["sweeps"]
+            self.assertEqual((sweep["best"], sweep["command"]), (best, command))
+
     def test_a_grid_has_means_with_deviations_and_an_average_unless_a_task_is_missing(self):
         trials, groups = grid()
         out = table(trials, best=2, groups=groups)

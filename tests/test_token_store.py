@@ -163,6 +163,13 @@ class TokensTest(parameterized.TestCase):
         with exits_with(78, "--document_separator 'EOS': not a token .*did you mean eos"):
             build(source, document_separator="EOS")
 
+    def test_only_a_corpus_of_sentences_needs_their_splitter(self):
+        source = write_lines(["The cook left. The king saw it."])
+        with mock.patch.dict("sys.modules", {"sentencex": None}):
+            self.assertLen(build(source, validation_fraction=0).documents("train"), 1)
+            with exits_with(78, r"--split_sentences needs the package sentencex"):
+                build(source, validation_fraction=0, split_sentences="en")
+
     @parameterized.parameters("none", "eos")
     def test_sentences_are_encoded_one_by_one(self, separator):
         source = write_lines(["The cook left. The king saw it. ", "One alone", "Why? \t  No! At noon."])
