@@ -112,6 +112,13 @@ class DescriptionTest(parameterized.TestCase):
     def test_a_sub_command_has_these_flags(self, command):
         self.assertEqual(described(sub_parsers(whole_parser())[command]), COMMANDS[command])
 
+    def test_every_flag_of_a_command_is_explained_by_its_help(self):
+        """The scripts' flags, which some commands take as well, are explained by their own table."""
+        of_scripts = set().union(*SCRIPT_FLAGS.values())
+        for command, parser in all_sub_parsers(whole_parser()):
+            unexplained = {action.dest for action in parser._actions if not action.help}
+            self.assertEmpty(unexplained - of_scripts, command)
+
     def test_every_flag_stands_under_a_heading_of_its_command_s_help(self):
         for command, parser in all_sub_parsers(whole_parser()):
             for group in parser._action_groups:

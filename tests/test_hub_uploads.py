@@ -272,6 +272,25 @@ class StopTest(OwnStopRequests):
         self.assertEqual(steps, [1])
         self.assertTrue((Path(trainer.args.output_dir) / "checkpoint-2").is_dir())
 
+    def test_a_script_that_ends_waits_for_its_last_upload_and_not_for_its_first_alone(self):
+        program = """
+            import tempfile, time
+            from pathlib import Path
+            from unittest import mock
+            from huggingface_hub import HfApi
+            from t5suite.testing import tiny_trainer
+            trainer = tiny_trainer()
+            def upload_folder(api, **_):
+                return api.run_as_future(lambda: (time.sleep(0.3), print("uploaded", flush=True)))
+            mock.patch.object(HfApi, "upload_folder", upload_folder).start()
+            for step in (1, 2):
+                trainer.uploads.push_checkpoint("ada/mini", Path(tempfile.mkdtemp()), step, lambda: None)
+                time.sleep(0.6 if step == 1 else 0)
+        """
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        self.assertEqual((done.returncode, done.stdout.count("uploaded")), (0, 2), done.stderr)
+
     @pytest.mark.slow
     def test_an_upload_that_does_not_end_holds_up_no_run_that_was_asked_to_stop(self):
         program = """

@@ -6,6 +6,7 @@ CPU and disk stand for two devices: accelerate's hooks are the same.
 import copy
 import gc
 import json
+import logging
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -187,6 +188,14 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
         self.assertEqual(losses_of(hooked, CPU), losses_of(whole, CPU))
         for (name, expected), weight in zip(whole.named_parameters(), hooked.parameters(), strict=True):
             self.assertTrue(torch.equal(expected, weight), name)
+
+    def test_of_the_trainer_s_messages_only_that_of_several_devices_is_left_out(self):
+        placement.keep_embedding_on_cpu(make_model(False), CPU)
+        logger = logging.getLogger("transformers.trainer")
+        with self.assertLogs(logger, "INFO") as logs:
+            logger.info("The model is already on multiple devices. Skipping the move to device specified in `args`.")
+            logger.info("The main process is restored.")
+        self.assertEqual([record.getMessage() for record in logs.records], ["The main process is restored."])
 
     def test_a_tied_output_layer_is_refused(self):
         with exits_with(78, "--embedding_on_cpu: .* output layer is the embedding"):

@@ -16,7 +16,7 @@ STAND_INS = {"STS-B.tsv": "-1.0 replaces them", "ReCoRD.jsonl": "they are empty"
 def submit_flags(parser) -> None:
     """Flags of `t5suite submit`."""
     add = parser.add_argument
-    add("--benchmark", required=True, choices=["glue", "super_glue"])
+    add("--benchmark", required=True, choices=["glue", "super_glue"], help="whose leaderboard the files are for")
     add("--run_dir", nargs="+", default=[], help="run directories with predictions/<task>.<split>.jsonl")
     add("--predictions_dir", nargs="+", default=[], help="directories with <task>.<split>.jsonl")
     add("--output_dir", required=True, help="where the files and their zip go")
