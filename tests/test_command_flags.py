@@ -116,7 +116,7 @@ class DescriptionTest(parameterized.TestCase):
         """The scripts' flags, which some commands take as well, are explained by their own table."""
         of_scripts = set().union(*SCRIPT_FLAGS.values())
         for command, parser in all_sub_parsers(whole_parser()):
-            unexplained = {action.dest for action in parser._actions if not action.help}
+            unexplained = {action.dest for action in parser._actions if action.option_strings and not action.help}
             self.assertEmpty(unexplained - of_scripts, command)
 
     def test_every_flag_stands_under_a_heading_of_its_command_s_help(self):
