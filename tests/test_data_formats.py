@@ -1,6 +1,7 @@
 """Rows of your own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
 
 import csv
+import errno
 import gzip
 import itertools
 import json
@@ -673,6 +674,23 @@ class TasksTest(parameterized.TestCase):
             jsonl(place / "train.jsonl", [{"text": text, "label": "a"}])
             (row,) = load(**flags)
             self.assertEqual(row["text"], text)
+
+    def test_a_folder_of_a_hub_data_set_whose_splits_differ_in_columns_is_bad_data(self):
+        place = folder()
+        write(place / "train.csv", "text,label\nx,a\ny,b\n")
+        write(place / "test.csv", "review,label\nx,a\ny,b\n")
+        with exits_with(65, f"{place}: .*columns"):
+            load(data_format="hub", hub_path=place, **COLUMNS)
+
+    def test_a_full_disk_while_the_rows_of_a_folder_are_cached_is_named(self):
+        place = jsonl(folder() / "train.jsonl", [{"text": "x", "label": "a"}]).parent
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with (
+            mock.patch("datasets.arrow_writer.ArrowWriter.write_table", side_effect=full),
+            mock.patch("datasets.arrow_writer.ArrowWriter.write_row", side_effect=full),
+            exits_with(74, f"{place}: .*No space left"),
+        ):
+            load(data_format="hub", hub_path=place, **COLUMNS)
 
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),
