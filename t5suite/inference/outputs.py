@@ -7,8 +7,9 @@
 
 Next to `answers.jsonl` is `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
 done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
-progress file is replaced. A resumed run counts whole lines that the progress file knows, truncates the file after the
-last whole window and answers the rows behind it again: its batches, and so its bytes, equal those of an uninterrupted run.
+progress file is replaced. A resumed run counts the whole lines that the progress file has recorded, truncates the file
+after the last whole window and answers the other rows: its batches, and so its bytes, equal those of an uninterrupted
+run.
 """
 
 import json
