@@ -89,6 +89,14 @@ class TablesTest(parameterized.TestCase):
     def test_every_text_comes_out_as_it_went_in(self, kind):
         self.assertEqual([row["text"] for row in self.rows_of(kind, TEXTS)], TEXTS)
 
+    @parameterized.parameters("ParquetFile", "ParquetFile.iter_batches")
+    def test_an_error_of_the_disk_is_no_unsound_parquet_file(self, step):
+        fault = OSError(errno.EIO, "Error reading bytes from file")
+        with mock.patch(f"pyarrow.parquet.{step}", side_effect=fault), self.assertRaises(OSError) as raised:
+            self.rows_of("parquet", TEXTS)
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        self.assertEndsWith(raised.exception.filename, "train.parquet")
+
     def test_tsv_knows_no_quotes(self):
         texts = ['a "quoted, cell', "'", "naïve ☃"]
         self.assertEqual([row["text"] for row in self.rows_of("tsv", texts)], texts)
