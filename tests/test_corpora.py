@@ -3,6 +3,7 @@
 Seen through `t5suite corpus build` with a tokenizer that keeps every byte.
 """
 
+import errno
 import os
 import random
 import re
@@ -186,6 +187,14 @@ class BadLinesTest(parameterized.TestCase):
     def test_a_torn_parquet_file_is_named(self):
         with exits_with(65, "a.parquet: not a sound parquet file"):
             build(write_packed("a.parquet", parquet(TEXTS)[:-20]))
+
+    @parameterized.parameters("ParquetFile", "ParquetFile.iter_batches")
+    def test_an_error_of_the_disk_is_no_unsound_parquet_file(self, step):
+        path = write_packed("a.parquet", parquet(TEXTS))
+        fault = OSError(errno.EIO, "Error reading bytes from file")
+        with mock.patch(f"pyarrow.parquet.{step}", side_effect=fault), self.assertRaises(OSError) as raised:
+            build(path)
+        self.assertEqual((raised.exception.errno, raised.exception.filename), (errno.EIO, str(path)))
 
     def test_zstandard_frames_follow_one_another(self):
         path = folder() / "a.txt.zst"

@@ -1,6 +1,7 @@
 """Rows of your own: that every format delivers every row as it stands, once, with the place of whatever is wrong."""
 
 import csv
+import errno
 import gzip
 import itertools
 import json
@@ -87,6 +88,14 @@ class TablesTest(parameterized.TestCase):
     @parameterized.parameters("jsonl", "csv", "parquet")
     def test_every_text_comes_out_as_it_went_in(self, kind):
         self.assertEqual([row["text"] for row in self.rows_of(kind, TEXTS)], TEXTS)
+
+    @parameterized.parameters("ParquetFile", "ParquetFile.iter_batches")
+    def test_an_error_of_the_disk_is_no_unsound_parquet_file(self, step):
+        fault = OSError(errno.EIO, "Error reading bytes from file")
+        with mock.patch(f"pyarrow.parquet.{step}", side_effect=fault), self.assertRaises(OSError) as raised:
+            self.rows_of("parquet", TEXTS)
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        self.assertEndsWith(raised.exception.filename, "train.parquet")
 
     def test_tsv_knows_no_quotes(self):
         texts = ['a "quoted, cell', "'", "naïve ☃"]
@@ -673,6 +682,23 @@ class TasksTest(parameterized.TestCase):
             jsonl(place / "train.jsonl", [{"text": text, "label": "a"}])
             (row,) = load(**flags)
             self.assertEqual(row["text"], text)
+
+    def test_a_folder_of_a_hub_data_set_whose_splits_differ_in_columns_is_bad_data(self):
+        place = folder()
+        write(place / "train.csv", "text,label\nx,a\ny,b\n")
+        write(place / "test.csv", "review,label\nx,a\ny,b\n")
+        with exits_with(65, f"{place}: .*columns"):
+            load(data_format="hub", hub_path=place, **COLUMNS)
+
+    def test_a_full_disk_while_the_rows_of_a_folder_are_cached_is_named(self):
+        place = jsonl(folder() / "train.jsonl", [{"text": "x", "label": "a"}]).parent
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with (
+            mock.patch("datasets.arrow_writer.ArrowWriter.write_table", side_effect=full),
+            mock.patch("datasets.arrow_writer.ArrowWriter.write_row", side_effect=full),
+            exits_with(74, f"{place}: .*No space left"),
+        ):
+            load(data_format="hub", hub_path=place, **COLUMNS)
 
     @parameterized.parameters(
         (["one", "two", "three"], "class id 2, but there are 2 labels .1, 2.: name a label for every class"),

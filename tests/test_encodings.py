@@ -1,5 +1,6 @@
 """How each family's texts become ids, and outputs become texts; control tokens in them are text."""
 
+import errno
 import math
 from types import SimpleNamespace
 from unittest import mock
@@ -326,10 +327,19 @@ class TokenFilesTest(parameterized.TestCase):
             self.assertEqual(self.tokens(task=make_task(formatter="own")).input_ids.values.tolist(), expected)
         self.assertEqual(self.num_files(), 0)
         full = mock.patch.object(np, "savez", side_effect=OSError("No space left on device"))
-        with full, self.assertLogs("t5suite", "WARNING") as logs:
+        tokenizing = mock.patch.object(datasets.Dataset, "map", autospec=True, side_effect=datasets.Dataset.map)
+        with full, tokenizing as tokenized, self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(self.tokens().input_ids.values.tolist(), expected)
+        self.assertEqual(tokenized.call_count, 1)
         self.assertRegex(logs.output[0], "tokenized rows are not cached in .*: No space left")
         self.assertEqual(self.num_files(), 0)
+
+    def test_an_error_of_reading_the_rows_is_none_of_the_cache(self):
+        fault = OSError(errno.EIO, "Input/output error", "rows.arrow")
+        reading = mock.patch.object(datasets.Dataset, "map", side_effect=fault)
+        with reading as read, self.assertNoLogs("t5suite", "WARNING"), self.assertRaisesRegex(OSError, "rows.arrow"):
+            self.tokens()
+        self.assertEqual(read.call_count, 1)
 
     def test_rows_on_disk_of_a_formatter_of_one_s_own_are_read_by_its_code_of_now(self):
         """`datasets` keeps what it makes of such rows, those of a hub data set, beside them."""

@@ -1,5 +1,6 @@
 """Splits in zip files of the hub: rows as the lines say, fields of the original script, damage named."""
 
+import errno
 import io
 import json
 import os
@@ -20,7 +21,7 @@ LINES = [
 ]
 
 
-def archive_of(files: dict[str, str]) -> bytes:
+def archive_of(files: dict[str, str | bytes]) -> bytes:
     """A zip file with these members."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -38,6 +39,12 @@ def scrolls_archive(name: str) -> bytes:
     hidden = [{key: value for key, value in row.items() if key != "output"} for row in LINES]
     members = {"train": LINES, "validation": LINES, "test": hidden}
     return archive_of({f"{name}/{split}.jsonl": json_lines(rows) for split, rows in members.items()})
+
+
+def flipped(archive: bytes) -> bytes:
+    """An archive with one other byte in its first member's content."""
+    place = archive.index(b"PK", 4) - 8
+    return archive[:place] + bytes([archive[place] ^ 1]) + archive[place + 1 :]
 
 
 class ArchiveTest(parameterized.TestCase):
@@ -79,9 +86,20 @@ class ArchiveTest(parameterized.TestCase):
     @parameterized.parameters(
         (b"PK no zip", "tau/scrolls/narrative_qa.zip: not a whole zip file .*start again"),
         (archive_of({"narrative_qa/dev.jsonl": "{}"}), "no train.jsonl in it; it has narrative_qa/dev.jsonl"),
+        (flipped(scrolls_archive("narrative_qa")), "tau/scrolls/narrative_qa.zip: not a whole zip file .*start again"),
         (archive_of({"narrative_qa/train.jsonl": '{"id": "1"}\n{"id'}), r"narrative_qa/train.jsonl:2: not a row"),
+        (archive_of({"narrative_qa/train.jsonl": b'{"id": "1"}\n{"id": "\xff"}'}), "train.jsonl:2: not a row"),
     )
     def test_what_is_wrong_is_named(self, content, message):
         self.file.write_bytes(content)
         with exits_with(65, message):
+            self.load("train")
+
+    def test_a_full_disk_is_no_fault_of_the_archive_or_the_hub(self):
+        self.file.write_bytes(scrolls_archive("narrative_qa"))
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with (
+            mock.patch("datasets.arrow_writer.ArrowWriter.write_examples_on_file", side_effect=full),
+            exits_with(74, "narrative_qa.zip.: the disk of the hub's cache is full .*No space left"),
+        ):
             self.load("train")

@@ -155,22 +155,24 @@ class OffloadTest(parameterized.TestCase):
         self.assertTrue(torch.equal(logits, expected))
         self.assertEqual(offloaded_text, text)
 
-    def test_weights_that_another_model_left_are_not_read(self):
-        folder, models = tempfile.mkdtemp(), [make_model(True), make_model(True)]
+    def test_models_in_one_folder_answer_with_their_own_weights_whichever_ends_first(self):
+        folder, models = Path(tempfile.mkdtemp()), [make_model(True), make_model(True)]
         torch.nn.init.normal_(models[1].decoder.block[-1].layer[0].SelfAttention.q.weight)
-        expected = outputs(copy.deepcopy(models[1]))[0]
-        for model in models:
-            self.place(model, folder)
-        self.assertTrue(torch.equal(outputs(models[1])[0], expected))
-
-    def test_the_offloaded_weights_go_with_the_model(self):
-        folder = Path(tempfile.mkdtemp())
-        model = make_model(True)
-        self.place(model, folder)
-        self.assertNotEmpty(list((folder / placement.OFFLOAD_FOLDER).iterdir()))
-        del model
+        expected = [outputs(copy.deepcopy(model))[0] for model in models]
+        self.place(models[0], folder)
+        (first_folder,) = folder.iterdir()
+        with self.assertLogs("t5suite", "WARNING") as log:
+            self.place(models[1], folder)
+        self.assertIn(str(first_folder), log.output[0])
+        for model, logits in zip(models, expected, strict=True):
+            self.assertTrue(torch.equal(outputs(model)[0], logits))
+        del model, models[1]
         gc.collect()
-        self.assertFalse((folder / placement.OFFLOAD_FOLDER).exists())
+        self.assertEqual(list(folder.iterdir()), [first_folder])
+        self.assertTrue(torch.equal(outputs(models[0])[0], expected[0]))
+        models.clear()
+        gc.collect()
+        self.assertEmpty(list(folder.iterdir()))
 
     def test_training_is_refused_before_anything_is_written(self):
         folder = Path(tempfile.mkdtemp())

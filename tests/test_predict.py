@@ -1,6 +1,7 @@
 """Predictions: what a row's answer depends on, what it does not, and that a stopped run ends as an unbroken one."""
 
 import contextlib
+import errno
 import functools
 import io
 import json
@@ -554,6 +555,20 @@ class ResumeTest(parameterized.TestCase):
             with exits_with(78, "cannot be read"):
                 predict(rows, path)
         self.assertEqual(path.read_bytes(), before)
+
+    def test_after_an_overwrite_that_failed_no_earlier_answer_counts_as_one_of_the_new_settings(self):
+        path, flag, rows = copy_of(unbroken()), "--max_new_tokens 1", rows_file(count=10)
+        open_file = Path.open
+
+        def failing_open(file, *arguments, **settings):
+            if file == path:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return open_file(file, *arguments, **settings)
+
+        with mock.patch.object(Path, "open", failing_open), self.assertRaisesRegex(OSError, "Input/output error"):
+            predict(rows, path, flag, "--overwrite")
+        predict(rows, path, flag)
+        self.assertEqual(path.read_bytes(), unbroken(flag).read_bytes())
 
     def test_the_same_weights_elsewhere_go_on_with_a_file_and_others_do_not(self):
         rows, path = rows_file(count=5), output_path()

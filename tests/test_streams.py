@@ -1,6 +1,7 @@
 """Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import itertools
@@ -641,6 +642,15 @@ class TroubleTest(parameterized.TestCase):
         with exits_with(65, f"^{path}:51: not JSON"):
             for _ in range(20):
                 next(batches)
+
+    @parameterized.parameters(0, 2)
+    def test_an_error_of_the_disk_keeps_its_cause_and_its_file(self, num_workers):
+        path, stream = self.stream_of(self.LINES, num_workers=num_workers)
+        path.unlink()
+        path.symlink_to("/proc/self/mem")  # reading its first byte is an input/output error
+        with self.assertRaises(OSError) as raised:
+            next(iter(stream))
+        self.assertEqual((raised.exception.errno, raised.exception.filename), (errno.EIO, str(path)))
 
     @parameterized.parameters(0, 2)
     def test_bad_and_empty_lines_are_counted_and_named(self, num_workers):

@@ -7,8 +7,9 @@
 
 Next to `answers.jsonl` is `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
 done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
-progress file is replaced. A resumed run counts whole lines, truncates the file after the last whole window (a partial
-line, half a window) and answers those rows again: its batches, and so its bytes, equal those of an uninterrupted run.
+progress file is replaced. A resumed run counts the whole lines that the progress file has recorded, truncates the file
+after the last whole window and answers the other rows: its batches, and so its bytes, equal those of an uninterrupted
+run.
 """
 
 import json
@@ -57,11 +58,12 @@ class ResumableOutput:
             return 0
         progress = self.read_progress()
         self._check_settings(progress["settings"])
-        row_count = count_lines(self.path) if self.path.exists() else 0
+        line_count = count_lines(self.path) if self.path.exists() else 0
         self.recorded_rows = progress["rows"]
         self.recorded_digest = progress["digest"]
-        if progress["finished"] and row_count == progress["rows"]:
-            self._complete_rows = row_count
+        if progress["finished"] and line_count == self.recorded_rows:
+            self._complete_rows = line_count
+        row_count = min(line_count, self.recorded_rows)  # further lines may be those of other settings
         self._continued_rows = row_count - row_count % window
         return self._continued_rows
 

@@ -12,6 +12,7 @@ once, shard it (FSDP, DeepSpeed). Before that, the whole model is in memory.
 import logging
 import re
 import shutil
+import tempfile
 import weakref
 from pathlib import Path
 
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Where weights that fit no device are kept; hooks fetch them for every forward pass, and they cannot be trained.
 OFFLOADED = ("cpu", "disk")
-OFFLOAD_FOLDER = ".offloaded-weights"
+OFFLOAD_PREFIX = ".offloaded-weights-"
 SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
 APPLE_GPU_IS_IDLE = "Apple's GPU (MPS) is not used, because the suite was never tested on it; the CPU is"
 
@@ -165,12 +166,14 @@ def _dispatch(model, device_by_module: dict[str, int | str], folder) -> None:
 
 
 def _new_offload_folder(model, folder) -> str:
-    """An empty folder for offloaded weights; it is deleted with the model."""
+    """A folder for the offloaded weights of this model alone; it is deleted with the model."""
     if folder is None:
         raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
-    offload_folder = str(Path(folder) / OFFLOAD_FOLDER)
-    shutil.rmtree(offload_folder, ignore_errors=True)  # files of another model would be read instead of its own
-    Path(offload_folder).mkdir(parents=True)
+    parent = Path(folder)
+    parent.mkdir(parents=True, exist_ok=True)
+    for earlier_folder in sorted(parent.glob(f"{OFFLOAD_PREFIX}*")):
+        logger.warning("%s has another model's weights; delete it if no process uses that model", earlier_folder)
+    offload_folder = tempfile.mkdtemp(prefix=OFFLOAD_PREFIX, dir=parent)
     weakref.finalize(model, shutil.rmtree, offload_folder, ignore_errors=True)
     return offload_folder
 

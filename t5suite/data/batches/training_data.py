@@ -182,19 +182,36 @@ def _read_or_make(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{place}.lock"):
-            try:
-                return _read_tokens(place)
-            except FileNotFoundError:
-                pass
-            except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                logger.warning("the tokenized rows in %s are damaged (%s), and are rebuilt", place, error)
-            tokens = make()
-            _write_tokens(place, tokens)
-            return tokens
-    except OSError as error:  # a full or read-only cache costs only time
-        logger.warning("tokenized rows are not cached in %s: %s", place, error)
+        lock = FileLock(f"{place}.lock").acquire()
+    except OSError as error:
+        _log_missing_cache(place, error)
         return make()
+    with lock:
+        tokens = _cached_tokens(place)
+        if tokens is not None:
+            return tokens
+        tokens = make()
+        try:
+            _write_tokens(place, tokens)
+        except OSError as error:
+            _log_missing_cache(place, error)
+        return tokens
+
+
+def _log_missing_cache(place: Path, error: OSError) -> None:
+    """Says why rows are tokenized again in the next run: a full or read-only cache costs only time."""
+    logger.warning("tokenized rows are not cached in %s: %s", place, error)
+
+
+def _cached_tokens(place: Path) -> TokenArrays | None:
+    """The content of a cache file; None if there is none, or one that is damaged or cannot be read."""
+    try:
+        return _read_tokens(place)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        logger.warning("the tokenized rows in %s cannot be read (%s), and are rebuilt", place, error)
+        return None
 
 
 def _read_tokens(place: Path) -> TokenArrays:

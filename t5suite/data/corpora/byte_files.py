@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from t5suite.base.errors import DataError
 from t5suite.base.file_names import COMPRESSIONS, is_compressed
+from t5suite.base.files import named_errors
 from t5suite.base.text_encodings import OTHER_FILES, OTHER_TEXTS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -26,7 +27,7 @@ NOT_BLANK = re.compile(rb"\S")
 def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
     r"""The lines of a file unchanged, with their line ends, from a byte on; only `\n` ends a line.
 
-    Raises DataError for no such file, or a compressed file that is broken or cut off.
+    Raises DataError for no such file, or a compressed file that is broken or cut off; an OSError names the file.
     """
     with _unpacked(path) as file:
         if start:
@@ -78,14 +79,17 @@ def check_is_file(path: Path) -> None:
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
     check_is_file(path)
     if not is_compressed(path):
-        with path.open("rb") as file:
+        with named_errors(path), path.open("rb") as file:
             yield file
         return
     import pyarrow
 
     kind = COMPRESSIONS[path.suffix.lower()]
     try:
-        with io.BufferedReader(pyarrow.input_stream(str(path), compression=kind), CHUNK_BYTES) as file:
+        with (
+            named_errors(path),
+            io.BufferedReader(pyarrow.input_stream(str(path), compression=kind), CHUNK_BYTES) as file,
+        ):
             yield file
     except OSError as error:
         if error.errno is not None:  # of the disk
@@ -122,7 +126,7 @@ def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
 
     For paragraphs that is a line after a blank one.
     """
-    with path.open("rb") as file:
+    with named_errors(path), path.open("rb") as file:
         file.seek(max(offset - 1, 0))
         if offset > 0:
             file.readline()  # the rest of the line that contains the previous byte
@@ -137,7 +141,7 @@ def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
 def lines_before(path: Path, offset: int) -> int:
     """The number of lines that end before byte `offset` of a plain file."""
     count = 0
-    with path.open("rb") as file:
+    with named_errors(path), path.open("rb") as file:
         while offset > 0 and (block := file.read(min(offset, CHUNK_BYTES))):
             count += block.count(b"\n")
             offset -= len(block)

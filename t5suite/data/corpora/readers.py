@@ -204,7 +204,7 @@ def _parquet_records(path, options, start, end):
                 number += 1
                 yield record_of_value(value, column, number)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise _broken_parquet(path, error) from None
+        raise parquet_error(path, error) from None
 
 
 def parquet_file(path: Path):
@@ -216,12 +216,16 @@ def parquet_file(path: Path):
         content = io.BytesIO(all_bytes(path)) if is_compressed(path) else path
         return pyarrow.parquet.ParquetFile(content)
     except (pyarrow.ArrowException, OSError) as error:
-        raise _broken_parquet(path, error) from None
+        raise parquet_error(path, error) from None
 
 
-def _broken_parquet(path: Path, error: Exception) -> DataError:
+def parquet_error(path: Path, error: Exception, place: str = "") -> Exception:
+    """What to raise for an error of pyarrow: that of the disk itself, with the file, or that the file is not sound."""
+    if isinstance(error, OSError) and error.errno is not None:  # of the disk
+        error.filename = str(path)
+        return error
     reason = actual_kind(path) or first_line(error)
-    return DataError(f"{path}: not a sound parquet file ({reason})")
+    return DataError(f"{path}: not a sound parquet file{place} ({reason})")
 
 
 TEXT_UNITS: dict[str, Callable] = {"line": _line_records, "paragraph": _paragraph_records, "file": _whole_file_record}

@@ -21,7 +21,7 @@ from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.files import file_sha256
 from t5suite.base.lookup import first_repeated
 from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, all_bytes, byte_lines, filled_lines
-from t5suite.data.corpora.readers import parquet_file
+from t5suite.data.corpora.readers import parquet_error, parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.own_rows import MOST_COLUMNS, Columns, Rows, RowSource, check_columns, column_suggestion
@@ -236,7 +236,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
                 number += 1
                 yield f"{path} row {number}", as_decimals(row, columns)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
+        raise parquet_error(path, error, f" after row {number}") from None
 
 
 def _rows_of_batch(batch, path: Path, num_rows_before: int) -> list[dict]:

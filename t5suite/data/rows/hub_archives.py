@@ -9,14 +9,16 @@ The archive is downloaded once, into the cache of the hub's client, and its rows
 """
 
 import hashlib
-import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 
 from t5suite.base.errors import DataError
 from t5suite.base.hub_commits import commit_to_read, revision_of
 from t5suite.base.hub_failures import Reading, read_from_hub
+
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 
 
 def load_hub_archive(path: str, archive: str, split: str, columns: Sequence[str], revisions: str | None = None):
@@ -38,19 +40,21 @@ def load_hub_archive(path: str, archive: str, split: str, columns: Sequence[str]
 
     commit = commit_to_read("dataset", path, revisions)
     revision = commit or revision_of(revisions, path)
-    file = read_from_hub(
-        Reading("dataset", path, revision, archive),
-        lambda: hf_hub_download(path, archive, repo_type="dataset", revision=revision),
-    )
+    reading = Reading("dataset", path, revision, archive)
+    file = read_from_hub(reading, lambda: hf_hub_download(path, archive, repo_type="dataset", revision=revision))
     place = f"{path}/{archive}"
     member = split_in_archive(file, split, place)
-    try:
-        rows = datasets.Dataset.from_generator(
+
+    def write_rows_to_cache():
+        return datasets.Dataset.from_generator(
             rows_of_member,
             features=datasets.Features({column: datasets.Value("string") for column in columns}),
             gen_kwargs={"file": file, "member": member, "place": place, "columns": tuple(columns)},
             fingerprint=hashlib.sha256(f"{place} {member} {commit or file}".encode()).hexdigest()[:16],
         )
+
+    try:
+        rows = read_from_hub(reading, write_rows_to_cache)
     except datasets.exceptions.DatasetGenerationError as error:
         raise error.__cause__ or error from None
     return rows, commit
@@ -65,8 +69,8 @@ def split_in_archive(file: str, split: str, place: str) -> str:
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{place}: not a whole zip file ({error}); delete {file} and start again") from None
+    except DAMAGE as error:
+        raise _damaged_archive(place, file, error) from None
     for name in names:
         if name.rpartition("/")[2] == f"{split}.jsonl" and not name.startswith("__MACOSX/"):
             return name
@@ -75,12 +79,22 @@ def split_in_archive(file: str, split: str, place: str) -> str:
 
 def rows_of_member(file: str, member: str, place: str, columns: Sequence[str]) -> Iterator[dict]:
     """The rows of one JSON lines file of an archive."""
-    with zipfile.ZipFile(file) as archive, archive.open(member) as lines:
-        for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8"), start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                yield {column: row.get(column) for column in columns}
-            except (ValueError, AttributeError) as error:
-                raise DataError(f"{place}, {member}:{number}: not a row ({error})") from None
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open(member) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _row_of_line(line, columns, f"{place}, {member}:{number}")
+    except DAMAGE as error:
+        raise _damaged_archive(place, file, error) from None
+
+
+def _row_of_line(line: bytes, columns: Sequence[str], place: str) -> dict:
+    try:
+        row = json.loads(line.decode("utf-8"))
+        return {column: row.get(column) for column in columns}
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{place}: not a row ({error})") from None
+
+
+def _damaged_archive(place: str, file: str, error: Exception) -> DataError:
+    return DataError(f"{place}: not a whole zip file ({error}); delete {file} and start again")

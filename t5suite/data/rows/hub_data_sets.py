@@ -40,13 +40,13 @@ def load_hub_data(path: str, name: str | None, split: str | None, revisions: str
     Raises:
       UserError: as `hub_failures.read_from_hub`.
       OSError, ValueError, RuntimeError: as `datasets.load_dataset`, for other causes.
-      DataError: without a network, the local cache has another commit than the one that is asked for.
+      DataError: files of different columns or types, or damaged ones; without a network, the local cache has another
+        commit than the one that is asked for.
     """
-    import datasets
-
     revision = revision_of(revisions, path)
+    reading = Reading("dataset", path, revision, name)
     if not is_repository(path):
-        return datasets.load_dataset(path, name, split=split, revision=revision), None
+        return _load_with_datasets(reading, split, revision), None
     commit = commit_to_read("dataset", path, revisions)
     request = Request("dataset", path, revision)
     if not prepare_hub():
@@ -57,19 +57,26 @@ def load_hub_data(path: str, name: str | None, split: str | None, revisions: str
             hub_reads().note(request, commit_read)
             return rows, commit_read
     check_whole_name(path)
-    reading = Reading("dataset", path, revision, name)
-    try:
-        rows = read_from_hub(
-            reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision)
-        )
-    except datasets.exceptions.DatasetGenerationError as error:  # files of other columns or types, a damaged file
-        raise DataError(f"{path} ({name}): its files cannot be read ({error.__cause__ or error})") from error
+    rows = _load_with_datasets(reading, split, commit or revision)
     commit_read = commit_of_rows(rows)
     if commit is not None and commit_read not in (None, commit):
         rows = _rows_of_commit(request, name, split, commit, commit_read)
         commit_read = commit
     hub_reads().note(request, commit_read)
     return rows, commit_read or commit
+
+
+def _load_with_datasets(reading: Reading, split: str | None, revision: str | None):
+    """The rows of a repository or a local folder, which `datasets` writes to its cache."""
+    import datasets
+
+    path, name = reading.repository, reading.part
+    try:
+        return read_from_hub(reading, lambda: datasets.load_dataset(path, name, split=split, revision=revision))
+    except datasets.exceptions.DatasetGenerationError as error:  # files of other columns or types, a damaged file
+        place = path if name is None else f"{path} ({name})"
+        problem = " ".join(str(error.__cause__ or error).split())
+        raise DataError(f"{place}: its files cannot be read ({problem})") from error
 
 
 def _rows_of_commit(request: Request, name: str | None, split: str | None, commit: str, commit_read: str):

@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
     blocks: list[Block]
     bad_records: list[str]
-    error: tuple[type, str] | None
+    error: UserError | OSError | None
 
 
 class FirstBadRecords:
@@ -106,8 +106,13 @@ class BlockMessages(IterableDataset):
                         streams[index] = self.make_stream(index=index, positions=positions, report=bad_records.report)
                     blocks.append(next(streams[index]))
                     datum += self.step * count
+            # Both without what cannot be sent. Others go through DataLoader, which leaves their text alone.
             except UserError as user_error:
-                error = (type(user_error), str(user_error))
+                error = type(user_error)(str(user_error))
+            except OSError as os_error:
+                if os_error.errno is None:  # of a client of the network
+                    raise
+                error = OSError(os_error.errno, os_error.strerror, os_error.filename)
             yield Message(blocks, bad_records.taken(), error)
             if error:
                 return
@@ -262,8 +267,7 @@ class StreamLoader:
             for place in range(BLOCKS_A_MESSAGE):
                 for message in message_of_workers:
                     if place == len(message.blocks):
-                        error_class, text = message.error
-                        raise error_class(text)
+                        raise message.error
                     yield message.blocks[place]
 
     def _received(self, messages) -> Message:
