@@ -197,9 +197,8 @@ class BestPerTaskTest(parameterized.TestCase):
         with contextlib.nullcontext() if best_step == 2 else refusal:
             callback.check_weights(task)
 
-    @parameterized.parameters("replaced", "missing", "damaged")
-    def test_a_resumed_run_has_its_tasks_best_weights_back_or_says_that_they_are_lost(self, condition):
-        """Those that were about to be replaced when the process was killed get their name back."""
+    @parameterized.parameters("whole", "missing", "damaged")
+    def test_a_resumed_run_has_its_tasks_best_weights_or_says_that_they_are_lost(self, condition):
         callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=mock.Mock())
         place = callback.folder("task-2")
         place.mkdir(parents=True)
@@ -207,13 +206,12 @@ class BestPerTaskTest(parameterized.TestCase):
         write_manifest(place)
         if condition == "damaged":
             (place / "weights").write_text("beSt")
-        else:
-            place.rename(place.with_name({"replaced": ".replaced-task-2", "missing": "elsewhere"}[condition]))
+        if condition == "missing":
+            place.rename(place.with_name("elsewhere"))
         lost = exits_with(74, rf"best/task-2: the weights of step 2, the best of task-2, are {condition}")
-        with contextlib.nullcontext() if condition == "replaced" else lost:
+        with contextlib.nullcontext() if condition == "whole" else lost:
             callback.load_state_dict({"task-2": {"step": 2, "value": 1.0}})
-        if condition == "replaced":
-            self.assertEqual((place / "weights").read_text(), "best")
+        if condition == "whole":
             callback.check_weights("task-2")
             self.assertEqual(callback.best, {"task-2": {"step": 2, "value": 1.0}})
 
