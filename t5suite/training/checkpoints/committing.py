@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, cure_of, first_line
-from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_file, sync_folder
+from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_folder, sync_tree
 from t5suite.training.checkpoints.folders import (
     REPLACED,
     SAVING,
@@ -140,21 +140,13 @@ def _write_manifest(temporary: Path, manifest: Manifest) -> None:
     """Flushes all files of a folder to disk, hashes them, and writes the manifest last."""
     names = files_below(temporary)
     follow_umask(temporary / name for name in names)
-    for name in names:
-        sync_file(temporary / name)
-    sync_folders(temporary)
+    sync_tree(temporary)
     manifest.files.update(hash_files(temporary, names))
     manifest.write(temporary)
     sync_folder(temporary)
     problem = damage(temporary, hashed=False)
     if problem:
         raise OSError(f"the written files do not match the manifest: {problem}")
-
-
-def sync_folders(folder: Path) -> None:
-    """Flushes the directory entries of a folder and all its subfolders to disk."""
-    for subfolder, _, _ in os.walk(folder, topdown=False):
-        sync_folder(subfolder)
 
 
 def as_os_error(error: Exception, path) -> OSError | None:
