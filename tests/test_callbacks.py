@@ -1,6 +1,7 @@
 """Samples at each evaluation, noise on embeddings, and what the hub refuses before training."""
 
 import contextlib
+import errno
 import fnmatch
 import json
 import math
@@ -910,6 +911,17 @@ class UploadsTest(parameterized.TestCase):
             of_model = ["config.json", "model.safetensors"]
             of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
             self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
+
+    def test_a_checkpoint_that_cannot_be_copied_is_not_sent_and_the_next_one_is(self):
+        sender, full = self.uploads(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        without_links = mock.patch("os.link", side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
+        with without_links, mock.patch("shutil.copy2", side_effect=full), self.assertLogs("t5suite", "WARNING") as logs:
+            self.push(sender, 7)
+        self.assertRegex(logs.output[0], "checkpoint-7 is not uploaded.*No space left on device")
+        self.assertEmpty(self.calls)
+        self.assertFalse((self.folder / ".uploading" / "checkpoint-7").exists())
+        self.push(sender, 8)
+        self.assertEqual([call.get("commit_message") for call in self.calls[1:]], ["Training in progress, step 8"])
 
     def test_uploads_are_made_one_after_the_other(self):
         """The hub refuses a commit while it makes another one."""
