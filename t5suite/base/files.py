@@ -96,11 +96,13 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if _may_be_of(error, written):
-            error.filename = str(path)
-            if error.errno in FULL:
-                error.strerror += f" ({_size_of(written):,} bytes written, {space_left(path.parent)})"
-        raise
+        if not _may_be_of(error, written):
+            raise
+        cause = error.strerror
+        if error.errno in FULL:
+            cause = f"{cause} ({_size_of(written):,} bytes written, {space_left(path.parent)})"
+        # A new one: pickle, which brings an error to other processes, takes what an error was made of.
+        raise OSError(error.errno, cause, str(path)) from error
 
 
 def _may_be_of(error: OSError, path: Path) -> bool:
