@@ -250,6 +250,8 @@ def _problem_of_new_folder(path: Path) -> str | None:
 def new_folder(path) -> Iterator[Path]:
     """A temporary folder next to `path`; it becomes `path` at the end of the block, or is deleted if the block fails.
 
+    SIGTERM is such a failure; a folder that another killed process has left is named in a warning.
+
     Of a link to an empty folder it becomes that folder: a link cannot be replaced by a folder.
 
     Raises:

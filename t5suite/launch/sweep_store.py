@@ -274,8 +274,8 @@ def _refuse_damaged_lines(path: Path) -> None:
             json.loads(line)
         except ValueError:
             raise DataError(
-                f"{path}:{number}: not a record of a trial, as a full disk or a crash leaves; stop all processes of "
-                "the sweep, delete that line, and continue with --resume"
+                f"{path}:{number}: not JSON: a full disk or a crash has cut a record off; stop all processes of the "
+                "sweep, delete that line, and continue with --resume"
             ) from None
 
 
