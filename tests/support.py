@@ -112,6 +112,30 @@ def write_manifest(checkpoint, **changes) -> None:
     (checkpoint / "checkpoint.json").write_text(json.dumps(signed))
 
 
+@contextlib.contextmanager
+def renamed_folders():
+    """By the new name of each folder that is renamed in the block: what of it was not on disk (fsync) before, or the
+    folder above it, if the new name was not on disk at the end."""
+    synced, unsynced = set(), {}
+    fsync, replace = os.fsync, os.replace
+
+    def note(descriptor):
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def check(source, target):
+        if Path(source).is_dir():
+            paths = [source, *Path(source).rglob("*")]
+            unsynced[str(target)] = [path for path in map(str, paths) if path not in synced]
+            synced.discard(str(Path(target).parent))
+        replace(source, target)
+
+    with mock.patch("os.fsync", note), mock.patch("os.replace", check):
+        yield unsynced
+    for target, paths in unsynced.items():
+        paths += {str(Path(target).parent)} - synced
+
+
 def start_browser(test_class):
     """A browser until the tests of a class have run; the class is skipped where there is none."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -5,6 +5,7 @@ import copy
 import functools
 import json
 import math
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from absl.testing import parameterized
 from model_types import configured
 from safetensors.torch import load_file, save_file
-from support import folder
+from support import folder, renamed_folders
 from transformers import (
     AutoModelForSeq2SeqLM,
     BertConfig,
@@ -262,6 +263,15 @@ class FilesTest(parameterized.TestCase):
         with contextlib.chdir(moved):  # where PEFT itself finds it
             theirs = AutoPeftModelForSeq2SeqLM.from_pretrained(".").eval()
         torch.testing.assert_close(logits_of(theirs), expected, atol=1e-6, rtol=0)
+
+    def test_a_kept_base_is_on_disk_before_it_has_its_name_and_readable_to_whom_the_umask_says(self):
+        self.addCleanup(os.umask, os.umask(0o027))
+        tuner = tiny_tuner(tiny_model(seed=5), tokenizer=tiny_tokenizer(), adapter="lora")
+        with renamed_folders() as unsynced:
+            base = tuner.save(folder()) / "base"
+        self.assertEqual(unsynced, {str(base): []})
+        for path in base.iterdir():
+            self.assertEqual(oct(path.stat().st_mode & 0o777), "0o640", path.name)
 
     def test_a_base_that_is_rounded_below_its_adapter_is_loaded_as_it_was_trained_over(self):
         tuner = tiny_tuner(tiny_model(seed=5), tokenizer=tiny_tokenizer(), adapter="lora")

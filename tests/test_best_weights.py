@@ -5,9 +5,11 @@ they were recorded after each step, so that a score also tells with which weight
 best one, and after which step a run ends, is found by plain loops over the series.
 """
 
+import errno
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -397,6 +399,26 @@ class SeveralTasksTest(SelectionTest):
         tuner = self.start(script)
         self.assert_best_of_each(script, tuner)
         self.assert_weights(script, 3, tuner.model.state_dict(), "in memory")
+
+    def test_earlier_weights_that_cannot_be_deleted_yet_end_no_run_and_go_at_the_next_start(self):
+        """As a file over NFS that a process still reads."""
+        script = self.script({"a": (1.0, 2.0, 3.0, 4.0), "b": (4.0, 3.0, 2.0, 1.0)}, select="per_task")
+        unlink = os.unlink
+
+        def refuse_the_best(path, *, dir_fd=None):
+            if dir_fd is not None and "/best/" in os.readlink(f"/proc/self/fd/{dir_fd}"):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+            unlink(path, dir_fd=dir_fd)
+
+        with mock.patch("os.unlink", refuse_the_best):
+            self.die(script, "saved", 3)
+        best = self.directory / "best"
+        self.assert_weights(script, 3, saved(best / "a"), "the best of a")
+        self.assertGreater(len(os.listdir(best)), 2)
+        (best / ".saving-b").mkdir()
+        (best / "b").rename(best / ".replaced-b")  # killed between two renames
+        self.assert_best_of_each(script, self.start(script))
+        self.assertCountEqual(os.listdir(best), ["a", "b"])
 
     @pytest.mark.slow
     def test_the_step_of_the_best_mean_is_noted_with_those_that_are_equal(self):

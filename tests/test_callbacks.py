@@ -1,6 +1,7 @@
 """Samples at each evaluation, noise on embeddings, and what the hub refuses before training."""
 
 import contextlib
+import errno
 import fnmatch
 import json
 import math
@@ -197,9 +198,8 @@ class BestPerTaskTest(parameterized.TestCase):
         with contextlib.nullcontext() if best_step == 2 else refusal:
             callback.check_weights(task)
 
-    @parameterized.parameters("replaced", "missing", "damaged")
-    def test_a_resumed_run_has_its_tasks_best_weights_back_or_says_that_they_are_lost(self, condition):
-        """Those that were about to be replaced when the process was killed get their name back."""
+    @parameterized.parameters("whole", "missing", "damaged")
+    def test_a_resumed_run_has_its_tasks_best_weights_or_says_that_they_are_lost(self, condition):
         callback = BestPerTaskCallback(tempfile.mkdtemp(), report_of=None, save_weights=mock.Mock())
         place = callback.folder("task-2")
         place.mkdir(parents=True)
@@ -207,13 +207,12 @@ class BestPerTaskTest(parameterized.TestCase):
         write_manifest(place)
         if condition == "damaged":
             (place / "weights").write_text("beSt")
-        else:
-            place.rename(place.with_name({"replaced": ".replaced-task-2", "missing": "elsewhere"}[condition]))
+        if condition == "missing":
+            place.rename(place.with_name("elsewhere"))
         lost = exits_with(74, rf"best/task-2: the weights of step 2, the best of task-2, are {condition}")
-        with contextlib.nullcontext() if condition == "replaced" else lost:
+        with contextlib.nullcontext() if condition == "whole" else lost:
             callback.load_state_dict({"task-2": {"step": 2, "value": 1.0}})
-        if condition == "replaced":
-            self.assertEqual((place / "weights").read_text(), "best")
+        if condition == "whole":
             callback.check_weights("task-2")
             self.assertEqual(callback.best, {"task-2": {"step": 2, "value": 1.0}})
 
@@ -912,6 +911,17 @@ class UploadsTest(parameterized.TestCase):
             of_model = ["config.json", "model.safetensors"]
             of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
             self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
+
+    def test_a_checkpoint_that_cannot_be_copied_is_not_sent_and_the_next_one_is(self):
+        sender, full = self.uploads(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        without_links = mock.patch("os.link", side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
+        with without_links, mock.patch("shutil.copy2", side_effect=full), self.assertLogs("t5suite", "WARNING") as logs:
+            self.push(sender, 7)
+        self.assertRegex(logs.output[0], "checkpoint-7 is not uploaded.*No space left on device")
+        self.assertEmpty(self.calls)
+        self.assertFalse((self.folder / ".uploading" / "checkpoint-7").exists())
+        self.push(sender, 8)
+        self.assertEqual([call.get("commit_message") for call in self.calls[1:]], ["Training in progress, step 8"])
 
     def test_uploads_are_made_one_after_the_other(self):
         """The hub refuses a commit while it makes another one."""

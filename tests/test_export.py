@@ -323,7 +323,9 @@ class FlagsTest(TestCase):
             self.export(source_folder())
         self.assertEqual(os.listdir(self.folder), [])
         self.output.mkdir()
+        self.addCleanup(os.umask, os.umask(0o027))
         self.export(source_folder())  # an empty one is filled
+        self.assertEqual({path.stat().st_mode & 0o777 for path in self.output.iterdir()}, {0o640})
         before = {path.name: path.read_bytes() for path in self.output.iterdir()}
         with exits_with(78, "--output_dir .*exported' is not empty"):
             self.export(source_folder("untied T5"))

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -120,8 +121,10 @@ class FullDiskTest(parameterized.TestCase):
     def test_rows_that_do_not_fit_leave_the_file_as_it_was(self, name):
         path, rows = folder() / name, [os.urandom(64).hex() for _ in range(256)]
         path.write_bytes(b"before")
-        with no_file_beyond(4096), self.assertRaisesRegex(OSError, "File too large"):
+        with no_file_beyond(4096), self.assertRaisesRegex(OSError, r"File too large \(.* bytes free\)") as failure:
             write_rows(path, rows)
+        from_another_process = pickle.loads(pickle.dumps(failure.exception))
+        self.assertEqual(str(from_another_process), str(failure.exception))
         self.assertEqual((os.listdir(path.parent), path.read_bytes()), ([name], b"before"))
 
     @pytest.mark.slow

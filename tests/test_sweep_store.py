@@ -249,6 +249,31 @@ class TrialStoreTest(parameterized.TestCase):
         self.assertEqual([(number, status["value"]) for number, _, status in statuses], [(0, 1.0)])
         self.assertStartsWith(journal.read_bytes(), whole)
 
+    def test_half_a_line_of_a_process_whose_disk_was_full_costs_no_other_process_a_record(self):
+        living = self.store()
+        claim = living.claim(limit=3)
+        journal = Path(self.directory) / "journal.log"
+        with journal.open("ab") as file:
+            file.write(b'{"op_code": 4, "worker')
+        living.end(claim, "complete", value=1.0)
+        living.end(living.claim(limit=3), "complete", value=2.0)
+        for store in (living, self.store()):
+            values = [(number, status["value"]) for number, _, status in store.statuses()]
+            self.assertEqual(values, [(0, 1.0), (1, 2.0)])
+
+    def test_a_damaged_line_of_the_journal_is_named(self):
+        store = self.store()
+        store.claim(limit=3)
+        store.close()
+        journal = Path(self.directory) / "journal.log"
+        lines = journal.read_bytes().splitlines(keepends=True)
+        for damaged_line in (b'{"op_code": 4, "wor' + lines[1], b"\0\0\0\n"):
+            journal.write_bytes(b"".join([lines[0], damaged_line, *lines[1:]]))
+            with exits_with(65, r"journal\.log:2: .*delete"):
+                self.store()
+        journal.write_bytes(b"".join(lines))
+        self.assertLen(self.store().statuses(), 1)
+
 
 class TrialMetricsTest(parameterized.TestCase):
     """What a trial's run directory says of it."""

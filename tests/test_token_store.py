@@ -445,6 +445,23 @@ class AnotherBuildTest(parameterized.TestCase):
         with exits_with(65, r"other sources \(.*a\.txt"):
             build(self.source, finished)
 
+    @parameterized.parameters(
+        lambda source: os.truncate(source, 100),
+        lambda source: source.write_bytes(source.read_bytes().replace(b"cook", b"book")),
+    )
+    def test_a_source_that_changes_while_it_is_read_is_refused(self, change):
+        replace = os.replace
+
+        def replace_and_change(written, path):
+            replace(written, path)
+            if Path(path).name == "shard.json":
+                change(self.source)
+
+        changing = mock.patch("os.replace", replace_and_change)
+        with changing, exits_with(65, r"a\.txt: has changed while the corpus in .* was built"):
+            build(self.source, self.directory)
+        self.assertFalse((self.directory / "corpus.json").exists())
+
     def test_bad_lines_are_named_as_in_the_file_and_counted(self):
         lines = texts()
         lines[250:250] = ["", ""]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from unittest import mock
 import pytest
 from absl.testing import parameterized
 from corpus_files import is_held_out
-from support import folder
+from support import folder, renamed_folders
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.testing import cli_output, exits_with, write_rows
@@ -66,6 +67,15 @@ import json, sys
 from t5suite.testing import cli_output
 for words in json.loads(sys.argv[1]):
     cli_output(*words)
+"""
+
+
+# It is asked to stop when all files are written, but not yet in place.
+TERMINATED_PROCESS = """
+import json, os, signal, sys
+from t5suite.testing import cli_output
+os.replace = lambda source, target: signal.raise_signal(signal.SIGTERM)
+cli_output(*json.loads(sys.argv[1]))
 """
 
 
@@ -264,7 +274,19 @@ class CommandTest(parameterized.TestCase):
         killed = mock.patch("os.replace", side_effect=KeyboardInterrupt)
         with killed, mock.patch("shutil.rmtree"), self.assertRaises(KeyboardInterrupt):
             command(*words)
-        self.assertTrue((Path(command(*words)["output_dir"]) / "tokenizer.json").is_file())
+        with self.assertLogs("t5suite", "WARNING") as logs, renamed_folders() as unsynced:
+            output_dir = Path(command(*words)["output_dir"])
+        self.assertTrue((output_dir / "tokenizer.json").is_file())
+        self.assertEqual(unsynced, {str(output_dir): []})
+        [leftover] = output_dir.parent.glob(".*.tmp")
+        self.assertIn(str(leftover), logs.output[0])
+
+    def test_a_terminated_process_leaves_nothing(self):
+        output_dir = folder() / "tokenizer"
+        words = train_words("bpe", text_file(), output_dir)
+        process = subprocess.run([sys.executable, "-c", TERMINATED_PROCESS, json.dumps(words)], check=False)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.assertEmpty(list(output_dir.parent.iterdir()))
 
     def test_nothing_is_written_over(self):
         report = command("--type", "bpe", "--vocab_size", 300, *self.flags)

@@ -8,16 +8,23 @@ PosixPath('/home/me/t5suite/recipes/mini.yaml')
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
+import logging
 import os
 import secrets
 import shutil
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import suggestion
+
+logger = logging.getLogger(__name__)
 
 # What stands for standard input where a flag takes a file.
 STANDARD_INPUT = "-"
@@ -89,11 +96,13 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if _may_be_of(error, written):
-            error.filename = str(path)
-            if error.errno in FULL:
-                error.strerror += f" ({_size_of(written):,} bytes written, {space_left(path.parent)})"
-        raise
+        if not _may_be_of(error, written):
+            raise
+        cause = error.strerror
+        if error.errno in FULL:
+            cause = f"{cause} ({_size_of(written):,} bytes written, {space_left(path.parent)})"
+        # A new one: pickle, which brings an error to other processes, takes what an error was made of.
+        raise OSError(error.errno, cause, str(path)) from error
 
 
 def _may_be_of(error: OSError, path: Path) -> bool:
@@ -168,6 +177,14 @@ def sync_folder(folder) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder) -> None:
+    """Flushes to disk all files of a folder, and its lists of files and those of its subfolders."""
+    for subfolder, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync_file(Path(subfolder, name))
+        sync_folder(subfolder)
+
+
 def shipped_folder(folder: str) -> Path:
     """The folder inside the installed package, or else at the root of the checkout."""
     package = Path(__file__).parent.parent
@@ -233,6 +250,8 @@ def _problem_of_new_folder(path: Path) -> str | None:
 def new_folder(path) -> Iterator[Path]:
     """A temporary folder next to `path`; it becomes `path` at the end of the block, or is deleted if the block fails.
 
+    SIGTERM is such a failure; a folder that another killed process has left is named in a warning.
+
     Of a link to an empty folder it becomes that folder: a link cannot be replaced by a folder.
 
     Raises:
@@ -240,14 +259,47 @@ def new_folder(path) -> Iterator[Path]:
     """
     check_new_folder(path)
     path = Path(path).resolve()
+    _warn_of_leftovers(path)
     # Not the process id: in a container it is always 1, and a killed process leaves its folder.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir(parents=True)
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with _exit_on_sigterm():
+            yield temporary
+            put_folder_in_place(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _warn_of_leftovers(path: Path) -> None:
+    """Names the temporary folders of killed processes, which may be as large as a model."""
+    for folder in sorted(path.parent.glob(f".{glob.escape(path.name)}.????????.tmp")):
+        logger.warning("%s: another process writes it, or was killed; if none does, delete it", folder)
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises SystemExit in the block, so that temporary files are deleted; its default is to end the process.
+
+    A handler of the program itself stays; outside the main thread there can be none.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def put_folder_in_place(temporary: Path, path: Path) -> None:
+    """Renames a folder once all of it is on disk (fsync); its files get the umask's permissions."""
+    follow_umask(file for file in temporary.rglob("*") if file.is_file())
+    sync_tree(temporary)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager

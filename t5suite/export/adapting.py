@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import follow_umask, new_folder, read_json, write_json
+from t5suite.base.files import new_folder, read_json, write_json
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
@@ -81,7 +81,6 @@ def adapt_model(flags) -> dict:
         complete_special_tokens(adapted, decoder.tokenizer, SEQ2SEQ.special_tokens)
         cast(adapted, stored_dtype(decoder.config))
         save_with_generation_settings(adapted, folder)
-        follow_umask(folder.glob("*.safetensors"))  # safetensors writes files that only their owner may read
         decoder.tokenizer.save_pretrained(folder)
         record = {**adaptation_record(decoder, adapted, origins), "source": flags.model_name_or_path}
         record["terms_files"] = write_terms(folder, decoder_terms(decoder, flags.model_name_or_path), record)

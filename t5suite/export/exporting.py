@@ -13,7 +13,7 @@ import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
-from t5suite.base.files import follow_umask, new_folder, read_json, write_json
+from t5suite.base.files import new_folder, read_json, write_json
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.rows.jsonl import without_nan
@@ -74,7 +74,6 @@ def write_plain(source: ExportSource, folder, flags) -> dict:
     """
     cast(source.model, getattr(torch, flags.dtype) if flags.dtype else source.dtype)
     save_with_generation_settings(source.model, folder)
-    follow_umask(Path(folder).glob("*.safetensors"))
     save_other_files(source, folder)
     card = {"dtype": str(source.model.dtype).removeprefix("torch.")}
     if flags.check:

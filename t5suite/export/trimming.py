@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, T5Tokenizer
 
 from t5suite.base.errors import CheckpointError
-from t5suite.base.files import follow_umask, new_folder, read_json, write_json
+from t5suite.base.files import new_folder, read_json, write_json
 from t5suite.base.lookup import listed
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.held_out import is_held_out
@@ -265,7 +265,6 @@ def _write_model(source: ExportSource, plan: TrimPlan, folder: Path) -> None:
     trim_weights(source.model, plan.selection.ids)
     cast(source.model, source.dtype)
     save_with_generation_settings(source.model, folder)
-    follow_umask(folder.glob("*.safetensors"))
     save_other_files(source, folder)
     settings = trimmed_settings(plan.vocabulary, plan.selection.ids)
     (folder / TOKENIZER_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -13,13 +13,14 @@ living process holds the lock of its folder in `drivers/`, so the trials of a de
 claimed again: same number, same parameters, same run directory.
 """
 
+import json
 import math
 import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.launch.sweep_directories import locked
 from t5suite.launch.sweep_search import Search, distributions_of, grid_of, propose, trial_parameters
 from t5suite.runs.lock import RunLock
@@ -46,7 +47,11 @@ class Claim:
 
 
 class TrialStore:
-    """The trials of a sweep's directory, for one process that runs some of them."""
+    """The trials of a sweep's directory, for one process that runs some of them.
+
+    Raises:
+      DataError: a line of the journal is damaged.
+    """
 
     def __init__(self, directory, search: Search):
         import optuna
@@ -226,21 +231,64 @@ class TrialStore:
         return statuses
 
 
-def _open_journal(path: Path):
-    """Optuna's storage of the journal.
+class _WholeLinesLock:
+    """Optuna's lock of the journal; whoever takes it cuts off half a line at the journal's end.
 
-    A machine that crashed may leave half a line at the journal's end, at which Optuna fails: it is cut off.
+    A full disk or a machine that crashed leaves one, and Optuna fails at a record that stands behind it.
     """
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
-    lock = JournalFileSymlinkLock(str(path))
+    def __init__(self, path: Path):
+        from optuna.storages.journal import JournalFileSymlinkLock
+
+        self.path = path
+        self.lock = JournalFileSymlinkLock(str(path))
+
+    def acquire(self) -> bool:
+        self.lock.acquire()
+        try:
+            _cut_half_line(self.path)
+        except BaseException:
+            self.lock.release()
+            raise
+        return True
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+def _cut_half_line(path: Path) -> None:
+    """Cuts a file behind its last whole line."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        last_byte = file.read()
+    if last_byte not in (b"", b"\n"):
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _refuse_damaged_lines(path: Path) -> None:
+    """Raises DataError for a line that is no record: Optuna fails at it."""
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            json.loads(line)
+        except ValueError:
+            raise DataError(
+                f"{path}:{number}: not JSON: a full disk or a crash has cut a record off; stop all processes of the "
+                "sweep, delete that line, and continue with --resume"
+            ) from None
+
+
+def _open_journal(path: Path):
+    """Optuna's storage of the journal."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    lock = _WholeLinesLock(path)
     backend = JournalFileBackend(str(path), lock_obj=lock)
     lock.acquire()
     try:
-        text = path.read_bytes()
-        if text and not text.endswith(b"\n"):
-            os.truncate(path, text.rfind(b"\n") + 1)
+        _refuse_damaged_lines(path)
     finally:
         lock.release()
     return JournalStorage(backend)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import put_folder_in_place
 from t5suite.base.lookup import listed
 from t5suite.base.model_files import table_or_empty
 from t5suite.base.yaml_files import read_json_text
@@ -251,7 +252,7 @@ def check_base(folder: Path, name: str, model) -> None:
 
 
 def _save_base(model, folder) -> Path:
-    """Saves the base model without the adapter to `folder/base`, atomically (complete or not at all)."""
+    """Saves the base model without the adapter to `folder/base`, completely or not at all."""
     place = Path(folder) / BASE_FOLDER
     if (place / "config.json").is_file():
         return place.absolute()
@@ -262,7 +263,7 @@ def _save_base(model, folder) -> Path:
     tied = getattr(plain_model, "all_tied_weights_keys", None) or {}
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
     save_with_generation_settings(plain_model, unfinished, state_dict=weights)
-    os.replace(unfinished, place)
+    put_folder_in_place(unfinished, place)
     logger.info("the base model cannot be loaded by name: it is saved in %s", place)
     return place.absolute()
 

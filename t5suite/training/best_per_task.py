@@ -16,7 +16,6 @@ from typing import NoReturn
 from t5suite.base.errors import CheckpointError
 from t5suite.runs.directory import BEST_FOLDER, run_id_of
 from t5suite.training.callback import Callback
-from t5suite.training.checkpoints.committing import restore_weights
 from t5suite.training.checkpoints.manifests import Manifest, damage
 
 logger = logging.getLogger(__name__)
@@ -93,7 +92,6 @@ class BestPerTaskCallback(Callback):
             )
             self.best = {}
         for task, best in self.best.items():
-            restore_weights(self.folder(task))
             self.check_undamaged(task, best["step"])
 
     def _has_weights(self, state_dict: dict) -> bool:

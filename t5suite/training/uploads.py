@@ -184,8 +184,14 @@ class HubUploads:
             logger.info("%s is not uploaded: the previous upload is still running", checkpoint.name)
             return
         self._log_failures()
+        place = Path(self.args.output_dir) / UPLOADING
+        try:
+            folder = hard_linked_copy(checkpoint, place, keep_earlier=is_busy)
+        except OSError as error:  # of a full disk, say: the checkpoint itself is good
+            shutil.rmtree(place / checkpoint.name, ignore_errors=True)
+            logger.warning("--push_to_hub: %s is not uploaded: no copy of it in %s: %.300s", checkpoint, place, error)
+            return
         announce()
-        folder = hard_linked_copy(checkpoint, Path(self.args.output_dir) / UPLOADING, keep_earlier=is_busy)
         jobs = self.in_progress.jobs if is_busy else []
         self.in_progress = PushInProgress([*jobs, *self._start_jobs(repository, folder, step, strategy)])
 

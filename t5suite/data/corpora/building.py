@@ -25,7 +25,14 @@ from typing import NamedTuple
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.files import file_sha256, read_json, write_json
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan, plan_of_streams
+from t5suite.data.corpora.corpus_plan import (
+    CorpusPlan,
+    CorpusSettings,
+    Source,
+    make_plan,
+    plan_of_streams,
+    source_as_it_is,
+)
 from t5suite.data.corpora.documents import read_documents, refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.held_out import document_hash, held_out_below
@@ -165,9 +172,21 @@ def _finish(directory: Path, plan: CorpusPlan, encoder: TextEncoder, work: dict)
                 "versions": versions(),
                 "mtimes": {source.name: source.mtime_ns for source in plan.sources},
             }
+            _refuse_changed_sources(directory, plan)
             write_json(directory / MANIFEST, manifest)
             _delete_build_files(directory, plan)
     return TokenStore.open(directory).check_once()
+
+
+def _refuse_changed_sources(directory: Path, plan: CorpusPlan) -> None:
+    """Raises DataError if a file is not the one any more that was cut into units."""
+    for source in plan.sources:
+        is_file = source.size is not None
+        if is_file and source_as_it_is(source.name) != source:
+            raise DataError(
+                f"{source.name}: has changed while the corpus in {directory} was built; wait until it is written, "
+                "delete that folder, and build again"
+            )
 
 
 def check_work(num_workers: int, shard) -> None:

@@ -136,7 +136,7 @@ class CorpusPlan:
 
 def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
     """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
-    sources = tuple(_source(name) for name in list_sources(inputs))
+    sources = tuple(source_as_it_is(name) for name in list_sources(inputs))
     return _plan(sources, _units(sources, settings), settings, tokenizer)
 
 
@@ -161,7 +161,8 @@ def tokenizer_facts(tokenizer) -> dict:
     }
 
 
-def _source(name: str) -> Source:
+def source_as_it_is(name: str) -> Source:
+    """A source with the size and the time that its file has now."""
     if is_hub_name(name):
         return Source(name, None, None, commit_of_source(name))
     status = Path(name).stat()

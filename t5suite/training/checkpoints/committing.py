@@ -25,8 +25,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, cure_of, first_line
-from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_file, sync_folder
-from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, remove, set_aside
+from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_folder, sync_tree
+from t5suite.training.checkpoints.folders import (
+    REPLACED,
+    SAVING,
+    checkpoint_step,
+    checkpoints,
+    discard,
+    remove,
+    set_aside,
+)
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
 
@@ -86,22 +94,14 @@ def commit_weights(folder: Path, step: int, write: Callable[[Path], None], ranks
 
 
 def _replace_weights(temporary: Path, folder: Path, manifest: Manifest) -> None:
+    """Seals new weights and puts them in place of earlier ones; `clean_leftovers` restores those after a kill."""
     _write_manifest(temporary, manifest)
     earlier = folder.with_name(REPLACED + folder.name)
     if folder.exists():
-        remove(earlier)
         os.rename(folder, earlier)
     os.rename(temporary, folder)
     sync_folder(folder.parent)
-    remove(earlier)
-
-
-def restore_weights(folder: Path) -> None:
-    """Gives weights their name back that `commit_weights` was about to replace when the process was killed."""
-    earlier = folder.with_name(REPLACED + folder.name)
-    if earlier.is_dir() and not folder.exists():
-        with contextlib.suppress(FileNotFoundError):  # another rank was faster
-            os.rename(earlier, folder)
+    discard(earlier)
 
 
 def _seal(temporary: Path, manifest: Manifest) -> Path:
@@ -140,21 +140,13 @@ def _write_manifest(temporary: Path, manifest: Manifest) -> None:
     """Flushes all files of a folder to disk, hashes them, and writes the manifest last."""
     names = files_below(temporary)
     follow_umask(temporary / name for name in names)
-    for name in names:
-        sync_file(temporary / name)
-    sync_folders(temporary)
+    sync_tree(temporary)
     manifest.files.update(hash_files(temporary, names))
     manifest.write(temporary)
     sync_folder(temporary)
     problem = damage(temporary, hashed=False)
     if problem:
         raise OSError(f"the written files do not match the manifest: {problem}")
-
-
-def sync_folders(folder: Path) -> None:
-    """Flushes the directory entries of a folder and all its subfolders to disk."""
-    for subfolder, _, _ in os.walk(folder, topdown=False):
-        sync_folder(subfolder)
 
 
 def as_os_error(error: Exception, path) -> OSError | None:

@@ -13,14 +13,19 @@
 | `.deleting-checkpoint-400`    | one that rotation is deleting, so that a half-deleted folder is never loaded       |
 | `damaged-checkpoint-400[-2]`  | one that failed verification, set aside for inspection; never deleted here         |
 | `left-checkpoint-400[-2]`     | one of a course that the run has left for an older checkpoint; never deleted here  |
+
+The best weights of tasks, `best/rte`, have the first three prefixes, too.
 """
 
+import contextlib
 import logging
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
+from t5suite.runs.directory import BEST_FOLDER
 from t5suite.training.checkpoints.manifests import damage
 
 logger = logging.getLogger(__name__)
@@ -100,7 +105,7 @@ def clean_leftovers(output_dir) -> list[str]:
     """Cleans up after a killed process; returns the names of the folders it deleted or restored.
 
     It deletes interrupted saves and half-deleted checkpoints. A replaced checkpoint gets its name back if the new one
-    was not committed. The caller holds the run's lock.
+    was not committed; so do a task's best weights. The caller holds the run's lock.
     """
     replaced = _named(output_dir, REPLACED)
     leftovers = [*replaced, *_named(output_dir, SAVING), *_named(output_dir, DELETING)]
@@ -110,10 +115,37 @@ def clean_leftovers(output_dir) -> list[str]:
             os.rename(path, final)
         else:
             remove(path)
-    names = [path.name for path in leftovers]
+    leftovers += _clean_best_weights(Path(output_dir) / BEST_FOLDER)
+    names = [path.relative_to(output_dir).as_posix() for path in leftovers]
     if names:
         logger.warning("%s: cleared up after a process that was killed: %s", output_dir, ", ".join(names))
     return names
+
+
+def _clean_best_weights(best: Path) -> list[Path]:
+    """Cleans up among the best weights of tasks; returns the folders that it deleted or restored."""
+    replaced = sorted(best.glob(f"{REPLACED}*"))
+    for path in replaced:
+        final = path.with_name(path.name.removeprefix(REPLACED))
+        if final.exists():
+            discard(path)
+        else:
+            os.rename(path, final)
+    unfinished = [*best.glob(f"{SAVING}*"), *best.glob(f"{DELETING}*")]
+    for path in unfinished:
+        shutil.rmtree(path, ignore_errors=True)
+    return [*replaced, *unfinished]
+
+
+def discard(folder: Path) -> None:
+    """Deletes a folder, if it exists, as far as that is possible now; in any case its name is free.
+
+    Over NFS a file that a process still reads stays until the process closes it.
+    """
+    doomed = folder.with_name(f"{DELETING}{secrets.token_hex(4)}-{folder.name}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
