@@ -312,7 +312,7 @@ COMMANDS = {
         "score a model: fine_tune with --eval_only",
         "t5suite evaluate --benchmark glue --dataset_name rte --model_name_or_path runs/glue-rte-t5-v1_1-small"),
     "demo": Command(demo.demo_flags, demo.demo,
-        "train the bundled tiny T5 on the three bundled tasks and show what it learned: three to five minutes, no network",
+        "train the bundled tiny T5 on its three tasks and show what it learned: three to five minutes, no network",
         "t5suite demo"),
     "tasks": Command(tasks.tasks_flags, tasks.show_tasks,
         "list the tasks: splits with their official counts, and metrics",
