@@ -606,6 +606,33 @@ class VerdictsTest(parameterized.TestCase):
         self.assertEqual((part["note"], part["verdicts"]), ("", {"unlabelled": 1}))
 
 
+class LabelListsTest(parameterized.TestCase):
+    """The same answers of runs whose labels are in another order or number: F1 is of the classes of A in both."""
+
+    # Of three right answers and a `pos` that is read as `neg`: F1 is 2/3 of `pos`, 4/5 of `neg`, 0 of `so-so`.
+    F1 = {"neg,pos": 200 / 3, "pos,neg": 80.0, "so-so,neg,pos": 100 * (2 / 3 + 4 / 5) / 3}
+
+    def run_of_labels(self, name: str, labels: str) -> Path:
+        task = make_task("films", "mine", labels=labels.split(","), metric_names=["accuracy", "f1"])
+        rows = [{"text": str(number), "label": label} for number, label in enumerate(("pos", "pos", "neg", "neg"))]
+        scores = {"films": {"accuracy": 75.0, "f1": self.F1[labels]}}
+        return run_with_answers(name, task, rows, ["pos", "neg", "neg", "neg"], scores, "validation")
+
+    @parameterized.parameters(
+        ("neg,pos", "pos,neg"), ("pos,neg", "neg,pos"), ("so-so,neg,pos", "neg,pos"), ("neg,pos", "so-so,neg,pos")
+    )
+    def test_equal_answers_have_equal_scores(self, labels_a, labels_b):
+        comparison = Comparison(self.run_of_labels("a", labels_a), self.run_of_labels("b", labels_b))
+        self.assertEqual([entry["metric"] for entry in comparison.scores], ["accuracy", "f1"])
+        for entry, score in zip(comparison.scores, (75.0, self.F1[labels_a]), strict=True):
+            self.assertAlmostEqual(entry["a"], score)
+            self.assertAlmostEqual(entry["b"], score)
+            self.assertEqual(entry["bootstrap"]["difference"], 0)
+        (note,) = comparison.notes
+        self.assertIn(labels_a.replace(",", ", "), note)
+        self.assertIn(labels_b.replace(",", ", "), note)
+
+
 # Every row's faults, of ten rows each; what A and B answer to them.
 FAULTS = {
     "late, broken": ("late", "broken, late"),

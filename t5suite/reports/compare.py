@@ -75,6 +75,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
             scores += compared
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
+        notes += label_notes(first, second)
         flips += flipped_examples(first, second)
     return {
         "a": names[0],
@@ -109,6 +110,17 @@ def method_notes(runs: list[dict], task: str) -> list[str]:
     if method_a == method_b or not {method_a, method_b} <= METHODS.keys():
         return []
     return [f"{task}: A was scored {METHODS[method_a]}, B {METHODS[method_b]} (--eval_method)"]
+
+
+def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """That two runs had other labels, or in another order, if they had: F1 of two labels is that of the second."""
+    if a.task.label_words == b.task.label_words:
+        return []
+    labels_a, labels_b = [", ".join(evaluation.task.label_words or ["none"]) for evaluation in (a, b)]
+    return [
+        f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
+        "a score of B may differ from its results.json"
+    ]
 
 
 def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEvaluation]) -> list[str]:
@@ -237,6 +249,8 @@ def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
     keys = [key for key in a.unit_keys if key in in_both]
     judged_a = judged_of_keys(a, keys)
     judged_b = judged_of_keys(b, keys)
+    if a.task.label_words != b.task.label_words:
+        judged_b = judged_a._replace(predictions=answers_read_as(a.task, b, keys))
     entries = []
     for metric, function in metric_functions(a.task.entry).items():
         if metric not in a.scores or metric not in b.scores:
@@ -276,6 +290,12 @@ def judged_of_keys(evaluation: TaskEvaluation, keys: list) -> Judged:
         references=[judged.references[place] for place in places],
         groups=groups,
     )
+
+
+def answers_read_as(task: Task, evaluation: TaskEvaluation, keys: list) -> list:
+    """A run's answers to some units, read by another run's task: its label words have other numbers."""
+    examples = examples_by_key(evaluation)
+    return [task.parse(examples[key]["prediction"]) for key in keys]
 
 
 def mcnemar_test(a: Statistic, b: Statistic) -> dict | None:
