@@ -35,6 +35,7 @@ from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import (
     EvalSet,
     SplitOptions,
+    leave_errors_out_of_average,
     leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
@@ -185,6 +186,8 @@ def data_for(
     if plan.published:
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
+    if arguments.training.metric_for_best_model != "loss":
+        leave_errors_out_of_average([*scored, *selecting])
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
