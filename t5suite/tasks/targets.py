@@ -127,8 +127,10 @@ def label_text(row, entry) -> str:
     if kind == "class":
         index = class_number(label, entry)
         return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
+    if _is_hidden(label):
+        return UNKNOWN_TARGET
     text = _free_text(label, entry["label_column_name"])
-    if text == UNKNOWN_TARGET or not has_label_sets(entry):
+    if not has_label_sets(entry):
         return text
     return label_set_text(label, entry["label_column_name"]) or UNKNOWN_TARGET
 
@@ -185,14 +187,14 @@ def labels_of_cell(labels) -> frozenset[str]:
 def _free_text(label, column: str) -> str:
     """A label that is a text, or a list of correct texts, of which the first is the target."""
     if isinstance(label, (list, tuple)):
-        label = label[0] if len(label) else INVALID_CLASS
+        label = label[0]
     if isinstance(label, Mapping):
         fields = [f"{column}.{name}" for name in label]
         hint = f"; a field of it is {' or '.join(fields)[:200]}" if fields else ""
         raise DataError(f"column {column!r} holds {label!r:.200}, not a text{hint}")
     if isinstance(label, (bytes, list, tuple)):
         raise DataError(f"column {column!r} holds {label!r:.200}, not a text")
-    return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
+    return str(label)
 
 
 def label_id(row, entry) -> int:
