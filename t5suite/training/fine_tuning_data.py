@@ -48,6 +48,7 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.target_checks import warn_of_unwritable_targets
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
 # Lines of the log name the step, whichever module of it writes them.
@@ -165,6 +166,7 @@ def data_for(
     training = TrainingData([], [], [])
     if trains:
         training = load_training_data(plan, arguments, options, encoding)
+        warn_of_unwritable_targets(training.sets, encoding, arguments.evaluation.eval_method)
     described = {f"{part.task.name}.train": part.describe() for part in training.sets}
     missing = list(training.missing)
 
