@@ -244,6 +244,16 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual([run["results"] for run in data["runs"]][1:], [{}])
         self.assertEqual({part["run"] for part in data["examples"]}, {"a"})
 
+    def test_a_task_of_functions_that_are_not_defined_here_is_noted_with_their_names(self):
+        """A Python task file may have added them; its code is not run for a report."""
+        runs = two_runs()
+        change_manifest(runs[1], "tasks", "sentiment", metric_names=["accuracy", "loudness"])
+        with exits_with(65, "b: sentiment: .* metric 'loudness'"):
+            run_cli("compare", *runs)
+        first, second = reported(*runs).data["runs"]
+        self.assertEqual(["loudness" in " ".join(run["notes"]) for run in (first, second)], [False, True])
+        self.assertEqual((list(first["intervals"]), list(second["intervals"])), (["sentiment"], []))
+
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
         first, second = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")

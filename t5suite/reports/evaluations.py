@@ -21,7 +21,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again, settings_by_place
 from t5suite.runs.directory import has_finished, read_manifest, read_results, tasks_named
 from t5suite.tasks.cut_marks import without_cut
-from t5suite.tasks.entry_checks import check_entry
+from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged, is_right
 from t5suite.tasks.registry import Task
@@ -108,13 +108,41 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
     splits = {}
     for task_name, entry in entries.items():
         entry = with_class_ids(entry)
-        with contextlib.suppress(UserError):  # an entry of another version
-            check_entry(f"{benchmark}/{task_name}", entry)
-            task = Task(benchmark, task_name, entry)
-            for role in ("validation", "test"):
-                for scored in scored_splits_of_role(task, role, manifest["settings"]):
-                    splits[scored.name] = scored
+        if problem_of_entry(entry):
+            continue
+        task = Task(benchmark, task_name, entry)
+        for role in ("validation", "test"):
+            for scored in scored_splits_of_role(task, role, manifest["settings"]):
+                splits[scored.name] = scored
     return splits
+
+
+def problem_of_entry(entry) -> str:
+    """Why the answers to a task of a manifest cannot be judged again; empty if they can."""
+    undefined = undefined_functions(entry)
+    if undefined:
+        return (
+            f"its answers cannot be judged again without the {' and the '.join(undefined)} of your Python file, which "
+            "this command does not run; in Python, t5suite.load_task(BENCHMARK, TASK, FILE) runs it before "
+            "t5suite.cli.main([COMMAND, RUN])"
+        )
+    try:
+        check_entry("its entry is of another version", entry)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def notes_on_entries(directory) -> list[str]:
+    """The tasks of a finished run whose answers cannot be judged again, each with the reason."""
+    manifest = read_manifest(directory)
+    notes = []
+    if has_finished(directory, manifest):
+        for name, entry in (manifest.get("tasks") or {}).items():
+            problem = problem_of_entry(with_class_ids(entry))
+            if problem:
+                notes.append(f"{name}: {problem}")
+    return notes
 
 
 def with_class_ids(entry):
