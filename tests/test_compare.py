@@ -254,6 +254,35 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(["loudness" in " ".join(run["notes"]) for run in (first, second)], [False, True])
         self.assertEqual((list(first["intervals"]), list(second["intervals"])), (["sentiment"], []))
 
+    def test_runs_with_values_of_own_code_alone_have_their_texts_and_flips_and_no_rows_that_changed(self):
+        runs = two_runs()
+        for run, share in zip(runs, (3.0, 5.0), strict=True):
+            change_manifest(run, "tasks", "sentiment", metric_names=[], metric_to_optimize=None)
+            (run / "results.json").write_text(json.dumps({"tasks": {"sentiment": {"share": share}}, "averages": {}}))
+        comparison = Comparison(*runs)
+        self.assertEmpty(comparison.scores)
+        self.assertNotEmpty(comparison.flips)
+        data = reported(*runs).data
+        for part in data["examples"]:
+            self.assertEqual((part["note"], part["total"]), ("", 40))
+            self.assertTrue(all(example["inputs"] for example in part["examples"]))
+        self.assertNotIn("no longer", json.dumps([comparison.notes, [run["notes"] for run in data["runs"]]]))
+
+    def test_a_task_of_which_the_loss_alone_was_evaluated_has_no_examples(self):
+        runs = two_runs()
+        for run in runs:
+            manifest = json.loads((run / "manifest.json").read_text())
+            manifest["scored"] = {"sentiment": {"split": "validation", "method": "loss"}}
+            (run / "manifest.json").write_text(json.dumps(manifest))
+            (run / "results.json").write_text(json.dumps({"tasks": {"sentiment": {"loss": 2.5}}, "averages": {}}))
+        with exits_with(65, "a: sentiment: its loss alone was evaluated"):
+            run_cli("compare", *runs)
+        data = reported(*runs).data
+        self.assertEmpty(data["examples"])
+        for run in data["runs"]:
+            self.assertRegex(" ".join(run["notes"]), "sentiment: its loss alone was evaluated")
+            self.assertNotIn("no longer", " ".join(run["notes"]))
+
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
         first, second = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
@@ -514,7 +543,8 @@ class GroupsTest(parameterized.TestCase):
         comparison = Comparison(*runs)
         self.assertEqual((comparison.scores, comparison.flips), ([], []))
         self.assertIn(
-            "sentiment: the scores cannot be recomputed without labels; only flips are shown", comparison.notes
+            "sentiment: no score can be recomputed, without labels or a metric of the suite; only flips are shown",
+            comparison.notes,
         )
 
 

@@ -16,7 +16,7 @@ from t5suite.base.script_flags import changes_of_flags
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.answers import example_verdict
-from t5suite.reports.evaluations import TaskEvaluation, notes_on_entries, numbered, read_evaluations
+from t5suite.reports.evaluations import TaskEvaluation, notes_on_tasks_left_out, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, short_names, shortened
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
@@ -70,7 +70,9 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         check_same_rows(first, second, runs)
         compared = compared_scores(first, second)
         if compared is None:
-            notes.append(f"{task}: the scores cannot be recomputed without labels; only flips are shown")
+            notes.append(
+                f"{task}: no score can be recomputed, without labels or a metric of the suite; only flips are shown"
+            )
         else:
             scores += compared
         notes += evaluation_notes(runs, (first, second))
@@ -78,7 +80,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         notes += label_notes(first, second)
         flips += flipped_examples(first, second)
     for run in runs:
-        notes += [f"{run['name']}: {note}" for note in notes_on_entries(run["directory"])]
+        notes += [f"{run['name']}: {note}" for note in notes_on_tasks_left_out(run["directory"])]
     return {
         "a": names[0],
         "b": names[1],
@@ -137,7 +139,7 @@ def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEv
 def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvaluation]:
     """A run's evaluations by their names in results."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
-    problems = notes_on_entries(run["directory"])
+    problems = notes_on_tasks_left_out(run["directory"])
     if not evaluations and problems:
         raise DataError(f"{run['directory']}: {'; '.join(problems)}")
     if not evaluations:

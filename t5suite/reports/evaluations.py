@@ -13,6 +13,7 @@ import collections
 import contextlib
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,10 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
     if not has_finished(directory, manifest):
         return []
     splits = scored_splits(manifest)
+    without_answers = results_of_loss_alone(manifest)
     evaluations = []
     for name, scores in read_results(directory)["tasks"].items():
-        if name not in splits:
+        if name not in splits or name in without_answers:
             continue
         scored = splits[name]
         path = Path(directory, "predictions", f"{scored.key}.jsonl")
@@ -133,15 +135,22 @@ def problem_of_entry(entry) -> str:
     return ""
 
 
-def notes_on_entries(directory) -> list[str]:
-    """The tasks of a finished run whose answers cannot be judged again, each with the reason."""
+def results_of_loss_alone(manifest: dict) -> list[str]:
+    """The results of a run for which nothing was answered (`--eval_method loss`)."""
+    scored = manifest.get("scored") or {}
+    return [name for name, facts in scored.items() if facts.get("method") == "loss"]
+
+
+def notes_on_tasks_left_out(directory) -> list[str]:
+    """The tasks of a finished run that have no evaluation here, each with the reason."""
     manifest = read_manifest(directory)
-    notes = []
-    if has_finished(directory, manifest):
-        for name, entry in (manifest.get("tasks") or {}).items():
-            problem = problem_of_entry(with_class_ids(entry))
-            if problem:
-                notes.append(f"{name}: {problem}")
+    if not has_finished(directory, manifest):
+        return []
+    notes = [f"{name}: its loss alone was evaluated; there are no answers" for name in results_of_loss_alone(manifest)]
+    for name, entry in (manifest.get("tasks") or {}).items():
+        problem = problem_of_entry(with_class_ids(entry))
+        if problem:
+            notes.append(f"{name}: {problem}")
     return notes
 
 
@@ -297,6 +306,8 @@ def evaluation_of_rows(
     is_labelled = all(task.is_labelled(row) for row in rows.rows)
     if not scores or not is_labelled:
         return TaskEvaluation(scored, examples, None, [], scores)
+    if not recomputed_metrics(task, scores):
+        return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
     if not reproduces(task, judged, scores):
         return None
@@ -349,9 +360,14 @@ def numbered(keys: list) -> list[tuple]:
     return pairs
 
 
+def recomputed_metrics(task: Task, scores: dict) -> dict[str, Callable]:
+    """The functions of the reported scores, by name; a value of code of the user has none."""
+    return {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+
+
 def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
     """Whether the metrics equal the reported ones; None and NaN both mean that a score is not defined."""
-    functions = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+    functions = recomputed_metrics(task, scores)
     num_classes = number_of_classes(task)
     for name, function in functions.items():
         value = function(judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes)
