@@ -262,11 +262,23 @@ class CompareTest(parameterized.TestCase):
         comparison = Comparison(*runs)
         self.assertEmpty(comparison.scores)
         self.assertNotEmpty(comparison.flips)
+        self.assertRegex(" ".join(comparison.notes), "sentiment: share is 3 in A and 5 in B, by results.json")
         data = reported(*runs).data
         for part in data["examples"]:
             self.assertEqual((part["note"], part["total"]), ("", 40))
             self.assertTrue(all(example["inputs"] for example in part["examples"]))
         self.assertNotIn("no longer", json.dumps([comparison.notes, [run["notes"] for run in data["runs"]]]))
+
+    def test_a_value_of_own_code_beside_a_score_is_shown_without_a_test(self):
+        runs = two_runs()
+        for run, share in zip(runs, (3.0, None), strict=True):
+            results = json.loads((run / "results.json").read_text())
+            results["tasks"]["sentiment"]["share"] = share
+            (run / "results.json").write_text(json.dumps(results))
+        comparison = Comparison(*runs)
+        self.assertEqual([entry["metric"] for entry in comparison.scores], ["accuracy"])
+        (note,) = comparison.notes
+        self.assertRegex(note, "sentiment: share is 3 in A and – in B")
 
     def test_a_task_of_which_the_loss_alone_was_evaluated_has_no_examples(self):
         runs = two_runs()

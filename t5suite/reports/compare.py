@@ -25,7 +25,7 @@ from t5suite.reports.tables import new_console, new_table
 from t5suite.reports.units import metric_text
 from t5suite.runs.settings import changed_between, is_changed
 from t5suite.tasks.cut_marks import without_cut
-from t5suite.tasks.entry_metrics import metric_functions
+from t5suite.tasks.entry_metrics import LOSSES, RATES, metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import Task
 
@@ -78,6 +78,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
         notes += label_notes(first, second)
+        notes += notes_on_own_values(first, second)
         flips += flipped_examples(first, second)
     for run in runs:
         notes += [f"{run['name']}: {note}" for note in notes_on_tasks_left_out(run["directory"])]
@@ -125,6 +126,20 @@ def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
         f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
         "a score of B may differ from its results.json"
     ]
+
+
+def notes_on_own_values(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """The values of code of the user's in both runs: it is not run again, so that they have no test."""
+    own_values = a.scores.keys() - metric_functions(a.task.entry).keys() - {*RATES, *LOSSES}
+    notes = []
+    for name in sorted(own_values & b.scores.keys()):
+        value_a = metric_text(a.scores[name], name)
+        value_b = metric_text(b.scores[name], name)
+        notes.append(
+            f"{a.name}: {name} is {value_a} in A and {value_b} in B, by results.json; it has no test, as the code of "
+            "its metric is not run here"
+        )
+    return notes
 
 
 def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEvaluation]) -> list[str]:
