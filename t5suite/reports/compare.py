@@ -33,7 +33,7 @@ from t5suite.tasks.registry import Task
 NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
 DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
 SMALLEST_P = 0.0001
-# Characters of a flipped example's input.
+# Characters of a flipped example's input, and of a list of labels.
 LONGEST_INPUT = 200
 # Settings that differ: so many are shown, and so many characters of a value.
 MOST_SETTINGS = 10
@@ -121,7 +121,8 @@ def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
     """That two runs had other labels, or in another order, if they had: F1 of two labels is that of the second."""
     if a.task.label_words == b.task.label_words:
         return []
-    labels_a, labels_b = [", ".join(evaluation.task.label_words or ["none"]) for evaluation in (a, b)]
+    lists = [", ".join(evaluation.task.label_words or ["none"]) for evaluation in (a, b)]
+    labels_a, labels_b = [shortened(labels, LONGEST_INPUT) for labels in lists]
     return [
         f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
         "a score of B may differ from its results.json"
