@@ -412,12 +412,12 @@ class ChoiceTest(parameterized.TestCase):
         trainer = SimpleNamespace(state=SimpleNamespace(log_history=lines))
         self.assertEqual(invalid_answers(trainer, "eval/invalid_rate", 1), expected)
 
-    @parameterized.parameters(([["accuracy"], []], None), ([[], ["accuracy"]], None), ([[], []], "loss"))
+    @parameterized.parameters((["accuracy", None], None), ([None, "accuracy"], None), ([None, None], "loss"))
     def test_metrics_choose_where_any_data_set_has_some(self, names_of_sets, expected):
         """Running text beside a task has none."""
-        sets = [SimpleNamespace(task=SimpleNamespace(entry={"metric_names": names})) for names in names_of_sets]
+        sets = [SimpleNamespace(task=SimpleNamespace(entry={"metric_to_optimize": name})) for name in names_of_sets]
         args = SimpleNamespace(metric_for_best_model=None)
-        self.assertEqual(selection_metric(args, sets, SimpleNamespace(metrics=None)), expected)
+        self.assertEqual(selection_metric(args, sets), expected)
 
 
 class MadeTrainerTest(parameterized.TestCase):

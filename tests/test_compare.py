@@ -244,6 +244,57 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual([run["results"] for run in data["runs"]][1:], [{}])
         self.assertEqual({part["run"] for part in data["examples"]}, {"a"})
 
+    def test_a_task_of_functions_that_are_not_defined_here_is_noted_with_their_names(self):
+        """A Python task file may have added them; its code is not run for a report."""
+        runs = two_runs()
+        change_manifest(runs[1], "tasks", "sentiment", metric_names=["accuracy", "loudness"])
+        with exits_with(65, "b: sentiment: .* metric 'loudness'"):
+            run_cli("compare", *runs)
+        first, second = reported(*runs).data["runs"]
+        self.assertEqual(["loudness" in " ".join(run["notes"]) for run in (first, second)], [False, True])
+        self.assertEqual((list(first["intervals"]), list(second["intervals"])), (["sentiment"], []))
+
+    def test_runs_with_values_of_own_code_alone_have_their_texts_and_flips_and_no_rows_that_changed(self):
+        runs = two_runs()
+        for run, share in zip(runs, (3.0, 5.0), strict=True):
+            change_manifest(run, "tasks", "sentiment", metric_names=[], metric_to_optimize=None)
+            (run / "results.json").write_text(json.dumps({"tasks": {"sentiment": {"share": share}}, "averages": {}}))
+        comparison = Comparison(*runs)
+        self.assertEmpty(comparison.scores)
+        self.assertNotEmpty(comparison.flips)
+        self.assertRegex(" ".join(comparison.notes), "sentiment: share is 3 in A and 5 in B, by results.json")
+        data = reported(*runs).data
+        for part in data["examples"]:
+            self.assertEqual((part["note"], part["total"]), ("", 40))
+            self.assertTrue(all(example["inputs"] for example in part["examples"]))
+        self.assertNotIn("no longer", json.dumps([comparison.notes, [run["notes"] for run in data["runs"]]]))
+
+    def test_a_value_of_own_code_beside_a_score_is_shown_without_a_test(self):
+        runs = two_runs()
+        for run, share in zip(runs, (3.0, None), strict=True):
+            results = json.loads((run / "results.json").read_text())
+            results["tasks"]["sentiment"]["share"] = share
+            (run / "results.json").write_text(json.dumps(results))
+        comparison = Comparison(*runs)
+        self.assertEqual([entry["metric"] for entry in comparison.scores], ["accuracy"])
+        (note,) = comparison.notes
+        self.assertRegex(note, "sentiment: share is 3 in A and – in B")
+
+    def test_a_task_of_which_the_loss_alone_was_evaluated_has_no_examples(self):
+        runs = two_runs()
+        for run in runs:
+            manifest = json.loads((run / "manifest.json").read_text())
+            manifest["scored"] = {"sentiment": {"split": "validation", "method": "loss"}}
+            (run / "manifest.json").write_text(json.dumps(manifest))
+            (run / "results.json").write_text(json.dumps({"tasks": {"sentiment": {"loss": 2.5}}, "averages": {}}))
+        with exits_with(65, "a: sentiment: its loss alone was evaluated"):
+            run_cli("compare", *runs)
+        data = reported(*runs).data
+        self.assertEmpty(data["examples"])
+        for run in data["runs"]:
+            self.assertRegex(" ".join(run["notes"]), "sentiment: its loss alone was evaluated")
+            self.assertNotIn("no longer", " ".join(run["notes"]))
+
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
         first, second = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
@@ -504,7 +555,8 @@ class GroupsTest(parameterized.TestCase):
         comparison = Comparison(*runs)
         self.assertEqual((comparison.scores, comparison.flips), ([], []))
         self.assertIn(
-            "sentiment: the scores cannot be recomputed without labels; only flips are shown", comparison.notes
+            "sentiment: no score can be recomputed, without labels or a metric of the suite; only flips are shown",
+            comparison.notes,
         )
 
 
@@ -604,6 +656,33 @@ class VerdictsTest(parameterized.TestCase):
         run = run_with_answers("a", task, rows, ["Mark"], {"wsc.fixed.test": {}}, "test")
         (part,) = reported(run).data["examples"]
         self.assertEqual((part["note"], part["verdicts"]), ("", {"unlabelled": 1}))
+
+
+class LabelListsTest(parameterized.TestCase):
+    """The same answers of runs whose labels are in another order or number: F1 is of the classes of A in both."""
+
+    # Of three right answers and a `pos` that is read as `neg`: F1 is 2/3 of `pos`, 4/5 of `neg`, 0 of `so-so`.
+    F1 = {"neg,pos": 200 / 3, "pos,neg": 80.0, "so-so,neg,pos": 100 * (2 / 3 + 4 / 5) / 3}
+
+    def run_of_labels(self, name: str, labels: str) -> Path:
+        task = make_task("films", "mine", labels=labels.split(","), metric_names=["accuracy", "f1"])
+        rows = [{"text": str(number), "label": label} for number, label in enumerate(("pos", "pos", "neg", "neg"))]
+        scores = {"films": {"accuracy": 75.0, "f1": self.F1[labels]}}
+        return run_with_answers(name, task, rows, ["pos", "neg", "neg", "neg"], scores, "validation")
+
+    @parameterized.parameters(
+        ("neg,pos", "pos,neg"), ("pos,neg", "neg,pos"), ("so-so,neg,pos", "neg,pos"), ("neg,pos", "so-so,neg,pos")
+    )
+    def test_equal_answers_have_equal_scores(self, labels_a, labels_b):
+        comparison = Comparison(self.run_of_labels("a", labels_a), self.run_of_labels("b", labels_b))
+        self.assertEqual([entry["metric"] for entry in comparison.scores], ["accuracy", "f1"])
+        for entry, score in zip(comparison.scores, (75.0, self.F1[labels_a]), strict=True):
+            self.assertAlmostEqual(entry["a"], score)
+            self.assertAlmostEqual(entry["b"], score)
+            self.assertEqual(entry["bootstrap"]["difference"], 0)
+        (note,) = comparison.notes
+        self.assertIn(labels_a.replace(",", ", "), note)
+        self.assertIn(labels_b.replace(",", ", "), note)
 
 
 # Every row's faults, of ten rows each; what A and B answer to them.

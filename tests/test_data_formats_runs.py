@@ -19,7 +19,7 @@ from transformers.trainer_callback import CallbackHandler
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.testing import exits_with, read_rows
+from t5suite.testing import exits_with, read_rows, run_cli, tiny_run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -245,6 +245,38 @@ def crash_after(step: int):
         return on_step_end(handler, args, state, control)
 
     return mock.patch.object(CallbackHandler, "on_step_end", die_there)
+
+
+class ErrorsBesidePointsTest(parameterized.TestCase):
+    def test_an_error_in_the_targets_unit_has_no_part_in_the_average_of_points(self):
+        """Beside accuracies of 0 to 100, errors of thousands would choose the checkpoint alone."""
+        root = folder()
+        for split in ("train", "val"):
+            texts = [f"{split} {number}" for number in range(8)]
+            jsonl(root / "desk" / split / "0.jsonl", [{"input": text, "output": WORDS[0]} for text in texts])
+            jsonl(root / "price" / split / "0.jsonl", [{"input": text, "output": 25000} for text in texts])
+        data = {"data_class": ["JSONLines"] * 2, "data_path": [str(root / "desk"), str(root / "price")]}
+        configs = [{"labels": list(WORDS)}, {"metrics": ["neg_mean_absolute_error"]}]
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            result = tiny_run(
+                **data,
+                data_config=[json.dumps(config) for config in configs],
+                eval_strategy="steps",
+                eval_steps=1,
+                share_rows=True,
+            )
+        self.assertRegex("\n".join(logs.output), "price: .* no part in the average")
+        accuracy = result.results["tasks"]["desk"]["accuracy"]
+        self.assertLess(result.results["tasks"]["price"]["neg_mean_absolute_error"], -1000)
+        self.assertEqual(result.results["averages"], {"own (1 of 2 tasks)": accuracy})
+        evaluations = [line for line in result.history if "eval/average" in line]
+        self.assertNotEmpty(evaluations)
+        for line in evaluations:
+            self.assertEqual(line["eval/average"], line["eval/desk/accuracy"])
+        content = manifest(result.directory)
+        self.assertEqual([choice["by"] for choice in content["choices"]], ["accuracy"])
+        self.assertNotIn("chosen on these rows", content["marks"].get("price", []))
+        run_cli("verify", result.directory)
 
 
 class ResumeTest(parameterized.TestCase):

@@ -25,6 +25,7 @@ from t5suite.testing import (
     make_task,
     save_model,
     tiny_model,
+    tiny_run,
     tiny_tokenizer,
     tiny_tuner,
     write_rows,
@@ -287,6 +288,21 @@ class EvaluationTest(parameterized.TestCase):
             self.assertEqual(evaluated(metrics=[lengths_of_targets], metric_for_best_model=name)["letters"], 8)
         with exits_with(78, "no metric 'leters'; did you mean letters"):
             evaluated(metrics=[lengths_of_targets], metric_for_best_model="leters")
+
+    @parameterized.parameters((None, "loss"), ("letters", "letters"))
+    def test_beside_no_metric_of_the_task_the_loss_selects_unless_a_flag_names_another(self, name, expected):
+        rows = [{"text": f"Row {i}.", "label": ("bad", "good")[i % 2]} for i in range(8)]
+        flags = {"text_column": "text", "target_column": "label", "labels": "bad,good"}
+        run = tiny_run(
+            data={"train": rows, "validation": rows}, **flags, metrics=["none", lengths_of_targets],
+            metric_for_best_model=name, eval_strategy="steps", eval_steps=1,
+        )  # fmt: skip
+        manifest = json.loads((run.directory / "manifest.json").read_text())
+        self.assertEqual([choice["by"] for choice in manifest["choices"]], [expected])
+        for line in run.history:
+            if "eval/average" in line:
+                score = -line["eval/loss"] if name is None else line["eval/letters"]
+                self.assertEqual(line["eval/average"], score)
 
     def test_a_flags_metric_sees_the_classes_and_is_reported(self):
         scores = evaluated(metrics=[metric_folder(ACCURACY)])

@@ -616,6 +616,24 @@ class InputsTest(parameterized.TestCase):
         with exits_with(78, message):
             tuner(None, rows, labels=labels, **ONE_STEP, **flags).train()
 
+    @parameterized.parameters(
+        (" positive", "exact_match", "'positive'"), ("two  words", "exact_match", "'two words'"),
+        ("a\nb", "exact_match", "'a b'"), (["late", "½y"], "micro_f1", "'late, <unk>y'"),
+        ("late", "exact_match", None), (["late", "torn"], "micro_f1", None), (0.25, "pearson", None),
+    )  # fmt: skip
+    def test_a_target_that_comes_back_as_another_text_is_named_with_its_place(self, target, metrics, text):
+        """A perfect model is wrong there by exact match, and right by the verdicts of a report."""
+        path = folder() / "rows.jsonl"
+        clean = {str: "fine", list: ["late"], float: 1.5}[type(target)]
+        write_rows(path, [{"text": f"Row {i}.", "label": target if i == 2 else clean} for i in range(4)])
+        run = tuner(None, str(path), labels=None, metrics=metrics, no_eval=True, **ONE_STEP)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            run.train()
+        lines = [line for line in logs.output if " writes the target " in line]
+        self.assertLen(lines, 0 if text is None else 1)
+        for line in lines:
+            self.assertRegex(line, rf"rows.jsonl:3: .* as {text}, and 1 of the first 2 ")
+
     def test_label_words_that_cannot_be_written_can_be_chosen(self):
         """A trained model is scored with them, with a warning; not with labels that have the same tokens."""
         rows = [{"text": f"Row {i}.", "label": label} for i, label in enumerate(["½", "good"] * 2)]

@@ -890,6 +890,17 @@ class EntryTest(parameterized.TestCase):
 
 
 class OwnRowsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("exact_match", [-1, 1], "-1"), ("exact_match", [1, -1], "1"), ("exact_match", ["-1"], "-1"),
+        ("micro_f1", [-1, 1], "-1, 1"), ("exact_match", [-1], "<unk>"), ("exact_match", [], "<unk>"),
+        ("micro_f1", [-1], "<unk>"), ("exact_match", -1, "<unk>"),
+    )  # fmt: skip
+    def test_minus_one_is_an_answer_where_a_list_has_another(self, metric, label, target):
+        task = make_task(labels=None, metric_names=[metric], metric_to_optimize=metric)
+        row = {"text": "x^2 = 1", "label": label}
+        (example,) = task.examples(row)
+        self.assertEqual((example.targets, task.is_labelled(row)), (target, target != "<unk>"))
+
     def test_rows_of_one_question_need_its_key(self):
         import datasets
 

@@ -121,10 +121,16 @@ class DelimiterTest(parameterized.TestCase):
         with exits_with(65, "the first line has no tab, but ',': is this a CSV file"):
             rows_of(b"a,b\n1,2\n", "tsv")
 
-    def test_a_decimal_comma_in_a_column_of_numbers_is_named(self):
+    @parameterized.parameters(
+        ("3,5", "write 3[.]5$"), ("-0,125", "write -0[.]125$"), ("1234,567", "write 1234[.]567$"),
+        ("12,500", "write 12500 if .*, 12[.]500 if "), ("1,234,567", "write 1234567$"), ("1,234.5", "write 1234.5$"),
+        ("1,2,3", "not a finite number$"), ("3.5.1", "not a finite number$"),
+    )  # fmt: skip
+    def test_what_a_comma_in_a_number_may_mean_is_named(self, number, message):
+        """One before exactly three digits may be either kind: the wrong reading changes the number a thousandfold."""
         path = folder() / "train.csv"
-        path.write_text("text;score\nx;3,5\n")
-        with exits_with(65, "train.csv:2: label '3,5'.*it has a decimal comma: write 3.5"):
+        path.write_text(f"text;score\nx;{number}\n")
+        with exits_with(65, f"train.csv:2: label '{number}'.*{message}"):
             load_own_rows(path, text_column="text", target_column="score", metrics="pearson", no_eval=True)
 
 

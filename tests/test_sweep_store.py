@@ -342,6 +342,15 @@ class TrialMetricsTest(parameterized.TestCase):
             self.write(results={"tasks": {name: scores[name] for name in names}, "averages": {}})
             self.assertEqual(result_of_run(self.folder, "eval/average"), result)
 
+    def test_an_error_has_no_part_in_a_mean_of_points(self):
+        names = {"desk": "accuracy", "price": "neg_mean_absolute_error", "rent": "neg_mean_absolute_error"}
+        tasks = {name: {"metric_names": [metric], "metric_to_optimize": metric} for name, metric in names.items()}
+        self.write(manifest={"run_id": "4f2a", "settings": {}, "tasks": tasks})
+        scores = {"desk": 91.0, "price": -25310.0, "rent": -690.0}
+        for scored, result in ((("desk", "price", "rent"), 91.0), (("price", "rent"), -13000.0)):
+            self.write(results={"tasks": {name: {names[name]: scores[name]} for name in scored}, "averages": {}})
+            self.assertEqual(result_of_run(self.folder, "eval/average"), result)
+
     @parameterized.parameters(
         # (settings, the entry's metric, metric_names, the scores of each split, the result)
         ({}, "f1", ["f1", "accuracy"], {"a": {"f1": 80.0, "accuracy": 60.0}}, 80.0),

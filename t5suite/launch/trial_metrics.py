@@ -143,16 +143,25 @@ def result_of_run(directory, metric: str) -> float | None:
 
 
 def _mean_of_tasks(scores_by_split: dict[str, dict], manifest: dict) -> float | None:
-    """The mean over a run's tasks, each of which counts once, however many splits it has (MNLI)."""
+    """The mean over a run's tasks, each of which counts once, however many splits it has (MNLI).
+
+    A task whose number is an error has no part in it where others have points.
+    """
+    from t5suite.tasks.entry_metrics import is_loss_alone, is_number_an_error
+
     tasks = _tasks_by_split(manifest)
     figures_of_task: dict[str, list] = {}
+    tasks_of_errors = set()
     for split, scores in scores_by_split.items():
         name, entry = tasks.get(split.removesuffix(".test"), (split, None))
         figure = _figure_of_split(scores, entry, manifest["settings"].get("metric_for_best_model"))
         figures_of_task.setdefault(name, []).append(figure)
+        if entry and not is_loss_alone(scores) and is_number_an_error(entry):
+            tasks_of_errors.add(name)
     average = _tasks_of_average(manifest)
     names = [name for name in figures_of_task if name in average] or list(figures_of_task)
-    return _mean([_mean(figures_of_task[name]) for name in names])
+    names_in_points = [name for name in names if name not in tasks_of_errors] or names
+    return _mean([_mean(figures_of_task[name]) for name in names_in_points])
 
 
 def _tasks_of_average(manifest: dict) -> list[str]:

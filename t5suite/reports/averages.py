@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from t5suite.constants import MIXTURES, OWN_BENCHMARK
 from t5suite.reports.finished_runs import RATES
+from t5suite.tasks.entry_metrics import is_number_an_error
 from t5suite.tasks.registry import Task
 
 # What is no score of answers.
@@ -68,12 +69,12 @@ def averages_of(
 
 
 def _mean_of_splits(splits: Sequence[SplitFigure]) -> dict[str, float]:
-    """Each task's one number, the mean over its splits; tasks of which a split has no score are left out."""
+    """Each task's one number, the mean over its splits, without tasks of which a split has no score, or an error."""
     counted = [split for split in splits if not split.name.endswith(".test")] or splits
     num_splits = {split.task.name: len(split.task.splits(split.role)) for split in counted}
     figures_of_task: dict[str, list[float]] = {}
     for split in counted:
-        if split.figure is not None:
+        if split.figure is not None and not is_number_an_error(split.task.entry):
             figures_of_task.setdefault(split.task.name, []).append(split.figure)
     means = {}
     for task, figures in figures_of_task.items():

@@ -16,7 +16,7 @@ from t5suite.base.script_flags import changes_of_flags
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.answers import example_verdict
-from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
+from t5suite.reports.evaluations import TaskEvaluation, notes_on_tasks_left_out, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, short_names, shortened
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
@@ -25,7 +25,7 @@ from t5suite.reports.tables import new_console, new_table
 from t5suite.reports.units import metric_text
 from t5suite.runs.settings import changed_between, is_changed
 from t5suite.tasks.cut_marks import without_cut
-from t5suite.tasks.entry_metrics import metric_functions
+from t5suite.tasks.entry_metrics import LOSSES, RATES, metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import Task
 
@@ -33,7 +33,7 @@ from t5suite.tasks.registry import Task
 NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
 DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
 SMALLEST_P = 0.0001
-# Characters of a flipped example's input.
+# Characters of a flipped example's input, and of a list of labels.
 LONGEST_INPUT = 200
 # Settings that differ: so many are shown, and so many characters of a value.
 MOST_SETTINGS = 10
@@ -70,12 +70,18 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         check_same_rows(first, second, runs)
         compared = compared_scores(first, second)
         if compared is None:
-            notes.append(f"{task}: the scores cannot be recomputed without labels; only flips are shown")
+            notes.append(
+                f"{task}: no score can be recomputed, without labels or a metric of the suite; only flips are shown"
+            )
         else:
             scores += compared
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
+        notes += label_notes(first, second)
+        notes += notes_on_own_values(first, second)
         flips += flipped_examples(first, second)
+    for run in runs:
+        notes += [f"{run['name']}: {note}" for note in notes_on_tasks_left_out(run["directory"])]
     return {
         "a": names[0],
         "b": names[1],
@@ -111,6 +117,32 @@ def method_notes(runs: list[dict], task: str) -> list[str]:
     return [f"{task}: A was scored {METHODS[method_a]}, B {METHODS[method_b]} (--eval_method)"]
 
 
+def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """That two runs had other labels, or in another order, if they had: F1 of two labels is that of the second."""
+    if a.task.label_words == b.task.label_words:
+        return []
+    lists = [", ".join(evaluation.task.label_words or ["none"]) for evaluation in (a, b)]
+    labels_a, labels_b = [shortened(labels, LONGEST_INPUT) for labels in lists]
+    return [
+        f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
+        "a score of B may differ from its results.json"
+    ]
+
+
+def notes_on_own_values(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """The values of code of the user's in both runs: it is not run again, so that they have no test."""
+    own_values = a.scores.keys() - metric_functions(a.task.entry).keys() - {*RATES, *LOSSES}
+    notes = []
+    for name in sorted(own_values & b.scores.keys()):
+        value_a = metric_text(a.scores[name], name)
+        value_b = metric_text(b.scores[name], name)
+        notes.append(
+            f"{a.name}: {name} is {value_a} in A and {value_b} in B, by results.json; it has no test, as the code of "
+            "its metric is not run here"
+        )
+    return notes
+
+
 def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEvaluation]) -> list[str]:
     """Why there are no texts, or no labels, in the runs' evaluations of a task."""
     notes = []
@@ -123,6 +155,9 @@ def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEv
 def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvaluation]:
     """A run's evaluations by their names in results."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
+    problems = notes_on_tasks_left_out(run["directory"])
+    if not evaluations and problems:
+        raise DataError(f"{run['directory']}: {'; '.join(problems)}")
     if not evaluations:
         raise DataError(
             f"{run['directory']}: no finished run with predictions (status: {run['status']}; looked in its folder "
@@ -237,6 +272,8 @@ def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
     keys = [key for key in a.unit_keys if key in in_both]
     judged_a = judged_of_keys(a, keys)
     judged_b = judged_of_keys(b, keys)
+    if a.task.label_words != b.task.label_words:
+        judged_b = judged_a._replace(predictions=answers_read_as(a.task, b, keys))
     entries = []
     for metric, function in metric_functions(a.task.entry).items():
         if metric not in a.scores or metric not in b.scores:
@@ -276,6 +313,12 @@ def judged_of_keys(evaluation: TaskEvaluation, keys: list) -> Judged:
         references=[judged.references[place] for place in places],
         groups=groups,
     )
+
+
+def answers_read_as(task: Task, evaluation: TaskEvaluation, keys: list) -> list:
+    """A run's answers to some units, read by another run's task: its label words have other numbers."""
+    examples = examples_by_key(evaluation)
+    return [task.parse(examples[key]["prediction"]) for key in keys]
 
 
 def mcnemar_test(a: Statistic, b: Statistic) -> dict | None:

@@ -13,6 +13,7 @@ import collections
 import contextlib
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again, settings_by_place
 from t5suite.runs.directory import has_finished, read_manifest, read_results, tasks_named
 from t5suite.tasks.cut_marks import without_cut
-from t5suite.tasks.entry_checks import check_entry
+from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged, is_right
 from t5suite.tasks.registry import Task
@@ -89,9 +90,10 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
     if not has_finished(directory, manifest):
         return []
     splits = scored_splits(manifest)
+    without_answers = results_of_loss_alone(manifest)
     evaluations = []
     for name, scores in read_results(directory)["tasks"].items():
-        if name not in splits:
+        if name not in splits or name in without_answers:
             continue
         scored = splits[name]
         path = Path(directory, "predictions", f"{scored.key}.jsonl")
@@ -108,13 +110,48 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
     splits = {}
     for task_name, entry in entries.items():
         entry = with_class_ids(entry)
-        with contextlib.suppress(UserError):  # an entry of another version
-            check_entry(f"{benchmark}/{task_name}", entry)
-            task = Task(benchmark, task_name, entry)
-            for role in ("validation", "test"):
-                for scored in scored_splits_of_role(task, role, manifest["settings"]):
-                    splits[scored.name] = scored
+        if problem_of_entry(entry):
+            continue
+        task = Task(benchmark, task_name, entry)
+        for role in ("validation", "test"):
+            for scored in scored_splits_of_role(task, role, manifest["settings"]):
+                splits[scored.name] = scored
     return splits
+
+
+def problem_of_entry(entry) -> str:
+    """Why the answers to a task of a manifest cannot be judged again; empty if they can."""
+    undefined = undefined_functions(entry)
+    if undefined:
+        return (
+            f"its answers cannot be judged again without the {' and the '.join(undefined)} of your Python file, which "
+            "this command does not run; in Python, t5suite.load_task(BENCHMARK, TASK, FILE) runs it before "
+            "t5suite.cli.main([COMMAND, RUN])"
+        )
+    try:
+        check_entry("its entry is of another version", entry)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def results_of_loss_alone(manifest: dict) -> list[str]:
+    """The results of a run for which nothing was answered (`--eval_method loss`)."""
+    scored = manifest.get("scored") or {}
+    return [name for name, facts in scored.items() if facts.get("method") == "loss"]
+
+
+def notes_on_tasks_left_out(directory) -> list[str]:
+    """The tasks of a finished run that have no evaluation here, each with the reason."""
+    manifest = read_manifest(directory)
+    if not has_finished(directory, manifest):
+        return []
+    notes = [f"{name}: its loss alone was evaluated; there are no answers" for name in results_of_loss_alone(manifest)]
+    for name, entry in (manifest.get("tasks") or {}).items():
+        problem = problem_of_entry(with_class_ids(entry))
+        if problem:
+            notes.append(f"{name}: {problem}")
+    return notes
 
 
 def with_class_ids(entry):
@@ -269,6 +306,8 @@ def evaluation_of_rows(
     is_labelled = all(task.is_labelled(row) for row in rows.rows)
     if not scores or not is_labelled:
         return TaskEvaluation(scored, examples, None, [], scores)
+    if not recomputed_metrics(task, scores):
+        return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
     if not reproduces(task, judged, scores):
         return None
@@ -321,9 +360,14 @@ def numbered(keys: list) -> list[tuple]:
     return pairs
 
 
+def recomputed_metrics(task: Task, scores: dict) -> dict[str, Callable]:
+    """The functions of the reported scores, by name; a value of code of the user has none."""
+    return {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+
+
 def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
     """Whether the metrics equal the reported ones; None and NaN both mean that a score is not defined."""
-    functions = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+    functions = recomputed_metrics(task, scores)
     num_classes = number_of_classes(task)
     for name, function in functions.items():
         value = function(judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes)

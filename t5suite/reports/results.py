@@ -30,7 +30,7 @@ from t5suite.base.errors import UserError
 from t5suite.constants import MIXTURES
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
-from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
+from t5suite.reports.evaluations import TaskEvaluation, notes_on_tasks_left_out, read_evaluations
 from t5suite.reports.finished_runs import suite_averages, without_rates
 from t5suite.reports.formatting import short_names
 from t5suite.reports.label_scores import label_scores
@@ -136,7 +136,7 @@ def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[Task
         evaluations = read_evaluations(run["directory"], data_dir)
     except (UserError, OSError) as error:
         return [], [f"predictions: {error}"]
-    notes = []
+    notes = notes_on_tasks_left_out(run["directory"])
     for evaluation in evaluations:
         if evaluation.note:
             notes.append(f"{evaluation.name}: {evaluation.note}")

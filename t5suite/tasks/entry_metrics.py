@@ -135,6 +135,16 @@ def optimised_metrics(entry: dict) -> list[str]:
     return METRIC_GROUPS.get(name, [name])
 
 
+def is_number_an_error(entry: dict) -> bool:
+    """Whether a task's one number is an error, in the targets' unit: it has no part in a mean of points.
+
+    >>> is_number_an_error({"metric_names": ["neg_mean_absolute_error"], "metric_to_optimize": "average"})
+    True
+    """
+    names = optimised_metrics(entry)
+    return bool(names) and ERRORS.issuperset(names)
+
+
 def is_loss_alone(scores: Iterable[str]) -> bool:
     """Whether the names of a split's scores are those of a loss and of nothing else.
 

@@ -25,6 +25,8 @@ INVALID_CLASS = -1
 TOKEN_LABELS = "token_labels"
 INVALID_NUMBER = -1.0
 PLAIN_DECIMAL = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # The most digits after the point that `target_decimals` may ask for.
 MOST_DECIMALS = 20
@@ -127,8 +129,10 @@ def label_text(row, entry) -> str:
     if kind == "class":
         index = class_number(label, entry)
         return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
+    if _is_hidden(label):
+        return UNKNOWN_TARGET
     text = _free_text(label, entry["label_column_name"])
-    if text == UNKNOWN_TARGET or not has_label_sets(entry):
+    if not has_label_sets(entry):
         return text
     return label_set_text(label, entry["label_column_name"]) or UNKNOWN_TARGET
 
@@ -185,14 +189,14 @@ def labels_of_cell(labels) -> frozenset[str]:
 def _free_text(label, column: str) -> str:
     """A label that is a text, or a list of correct texts, of which the first is the target."""
     if isinstance(label, (list, tuple)):
-        label = label[0] if len(label) else INVALID_CLASS
+        label = label[0]
     if isinstance(label, Mapping):
         fields = [f"{column}.{name}" for name in label]
         hint = f"; a field of it is {' or '.join(fields)[:200]}" if fields else ""
         raise DataError(f"column {column!r} holds {label!r:.200}, not a text{hint}")
     if isinstance(label, (bytes, list, tuple)):
         raise DataError(f"column {column!r} holds {label!r:.200}, not a text")
-    return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
+    return str(label)
 
 
 def label_id(row, entry) -> int:
@@ -353,7 +357,7 @@ def checked_number(label, entry) -> float:
         number = np.nan
     if not abs(number) <= LARGEST_FLOAT32:
         column = entry["label_column_name"]
-        raise DataError(f"label {label!r} in column {column!r} is not a finite number{decimal_comma(label)}")
+        raise DataError(f"label {label!r} in column {column!r} is not a finite number{hint_on_commas(label)}")
     return number
 
 
@@ -369,15 +373,24 @@ def label_number(row, entry) -> float:
     return float(number_text(label, entry)) if entry.get("target") else checked_number(label, entry)
 
 
-def decimal_comma(label) -> str:
-    """The end of a message about a number with a decimal comma; empty for others.
+def hint_on_commas(label) -> str:
+    """The end of a message about a number with a decimal comma, or commas between thousands; empty for others.
 
-    >>> decimal_comma("3,5")
-    '; it has a decimal comma: write 3.5'
+    >>> hint_on_commas("3,5"), hint_on_commas("1,234,567")
+    ('; it has a decimal comma: write 3.5', '; it has commas between thousands: write 1234567')
     """
-    if not isinstance(label, str) or not re.fullmatch(r"\s*[-+]?\d+,\d+\s*", label):
-        return ""
-    return f"; it has a decimal comma: write {label.strip().replace(',', '.')}"
+    number = label.strip() if isinstance(label, str) else ""
+    with_point = number.replace(",", ".")
+    without_commas = number.replace(",", "")
+    may_be_thousands = THOUSANDS.fullmatch(number)
+    may_be_decimal = DECIMAL_COMMA.fullmatch(number)
+    if may_be_thousands and may_be_decimal:
+        return f"; write {without_commas} if its comma is between thousands, {with_point} if it is a decimal comma"
+    if may_be_thousands:
+        return f"; it has commas between thousands: write {without_commas}"
+    if may_be_decimal:
+        return f"; it has a decimal comma: write {with_point}"
+    return ""
 
 
 def is_labelled(row, entry) -> bool:

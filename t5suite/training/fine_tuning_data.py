@@ -35,6 +35,7 @@ from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import (
     EvalSet,
     SplitOptions,
+    leave_errors_out_of_average,
     leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
@@ -47,6 +48,7 @@ from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.label_checks import check_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.target_checks import warn_of_unwritable_targets
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
 
 # Lines of the log name the step, whichever module of it writes them.
@@ -164,6 +166,7 @@ def data_for(
     training = TrainingData([], [], [])
     if trains:
         training = load_training_data(plan, arguments, options, encoding)
+        warn_of_unwritable_targets(training.sets, encoding, arguments.evaluation.eval_method)
     described = {f"{part.task.name}.train": part.describe() for part in training.sets}
     missing = list(training.missing)
 
@@ -185,6 +188,8 @@ def data_for(
     if plan.published:
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
+    if arguments.training.metric_for_best_model != "loss":
+        leave_errors_out_of_average([*scored, *selecting])
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:

@@ -25,6 +25,7 @@ from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer
+from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.tasks.targets import has_label_sets, label_of, labels_of_cell
 from t5suite.tasks.task_card import LABELS_OF_SETS, TaskCard, make_task_card
 from t5suite.tasks.tokenization import Lengths
@@ -132,7 +133,7 @@ def make_trainer(
         collator=with_transform(collator, plug_ins),
         make_evaluator=lambda trainer: evaluator_of(trainer, collator, tokenizer),
         eval_sets=data.selecting,
-        selection_metric=selection_metric(args, data.selecting, plug_ins),
+        selection_metric=selection_metric(args, data.selecting),
         loss=loss,
         processing_class=tokenizer,
         libraries=libraries,
@@ -168,12 +169,12 @@ def trainer_arguments(args, eval_sets: list[EvalSet]):
     return args
 
 
-def selection_metric(args, eval_sets: list[EvalSet], plug_ins: PlugIns) -> str | None:
-    """'loss' if checkpoints are selected by loss; None if by the tasks' own metrics."""
+def selection_metric(args, eval_sets: list[EvalSet]) -> str | None:
+    """'loss' if checkpoints are selected by loss; None if by the tasks' own metrics, or by one that a flag names."""
     if args.metric_for_best_model is not None:
         return "loss" if args.metric_for_best_model == "loss" else None
-    has_metrics = any(eval_set.task.entry["metric_names"] for eval_set in eval_sets) or plug_ins.metrics
-    return None if has_metrics else "loss"
+    have_own_metrics = any(optimised_metrics(eval_set.task.entry) for eval_set in eval_sets)
+    return None if have_own_metrics else "loss"
 
 
 def check_positions(model, data: Data, generation_max_length: int | None = None) -> None:

@@ -54,8 +54,8 @@ def _check_differ(task: Task, encoding: TextEncoding) -> None:
         limit = "the task's max_output_tokens" if "max_output_tokens" in task.entry else "--max_target_length"
         raise ConfigError(f"{labels} up to the length limit of {encoding.lengths.target}; raise {limit}")
     raise ConfigError(
-        f"{labels} in the vocabulary of {_name_of(encoding.tokenizer)}, so no model can choose between them; give "
-        "other label words, or --add_tokens with what the vocabulary lacks"
+        f"{labels} in the vocabulary of {tokenizer_title(encoding.tokenizer)}, so no model can choose between them; "
+        "give other label words, or --add_tokens with what the vocabulary lacks"
     )
 
 
@@ -67,7 +67,7 @@ def _unreadable_labels(task: Task, encoding: TextEncoding) -> str | None:
     if not texts:
         return None
     return (
-        f"{task.benchmark}/{task.name}: {_name_of(encoding.tokenizer)} writes the label {listed(texts)}, so an "
+        f"{task.benchmark}/{task.name}: {tokenizer_title(encoding.tokenizer)} writes the label {listed(texts)}, so an "
         "answer with such a label would always count as wrong; give other label words, --add_tokens with what the "
         "vocabulary lacks, or --eval_method score, which chooses a label"
     )
@@ -98,7 +98,7 @@ def with_room_for_labels(encoding: TextEncoding) -> TextEncoding:
     return replace(encoding, lengths=encoding.lengths._replace(target=TOKENS_OF_ANY_LABEL))
 
 
-def _name_of(tokenizer) -> str:
+def tokenizer_title(tokenizer) -> str:
     """The tokenizer's class, and where it is from if it was loaded."""
     place = getattr(tokenizer, "name_or_path", "")
     name = type(tokenizer).__name__
