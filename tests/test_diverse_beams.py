@@ -193,6 +193,14 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         if ends_early:
             self.assertIn(eos, [ids[-1] for ids in answers])
 
+    def test_a_token_that_two_beams_of_a_group_have_chosen_costs_later_groups_twice(self):
+        """Equation 5 of arXiv:1610.02424 counts how often earlier groups chose it."""
+        settings = GenerationConfig(num_beams=4, max_length=9, pad_token_id=0)
+        search = GroupSearch(torch.zeros(4, 1, dtype=torch.long), 2, 1.0, settings)
+        search.advance(torch.tensor([[-10.0, -1.0, -1.2, -9.0, -9.0]]).repeat(4, 1))
+        search.advance(torch.tensor([[-10.0, -10.0, -10.0, -0.1, -1.6]]).repeat(4, 1))
+        self.assertEqual(search.ids[:, 1:].tolist(), [[1, 3], [2, 3], [1, 4], [2, 4]])
+
     def test_the_settings_of_a_command_are_those_of_the_search(self):
         settings = DecodingSettings(num_beams=2, num_beam_groups=2, diversity_penalty=2.5, num_return_sequences=2)
         inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")

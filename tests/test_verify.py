@@ -1173,6 +1173,20 @@ class ModelTest(parameterized.TestCase):
         )
         self.assertNotIn("different: ", output)
 
+    def test_flags_replace_how_the_run_answered(self):
+        """A number format for the products, too, and rows a batch for tokens a batch."""
+        folder = copy_of_small_run()
+
+        def change(manifest):
+            manifest["answering"] |= {"batch_tokens": 4096, "autocast": "bf16"}
+
+        change_json(folder / "manifest.json", change)
+        make_hashes_anew(folder)
+        _, output = verified(folder, "--batch_size", "3", "--dtype", "float32")
+        for line in ("batch_tokens: 4096 then, none now", "autocast: bf16 then, no now"):
+            self.assertIn(f"  {line}\n", output)
+        self.assertRegex(output, r"  batch_rows: \d+ then, 3 now\n")
+
     def test_scores_that_are_others_now_stand_beside_the_recorded_ones(self):
         folder = copy_of_small_run()
         other_label = {"bad": "good", "good": "bad"}

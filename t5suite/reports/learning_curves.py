@@ -232,7 +232,12 @@ def _is_zero_share(curve: Curve, points: list) -> bool:
 
 
 def seed_means(lines: list[dict]) -> dict[str, list]:
-    """`{setting: points}`: the mean over a setting's finished runs, if there are several, where all logged."""
+    """`{setting: points}`: the mean over a setting's finished runs, if there are several, where all logged.
+
+    >>> seed = {"setting": "learning_rate 1e-3", "finished": True}
+    >>> seed_means([{**seed, "points": [[10, 1.0], [20, 2.0]]}, {**seed, "points": [[20, 4.0], [30, 6.0]]}])
+    {'learning_rate 1e-3': [[20, 3.0]]}
+    """
     curves_of_setting: dict[str, list[dict]] = {}
     for line in lines:
         curves = curves_of_setting.setdefault(line["setting"], [])
