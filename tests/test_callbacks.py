@@ -26,6 +26,7 @@ from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
 from t5suite import Callback, FineTuner, load_task
+from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import example_row, exits_with, make_task, read_rows, tiny_tokenizer, tiny_trainer
@@ -1071,17 +1072,17 @@ class TakenUpBestTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, [], True, False), ({}, ["data"], True, True), ({"rows": "b"}, [], True, True),
         ({"metric": "f1"}, [], True, True), ({"method": "score"}, [], True, True), ({"rows": "b"}, [], False, False),
-        ({"loss": "loss"}, [], True, True),
+        ({"loss": "loss"}, [], True, True), ({"target": "no"}, [], True, True),
     )  # fmt: skip
     def test_scores_are_compared_if_they_are_of_the_same_rows_by_the_same_metric_and_method(
         self, changed, reset, is_noted, differ
     ):
         """A checkpoint of an earlier version does not say by what it was selected."""
 
-        def described(rows="a", metric="accuracy", method="generate", loss=None):
+        def described(rows="a", target="yes", metric="accuracy", method="generate", loss=None):
             part = set_of("rte", metrics=(metric,))
             part.method = method
-            part.examples = [(text, "yes") for text in rows]
+            part.examples = [Example(text, target) for text in rows]
             return describe_selection([part, set_of("test", is_validation=False)], loss)
 
         self.state_at(self.here)
