@@ -963,7 +963,7 @@ class UploadsTest(parameterized.TestCase):
         (True, ["predictions/mine.jsonl", "predictions/public.jsonl", "rows/mine.jsonl"], ["best-weights/model.safetensors"]),
     )  # fmt: skip
     def test_rows_and_answers_of_the_author_s_own_stay_unless_they_are_shared(self, share_rows, sent, withheld):
-        for name in ("model.safetensors", "samples.jsonl", ".hidden", "diff-1.patch"):
+        for name in ("model.safetensors", "samples.jsonl", "trained_inputs.npy", ".hidden", "diff-1.patch"):
             (self.folder / name).touch()
         files = [
             "predictions/mine.jsonl",
