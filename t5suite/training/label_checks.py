@@ -119,7 +119,7 @@ def hint_at_labels(part: TrainingSet) -> None:
         return
     logger.info(
         "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification",
-        part.loaded.origin,
+        part.task.name,
         len(targets),
         len(part.rows),
         quoted_words(sorted(targets)),
