@@ -49,6 +49,7 @@ from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
+from t5suite.training.trained_rows_warnings import inputs_trained_on
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -115,9 +116,9 @@ def show(setup: RunSetup, resume: str) -> dict:
     revision = arguments.model.model_revision
     encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name, revision)
     learner = Learner(tokenizer, model, encoding, card=task_card_of_model(name, revision))
-    trained_splits = trained_splits_of_model(origin_by_flags(arguments.model, resume, setup.trains))
+    origin = origin_by_flags(arguments.model, resume, setup.trains)
     data = data_of(setup, learner)
-    mark_seen_rows(setup, data, trained_splits)
+    mark_seen_rows(setup, data, trained_splits_of_model(origin), inputs_trained_on(data, origin))
     lengths = lengths_of(arguments.data)
     mixing = mixing_by_flags(arguments)
     return print_dry_run(setup.settings, setup.changed, data, encoding, lengths, arguments.training, mixing)
@@ -144,7 +145,7 @@ def score_checkpoints(setup: RunSetup) -> dict:
         learner = Learner(tokenizer, model, encoding, card=read_task_card(folder))
         if data is None:
             data = data_of(setup, learner)
-            mark_seen_rows(setup, data, trained_splits_of_model(output_dir))
+            mark_seen_rows(setup, data, trained_splits_of_model(output_dir), inputs_trained_on(data, output_dir))
         trainer, _ = trainer_of(setup, learner, data, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)

@@ -77,6 +77,7 @@ from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, tr
 from t5suite.training.plans import Plan, plan_for, warn_of_task_on_hub
 from t5suite.training.process_setup import libraries_of, multiply_in_tf32
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
+from t5suite.training.trained_rows_warnings import inputs_trained_on
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class FineTuner:
             learner = self._learner()
             origin = self.args.output_dir if self._is_trained else origin_of_weights(vars(self.model_args))
             data = data_of(setup, learner)
-            mark_seen_rows(setup, data, trained_splits_of_model(origin))
+            mark_seen_rows(setup, data, trained_splits_of_model(origin), inputs_trained_on(data, origin))
             trainer, _ = trainer_of(setup, learner, data, selects=False)
             self.trainer = trainer
             report = trainer.score(data.scored)

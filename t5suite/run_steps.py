@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t5suite.base.libraries import Libraries, require_proved
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
+from t5suite.runs.trained_inputs import keep_trained_inputs
 from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.callback import Callback
-from t5suite.training.checkpoints.folders import checkpoint_step, leave_later_ones
+from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, leave_later_ones
 from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import Start, choose_start
 from t5suite.training.chosen_rows import mark_chosen_rows
@@ -38,7 +41,7 @@ from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_
 from t5suite.training.plans import Plan, warn_of_task_on_hub
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run_directory import follow_data_seed, note_weights
-from t5suite.training.trained_rows_warnings import warn_of_trained_rows
+from t5suite.training.trained_rows_warnings import inputs_trained_on, warn_of_trained_inputs, warn_of_trained_rows
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -129,12 +132,16 @@ def train_and_score(
     plan = setup.plan
     arguments = setup.arguments
     follow_data_seed(run, arguments.training)
-    note_weights(run, origin_by_flags(arguments.model, resume, setup.trains))
+    origin = origin_by_flags(arguments.model, resume, setup.trains)
+    note_weights(run, origin)
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
     data = data_of(setup, learner)
     run.use_data(data.described)
-    mark_seen_rows(setup, data, run.manifest.get("weights_trained_on", []))
+    trained_inputs = inputs_trained_on(data, run.directory if checkpoints(run.directory) else origin)
+    mark_seen_rows(setup, data, run.manifest.get("weights_trained_on", []), trained_inputs)
+    if setup.trains and run.is_main and len(trained_inputs):
+        keep_trained_inputs(run.directory, trained_inputs)
 
     # 6. Trainer.
     trainer, rates = trainer_of(setup, learner, data)
@@ -256,14 +263,16 @@ def data_of(setup: RunSetup, learner: Learner) -> Data:
     )
 
 
-def mark_seen_rows(setup: RunSetup, data: Data, trained_splits: list[dict]) -> None:
+def mark_seen_rows(setup: RunSetup, data: Data, trained_splits: list[dict], trained_inputs: np.ndarray) -> None:
     """Marks the sets that have rows that the model is or was trained on, or by which its run has chosen it.
 
     Args:
       trained_splits: what the learner's weights were trained on before (`runs.trained_splits`).
+      trained_inputs: hashes of the inputs that they are or were trained on (`inputs_trained_on`).
     """
     own_splits = [part.describe() for part in data.training_sets]
     warn_of_trained_rows(data.scored, data.described, own_splits, trained_splits)
+    warn_of_trained_inputs(data.scored, trained_inputs)
     if not setup.trains:
         mark_chosen_rows(data.scored, data.described, origin_of_weights(vars(setup.arguments.model)))
 

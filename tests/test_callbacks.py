@@ -335,6 +335,7 @@ class ChoiceTest(parameterized.TestCase):
         selection_metric=None,
         invalid=None,
         before=None,
+        has_own_rows=False,
     ):
         lines = [{"step": 0, "eval/average": before}] if before is not None else []
         lines += [{"step": step, "eval/average": number} for step, number in enumerate(averages, 1)]
@@ -347,7 +348,7 @@ class ChoiceTest(parameterized.TestCase):
         )  # fmt: skip
         best = SimpleNamespace(save_weights=by_task is not None, best=by_task or {})
         self.trainer, self.best = trainer, best
-        return choices_of_weights(trainer, SimpleNamespace(selecting=sets), best)
+        return choices_of_weights(trainer, SimpleNamespace(selecting=sets, made_by_flags=has_own_rows), best)
 
     def test_a_choice_names_its_step_what_was_compared_and_the_steps_with_the_same_number(self):
         f1 = set_of("mrpc", metrics=("f1", "accuracy"))
@@ -385,6 +386,20 @@ class ChoiceTest(parameterized.TestCase):
         best = {"rte": {"step": 1, "value": averages[0], "equal_steps": steps_of_equals}}
         (choice,) = self.choices([set_of("rte")], averages, by_task=best)
         self.assertEqual(choice.get("all_equal", False), are_all_equal)
+
+    @parameterized.parameters(
+        ((50.0, 60.0, 70.0), 3, True),
+        ((-2.0, -1.5), 2, True),  # by loss
+        ((60.0, 50.0, 70.0), 3, True),
+        ((50.0, 70.0, 60.0), 2, False),
+        ((50.0, 70.0, 70.0), 2, False),
+        ((50.0, 100.0), 2, False),
+        ((50.0,), 1, False),
+    )
+    def test_a_choice_says_whether_more_updates_may_help_rows_of_one_s_own(self, averages, best_step, may_help):
+        for has_own_rows in (True, False):
+            choices = self.choices([set_of("rte")], averages, best_step, before=40.0, has_own_rows=has_own_rows)
+            self.assertEqual(choices[0].get("best_at_the_end", False), may_help and has_own_rows)
 
     def test_an_evaluation_before_the_first_update_is_none_of_the_equal_ones(self):
         for before in (0.0, 5.0):
@@ -974,7 +989,7 @@ class UploadsTest(parameterized.TestCase):
         (True, ["predictions/mine.jsonl", "predictions/public.jsonl", "rows/mine.jsonl"], ["best-weights/model.safetensors"]),
     )  # fmt: skip
     def test_rows_and_answers_of_the_author_s_own_stay_unless_they_are_shared(self, share_rows, sent, withheld):
-        for name in ("model.safetensors", "samples.jsonl", ".hidden", "diff-1.patch"):
+        for name in ("model.safetensors", "samples.jsonl", "trained_inputs.npy", ".hidden", "diff-1.patch"):
             (self.folder / name).touch()
         files = [
             "predictions/mine.jsonl",

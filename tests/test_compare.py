@@ -150,6 +150,19 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual(lines[at + 1], "  per_device_train_batch_size 8 / 4")
         self.assertNotIn("run_name", "".join(lines))
 
+    @parameterized.parameters(
+        ((-1, 15.0), (150, 3.0), {"max_steps": [None, 150], "num_train_epochs": [15.0, None]}),
+        ((-1, 15.0), (-1, 3.0), {"num_train_epochs": [15.0, 3.0]}),
+        ((150, 15.0), (150, 3.0), {}),
+    )
+    def test_a_length_that_another_one_replaces_is_no_setting(self, first, second, expected):
+        """`--max_steps` replaces `--num_train_epochs`."""
+        runs = [
+            make_run(folder() / name, "sentiment", max_steps=max_steps, num_train_epochs=epochs)
+            for name, (max_steps, epochs) in (("a", first), ("b", second))
+        ]
+        self.assertEqual(Comparison(*runs).settings, expected)
+
     @parameterized.parameters((False, {}), (None, {}), (0.0, {}), (0.5, {"odd": [None, 0.5]}))
     def test_a_flag_that_one_version_does_not_have_is_off_there(self, value, expected):
         place = folder()

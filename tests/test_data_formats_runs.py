@@ -224,6 +224,30 @@ class CommandTest(parameterized.TestCase):
         with exits_with(78, message):
             run(*words)
 
+    @parameterized.parameters(
+        (("ok", "worn out", "broken, old"), 12, {}, '36 rows.*--labels "broken, old",ok,worn out makes'),
+        (("ok", "worn"), 10, {}, "20 rows.*--labels ok,worn makes"),
+        (("ok", "worn"), 9, {}, None),  # few rows
+        (("ok",), 60, {}, None),
+        (("ok", "worn " * 9), 60, {}, None),  # a long text
+        ([f"name {i}" for i in range(21)], 12, {}, None),
+        ((1, 2), 60, {}, None),  # numbers
+        (("ok", "worn"), 60, {"labels": ["ok", "worn"]}, None),
+        (("ok", "worn"), 60, {"labels": "none"}, None),
+        (("ok", "worn"), 60, {"metrics": "exact_match"}, None),
+    )
+    def test_a_few_short_targets_of_many_rows_are_named_as_possible_labels(self, targets, count, flags, hint):
+        rows = [{"text": f"report {i}", "label": target} for i in range(count) for target in targets]
+        tuner = FineTuner(None, {"train": rows, "validation": rows[:5]}, text_column="text", target_column="label",
+                          use_cpu=True, max_steps=1, **flags, output_dir=str(folder() / "run"))  # fmt: skip
+        with self.assertLogs("t5suite", "INFO") as logs:
+            tuner.train()
+        log = "\n".join(logs.output)
+        if hint is None:
+            self.assertNotIn("makes it a classification", log)
+        else:
+            self.assertRegex(log, hint)
+
     def test_a_bad_line_stops_the_run_before_it_trains(self):
         path = jsonl(folder() / "rows.jsonl", [*reviews(5), {"text": "x"}])
         with exits_with(65, r"rows\.jsonl:6: "):

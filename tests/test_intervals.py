@@ -238,6 +238,22 @@ class IntervalsTest(parameterized.TestCase):
         coverage = scipy.stats.binom.pmf(num_right, 200, 0.7)[covering].sum()
         self.assertBetween(coverage, 0.94, 0.97)
 
+    @parameterized.parameters(
+        ("accuracy", [1] * 38, [1] * 38, 2, 100 * 0.025 ** (1 / 38), 100.0),
+        ("accuracy", [0] * 38, [1] * 38, 2, 0.0, 100 - 100 * 0.025 ** (1 / 38)),
+        ("squad_exact_match", ["yes"] * 2, [["yes"]] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
+        ("f1", [1] * 38, [1] * 38, 2, None, None),  # no share of rows
+        ("neg_mean_absolute_error", [2.5] * 38, [2.5] * 38, None, None, None),  # an error of 0 is no share of 0
+        ("pearson", list(range(38)), list(range(38)), None, None, None),
+    )
+    def test_rows_that_are_all_alike_are_no_certainty(self, metric, predictions, references, num_classes, low, high):
+        judged = Judged(predictions, references)
+        interval = intervals.interval_over_rows(statistic_of(METRICS[metric], judged, num_classes))
+        if low is None:
+            self.assertIsNone(interval)
+        else:
+            np.testing.assert_allclose([interval["low"], interval["high"]], [low, high], rtol=1e-9)
+
     def test_what_is_undefined_has_none(self):
         self.assertIsNone(intervals.interval_over_values([60.0]))
         self.assertIsNone(intervals.interval_over_values([60.0, None]))
@@ -265,10 +281,11 @@ class IntervalsTest(parameterized.TestCase):
         self.assertIsNone(paired_bootstrap(ones, in_6_of_27))
 
     def test_a_metric_of_your_own_has_500_resamples_and_one_of_texts_100(self):
-        half = lambda predictions, references, **_: 50.0
+        kinds = lambda predictions, references, **_: len(set(predictions))
         for answers, count in (([1, 2, 3], 500), (["a", "b", "c"], 100)):
-            interval = intervals.interval_over_rows(statistic_of(half, Judged(answers, answers), None))
-            self.assertEqual((interval["resamples"], interval["low"], interval["high"]), (count, 50.0, 50.0))
+            interval = intervals.interval_over_rows(statistic_of(kinds, Judged(answers, answers), None))
+            # One kind is in 3, all three are in 6 of 27 resamples.
+            self.assertEqual((interval["resamples"], interval["low"], interval["high"]), (count, 1.0, 3.0))
 
 
 class McNemarTest(parameterized.TestCase):

@@ -161,6 +161,22 @@ class SeedsTest(parameterized.TestCase):
         runs = [make_run(place / str(steps), "sentiment", seed=steps, save_steps=steps, **flags) for steps in (50, 500)]
         self.assertEqual([setting["runs"] for setting in reported(*runs).data["settings"]], [["50", "500"]])
 
+    @parameterized.parameters(
+        ([(150, 3.0), (-1, 15.0)], ["max_steps 150", "num_train_epochs 15"], [[0], [1]]),
+        ([(-1, 3.0), (-1, 15.0)], ["num_train_epochs 3", "num_train_epochs 15"], [[0], [1]]),
+        ([(150, 3.0), (150, 15.0)], [""], [[0, 1]]),
+    )
+    def test_a_length_that_another_one_replaces_is_no_setting(self, lengths, labels, seeds):
+        """`--max_steps` replaces `--num_train_epochs`."""
+        place = folder()
+        runs = [
+            make_run(place / str(seed), "sentiment", seed=seed, max_steps=max_steps, num_train_epochs=epochs)
+            for seed, (max_steps, epochs) in enumerate(lengths)
+        ]
+        shown = reported(*runs).data["settings"]
+        self.assertEqual([setting["label"] for setting in shown], labels)
+        self.assertEqual([[int(name) for name in setting["runs"]] for setting in shown], seeds)
+
     def test_a_setting_is_called_by_three_of_its_settings_that_differ_those_of_interest_first(self):
         """Those that would be called alike have their runs' names; a run that pre-trains differs by no flag of others."""
         both = {"max_source_length": 512, "odd_a": 1}

@@ -981,6 +981,58 @@ class TrainedRowsTest(InFolderTest):
         log = shown_by(tuner.evaluate)
         self.assertEqual("the score is not one of unseen rows" in log, validates_on_training_rows, log)
 
+    def test_inputs_that_are_in_another_file_too_are_counted(self):
+        """Of 40 rows that are trained on, 6 stand among the 10 of part.tsv, one of them twice."""
+        write_table("part.tsv", [*ROWS[:6], ROWS[0], *new_rows(3)])
+        message = "part validation: 7 of 10 inputs are training inputs, too"
+        mark = "trained on 7 of 10 inputs"
+        run = {**ROW_FLAGS, "max_eval_samples": 10, "validation_file": "part.tsv", "output_dir": "runs/part"}
+        del run["validation_split"]
+        for more in ({"dry_run": True}, {}):
+            self.assertIn("7 of 10 inputs are training inputs, too", shown_by(fine_tune_t5.main, words_of(run | more)))
+        self.assertIn(mark, json.loads(Path("runs/part/manifest.json").read_text())["marks"]["rows"])
+        shutil.rmtree("runs/rows-tiny")
+        shutil.move("runs/part", "moved")
+        Path("rows.tsv").unlink()
+        for weights in ("moved", "moved/checkpoint-1"):
+            for score in (evaluated, evaluated_by_a_tuner):
+                log = score(weights, validation_file="part.tsv")
+                self.assertIn(message, log)
+                self.assertNotIn("training inputs", score(weights, validation_file="new.tsv"))
+            self.assertIn(mark, evaluated(weights, validation_file="part.tsv"))
+
+    @parameterized.parameters("model", "weights", "resumed")
+    def test_inputs_that_the_weights_of_a_run_were_trained_on_before_it(self, way):
+        held_out = texts("validation", train_file="rows.tsv", **HELD_OUT)
+        write_table("part.tsv", [*ROWS[:10], *new_rows(10)])
+        num_trained_on = sum(row["text"] not in held_out for row in ROWS[:10])
+        further = {**ROW_FLAGS, "train_file": "more.tsv", "output_dir": "runs/further", **WAYS[way]}
+        shown_by(fine_tune_t5.main, words_of(further))
+        shutil.rmtree("runs/rows-tiny")
+        log = evaluated("runs/further", validation_file="part.tsv")
+        self.assertIn(f"{num_trained_on} of 20 inputs are training inputs, too", log)
+
+    def test_inputs_that_a_longer_run_was_trained_on_before_its_data_changed(self):
+        held_out = texts("validation", train_file="rows.tsv", **HELD_OUT)
+        write_table("part.tsv", ROWS[:10])
+        num_trained_on = sum(row["text"] not in held_out for row in ROWS[:10])
+        write_table("rows.tsv", new_rows(40))
+        run_it(max_steps=2, allow_changed="data", extend=True)
+        log = evaluated("runs/rows-tiny", validation_file="part.tsv")
+        self.assertIn(f"{num_trained_on} of 10 inputs are training inputs, too", log)
+
+    def test_official_splits_of_a_benchmark_are_not_searched_for_common_inputs(self):
+        Path("data/films/mood").mkdir(parents=True)
+        lines = [{"text": row["text"], "label": 1} for row in ROWS]
+        write_rows("data/films/mood/train.jsonl", lines)
+        write_rows("data/films/mood/validation.jsonl", lines[:5])
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"]}
+        entry |= {"metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
+        Path("tasks.yaml").write_text(json.dumps({"films": {"mood": entry}}))
+        flags = {"task_file": "tasks.yaml", "benchmark": "films", "dataset_name": "mood", "data_dir": "data"}
+        flags |= {"model_name_or_path": "tiny", "use_cpu": True, "output_dir": "runs/mood", "max_steps": 1}
+        self.assertNotIn("training inputs", shown_by(fine_tune_t5.main, words_of(flags)))
+
     def test_rows_of_predictions_that_are_scored(self):
         flags = ["--model_name_or_path", "runs/rows-tiny", "--predictions", "answers.jsonl"]
         for file, rows, is_marked in (("copy.tsv", ROWS, True), ("new.tsv", new_rows(6), False)):

@@ -13,6 +13,7 @@ from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
 from t5suite.reports.units import POINTS, metric_unit
+from t5suite.runs.settings import idle_length
 
 METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
 # Characters of an example's inputs and targets.
@@ -158,9 +159,7 @@ def shown_settings(settings: dict) -> dict:
     """
     hidden = {name for name, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
     hidden.update(IN_THE_SUMMARY)
-    max_steps = settings.get("max_steps") or 0
-    if max_steps > 0:
-        hidden.add("num_train_epochs")
+    hidden.add(idle_length(settings))
     names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
     return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
 

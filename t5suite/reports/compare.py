@@ -23,7 +23,7 @@ from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_console, new_table
 from t5suite.reports.units import metric_text
-from t5suite.runs.settings import changed_between, is_changed
+from t5suite.runs.settings import changed_between, idle_length, is_changed
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import LOSSES, RATES, metric_functions
 from t5suite.tasks.postprocessors import Judged
@@ -97,11 +97,14 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
 def settings_that_differ(a: dict, b: dict) -> dict[str, list]:
     """`{name: [value in A, value in B]}`: settings that affect a result, then those of the layout over devices.
 
-    Those that only say where a run executes and what it prints (`--output_dir`) are left out.
+    Those that only say where a run executes and what it prints (`--output_dir`) are left out; a length without effect
+    is None.
 
     >>> settings_that_differ({"seed": 1, "output_dir": "a"}, {"seed": 2, "output_dir": "b"})
     {'seed': [1, 2]}
     """
+    a = {name: value for name, value in a.items() if name != idle_length(a)}
+    b = {name: value for name, value in b.items() if name != idle_length(b)}
     differing = {name: list(values) for name, values in changed_between(a, b).items()}
     for name, change in changes_of_flags().items():
         if change == "layout" and is_changed(name, a, b):

@@ -115,6 +115,8 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
     'kept for rte: step 20 of 60, the best by accuracy'
     >>> choice_line({"task": None, "step": 20, "by": "rougeL", "equal_steps": [40, 60], "all_equal": True}, 60)
     'kept: step 20 of 60, the best by rougeL; all evaluations are equal: choose by --metric_for_best_model loss'
+    >>> choice_line({"task": None, "step": 60, "by": "loss", "equal_steps": [], "best_at_the_end": True}, 60)
+    'kept: step 60 of 60, the best by loss; the last evaluation was the best: more updates (--max_steps) may help'
     >>> fewest = {"step": 60, "invalid_rate": 0.0}
     >>> choice_line({"task": None, "step": 20, "by": "pearson", "equal_steps": [], "invalid_rate": 96.7,
     ...              "fewest_invalid": fewest})
@@ -131,6 +133,8 @@ def choice_line(choice: dict, last_step: int | None = None) -> str:
         line += "; all evaluations are equal: choose by --metric_for_best_model loss"
     elif choice["equal_steps"]:
         line += f"; {_equal_steps(choice['equal_steps'])} equal to it"
+    if choice.get("best_at_the_end"):
+        line += "; the last evaluation was the best: more updates (--max_steps) may help"
     return line + _invalid_answers(choice)
 
 

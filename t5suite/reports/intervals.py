@@ -7,7 +7,8 @@ Percentile bootstrap (Efron and Tibshirani 1993, chapters 13 and 15; of two syst
 W04-3250), 95 %, from a generator of a fixed seed. Over runs it is scipy's. Over rows it is ours, because units that add
 the same to a metric's sums can be drawn together: an accuracy over 10,000 rows takes 0.2 s instead of 3 s. McNemar's
 exact test asks whether the rows that only one of the two has right are split evenly (Fagerland et al. 2013,
-doi:10.1186/1471-2288-13-91).
+doi:10.1186/1471-2288-13-91). Rows that are all alike have no other resample, which would read as certainty: a share of
+right rows has Clopper and Pearson's exact interval there (1934, doi:10.1093/biomet/26.4.404), other metrics have none.
 """
 
 import math
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from t5suite.reports.resampled_metrics import Statistic
+from t5suite.reports.resampled_metrics import Statistic, right_units
 
 LEVEL = 0.95
 SEED = 0
@@ -28,14 +29,34 @@ RESAMPLES_TEXTS = 100
 MOST_CELLS = 4_000_000
 # Rank correlations hold so many arrays of the counts' size at once.
 ARRAYS_OF_RANKS = 8
+# Sums over the same rows in another order differ in their last bits, which does not count as a difference.
+ROUNDING = 1e-9
 
 
 def interval_over_rows(statistic: Statistic) -> dict | None:
-    """`{"low", "high", "resamples", "units"}`; None with fewer than two units, or where most resamples are NaN."""
+    """`{"low", "high", "resamples", "units"}`; None with fewer than two units, or where resamples are all equal or most
+    are NaN.
+
+    Of a share of right units, all or none of which are right, it is exact, of 0 resamples.
+    """
     if statistic.num_units < 2:
         return None
+    right = right_units(statistic)
+    if right is not None and right.all() == right.any():
+        return _exact_interval(right)
     (values,) = resampled_values([statistic])
-    return _percentile_interval(values, statistic.num_units)
+    interval = _percentile_interval(values, statistic.num_units)
+    if interval is None or interval["high"] - interval["low"] < ROUNDING:
+        return None
+    return interval
+
+
+def _exact_interval(right: np.ndarray) -> dict:
+    """Clopper and Pearson's interval of the share of right units, in points."""
+    from scipy.stats import binomtest
+
+    low, high = binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="exact")
+    return _interval_entry(100 * low, 100 * high, 0, len(right))
 
 
 def interval_over_values(values) -> dict | None:
@@ -123,8 +144,7 @@ def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
         return None
     values_of_a, values_of_b = resampled_values([a, b])
     differences = values_of_b - values_of_a
-    # Sums over the same rows in another order differ in their last bits, which does not count as a difference.
-    differences[np.abs(differences) < 1e-9] = 0.0
+    differences[np.abs(differences) < ROUNDING] = 0.0
     interval = _percentile_interval(differences, a.num_units)
     if interval is None:
         return None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.tasks.metrics import SHIPPED_METRICS, label_set
+from t5suite.tasks.metrics import ERRORS, SHIPPED_METRICS, label_set
 from t5suite.tasks.postprocessors import Judged
 
 # Numbers whose squared distances from their mean are a smaller part of their squares differ by rounding alone.
@@ -33,6 +33,7 @@ class Statistic(NamedTuple):
       combine: sums [B, k] -> points [B]; without sums: counts [B, U] -> points [B].
       recomputed: whether the metric is computed anew for each resample, which is slow.
       reads_texts: whether it reads texts then, which is slower.
+      is_error: whether it is in the targets' unit: 0 is no answer wrong, not none right.
     """
 
     num_units: int
@@ -40,6 +41,7 @@ class Statistic(NamedTuple):
     combine: Callable
     recomputed: bool = False
     reads_texts: bool = False
+    is_error: bool = False
 
     def value(self) -> float:
         """The metric of every unit once."""
@@ -59,7 +61,7 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
     has_classes = num_classes is not None or name not in SUMS_OF_KNOWN_CLASSES
     if name in SUMS and has_classes:
         unit_sums, combine = SUMS[name](function, judged, units, num_classes)
-        return Statistic(len(units), unit_sums, combine)
+        return Statistic(len(units), unit_sums, combine, is_error=name in ERRORS)
     if name in OF_COUNTS:
         return Statistic(len(units), None, OF_COUNTS[name](judged, units))
     predictions = list(judged.predictions)
@@ -172,7 +174,7 @@ def right_units(statistic: Statistic) -> np.ndarray | None:
 
     A unit of several rows (accuracy over MultiRC's questions) is not simply right or wrong.
     """
-    if statistic.unit_sums is None or statistic.unit_sums.shape[1] != 2:
+    if statistic.unit_sums is None or statistic.unit_sums.shape[1] != 2 or statistic.is_error:
         return None
     scores, weights = statistic.unit_sums.T
     is_share = (weights == 1).all() and np.isin(scores, (0, 1)).all()

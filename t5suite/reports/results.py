@@ -472,8 +472,9 @@ def method(runs: list[dict]) -> dict:
         "Intervals": (
             f"{intervals.LEVEL:.0%} percentile bootstrap, generator seed {intervals.SEED}. Over rows: rows (groups "
             f"of rows, such as MultiRC's questions) drawn with replacement {intervals.RESAMPLES} times, {few} where "
-            "a metric is recomputed each time. Over seeds: the runs' scores drawn with replacement; with two seeds "
-            "that is their range, and with few it is too narrow."
+            "a metric is recomputed each time; exact (Clopper and Pearson) where all rows are right, or none is. Over "
+            "seeds: the runs' scores drawn with replacement; with two seeds that is their range, and with few it is "
+            "too narrow."
         ),
         "Standard deviation": "Of a sample, over seeds (n - 1).",
         **baseline,

@@ -211,7 +211,7 @@ SCORE_COLUMNS = (
      lambda e: number_cell(e["mean"], metric=e["metric"]), None),
     (Column("SD", "number", "sample standard deviation over the runs (n - 1)"),
      lambda e: number_cell(e["std"], metric=e["metric"]), "std"),
-    (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
+    (Column("95 % interval", "number", "over the runs' seeds or, of one run, over its rows"),
      lambda e: interval_cell(e["interval"], e["metric"], names_source=True), "interval"),
     (Column("Majority", "number", "what always answering the most frequent label, or set of labels, would score"),
      lambda e: number_cell(e["majority"], metric=e["metric"]), "majority"),

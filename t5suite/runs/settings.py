@@ -76,6 +76,15 @@ def saves_when_it_evaluates(settings: dict) -> bool:
     return bool(settings.get("load_best_model_at_end")) and strategies == ("steps", "steps")
 
 
+def idle_length(settings: dict) -> str:
+    """The flag of a run's length that has no effect: `--max_steps`, if it is given, replaces `--num_train_epochs`.
+
+    >>> idle_length({"max_steps": 150, "num_train_epochs": 3.0})
+    'num_train_epochs'
+    """
+    return "num_train_epochs" if (settings.get("max_steps") or 0) > 0 else "max_steps"
+
+
 def allowed_names(allow_changed: str | None) -> list[str]:
     """The names in `--allow_changed`, unchecked."""
     return [name.strip().removeprefix("--") for name in (allow_changed or "").split(",") if name.strip()]

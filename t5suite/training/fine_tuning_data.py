@@ -45,7 +45,7 @@ from t5suite.training.eval_sets import (
     widen_for_training_targets,
 )
 from t5suite.training.flags.fields import warn_of_flags_without_effect
-from t5suite.training.label_checks import check_labels
+from t5suite.training.label_checks import check_labels, hint_at_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.target_checks import warn_of_unwritable_targets
@@ -268,6 +268,9 @@ def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: Te
     targets_fit = formats.data_format == "text" and formats.max_output_tokens is None
     for part, tokens in zip(training_sets, features, strict=True):
         note_cut_texts(part.task, tokens, part.task.lengths(lengths_of(data_args)), targets_fit)
+    if formats.data_format and formats.labels is None and formats.metrics is None:
+        for part in training_sets:
+            hint_at_labels(part)
     return TrainingData(training_sets, features, missing)
 
 

@@ -19,6 +19,9 @@ from t5suite.training.evaluation_report import Report, make_report
 from t5suite.training.fine_tuning_data import Data
 from t5suite.training.trainer import SuiteTrainer
 
+# The best score there is; a loss counts as minus the loss.
+BEST_POINTS = 100.0
+
 
 def evaluate_finally(
     trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None, trained: bool = False
@@ -82,8 +85,8 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     """The evaluations that have chosen the weights which a run keeps; empty where none has.
 
     `{"task", "step", "by": what was compared, "equal_steps": those of other evaluations with the same number}`; `task`
-    is None where one checkpoint is kept for all tasks. What `tie_of_all` says, and `invalid_answers` of one task's, is
-    added.
+    is None where one checkpoint is kept for all tasks. What `tie_of_all` and `best_at_the_end` say, and
+    `invalid_answers` of one task's, is added.
     """
     if not trainer.args.load_best_model_at_end:
         return []
@@ -94,7 +97,10 @@ def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallb
     step = checkpoint_step(trainer.state.best_model_checkpoint)
     steps = equal_steps(trainer, step)
     choice = {"task": None, "step": step, "by": compared(trainer, data), "equal_steps": steps}
-    return [{**choice, **tie_of_all(trainer, [step, *steps]), **invalid_answers(trainer, "eval/invalid_rate", step)}]
+    choice |= tie_of_all(trainer, [step, *steps])
+    if data.made_by_flags:  # recipes of benchmarks have settled lengths
+        choice |= best_at_the_end(trainer, step)
+    return [{**choice, **invalid_answers(trainer, "eval/invalid_rate", step)}]
 
 
 def choice_of_task(trainer: SuiteTrainer, data: Data, task: str, best: dict) -> dict:
@@ -151,6 +157,19 @@ def tie_of_all(trainer: SuiteTrainer, steps: list[int]) -> dict:
     evaluated_steps = {line["step"] for line in log if "eval/average" in line and line["step"] > 0}
     if len(steps) > 1 and set(steps) == evaluated_steps:
         return {"all_equal": True}
+    return {}
+
+
+def best_at_the_end(trainer: SuiteTrainer, step: int) -> dict:
+    """`{"best_at_the_end": True}` where the last of several evaluations was the best, and could be better; else empty.
+
+    Args:
+      step: the one that is kept.
+    """
+    log = trainer.state.log_history
+    numbers = {line["step"]: line["eval/average"] for line in log if "eval/average" in line and line["step"] > 0}
+    if len(numbers) > 1 and step == max(numbers) and numbers[step] < BEST_POINTS:
+        return {"best_at_the_end": True}
     return {}
 
 

@@ -10,11 +10,18 @@ from dataclasses import replace
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.batches.training_data import TrainingSet, rows_of_batches
+from t5suite.data.rows.formats import quoted_words
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
 logger = logging.getLogger(__name__)
 
 TOKENS_OF_ANY_LABEL = 1 << 20  # more tokens than any label has
+# Free text has more targets, longer ones, or fewer rows for each.
+MOST_LABELS = 20
+LONGEST_LABEL = 40  # characters
+FEWEST_ROWS_OF_LABEL = 10
 
 
 def check_labels(tasks: Iterable[Task], encoding: TextEncoding, method: str, trains: bool) -> None:
@@ -103,3 +110,32 @@ def tokenizer_title(tokenizer) -> str:
     place = getattr(tokenizer, "name_or_path", "")
     name = type(tokenizer).__name__
     return f"{name} ({place})" if place else name
+
+
+def hint_at_labels(part: TrainingSet) -> None:
+    """Says so where the targets of free text look like labels: few short ones, and many rows for each."""
+    targets = _few_targets(part)
+    if len(targets) < 2 or len(part.rows) < FEWEST_ROWS_OF_LABEL * len(targets):
+        return
+    logger.info(
+        "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification",
+        part.task.name,
+        len(targets),
+        len(part.rows),
+        quoted_words(sorted(targets)),
+    )
+
+
+def _few_targets(part: TrainingSet) -> set[str]:
+    """The distinct targets of free text if each may be a label and there are few; else none."""
+    targets = set()
+    if part.task.value_kind != "text":
+        return targets
+    for row in rows_of_batches(part.rows):
+        target = value_at(row, part.task.entry["label_column_name"])
+        if not isinstance(target, str) or len(target) > LONGEST_LABEL:
+            return set()
+        targets.add(target)
+        if len(targets) > MOST_LABELS:
+            return set()
+    return targets

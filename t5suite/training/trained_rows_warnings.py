@@ -2,13 +2,21 @@
 
 >>> warn_of_trained_rows(data.scored, data.described, [], trained_splits_of_model("runs/reviews"))
 reviews validation: the model was trained on 147 rows of the same data (reviews.csv): the score is not one of ...
+>>> warn_of_trained_inputs(data.scored, inputs_trained_on(data, "runs/reviews"))
+reviews test: 19 of 50 inputs are training inputs, too: the score is not one of unseen rows
 """
 
 import logging
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
+from t5suite.data.batches.training_data import rows_of_batches
+from t5suite.data.rows.subsets import input_hashes
+from t5suite.runs.trained_inputs import trained_inputs_of_model
 from t5suite.runs.trained_splits import TRAINED_ON_MARK, rows_in_words, trained_split_with
 from t5suite.training.eval_sets import EvalSet
+from t5suite.training.fine_tuning_data import Data
 
 logger = logging.getLogger(__name__)
 
@@ -41,3 +49,43 @@ def warn_of_trained_rows(
 def _warn(eval_set: EvalSet, training: str) -> None:
     eval_set.marks.append(TRAINED_ON_MARK)
     logger.warning("%s %s: %s: the score is not one of unseen rows", eval_set.name, eval_set.split, training)
+
+
+def inputs_trained_on(data: Data, name) -> np.ndarray:
+    """Hashes of the inputs that a run trains on, and of those of its first weights: uint64 [I], ascending.
+
+    Only of rows of the user's own: the official splits of benchmarks share inputs by themselves.
+
+    Args:
+      name: the model, checkpoint or file whose weights the run begins with.
+    """
+    hashes = trained_inputs_of_model(name)
+    if not data.made_by_flags:
+        return hashes
+    for part in data.training_sets:
+        hashes = np.union1d(hashes, input_hashes(rows_of_batches(part.rows), part.task))
+    return hashes
+
+
+def warn_of_trained_inputs(eval_sets: list[EvalSet], trained_inputs: np.ndarray) -> None:
+    """Warns of splits some of whose inputs were trained on, in whichever file; marks them for tables.
+
+    Args:
+      trained_inputs: hashes of inputs, as `inputs_trained_on` has them.
+    """
+    if not len(trained_inputs):
+        return
+    for eval_set in eval_sets:
+        if not eval_set.labelled or TRAINED_ON_MARK in eval_set.marks:
+            continue
+        hashes = input_hashes(eval_set.rows, eval_set.task)
+        num_trained_on = np.isin(hashes, trained_inputs).sum()
+        if num_trained_on:
+            eval_set.marks.append(f"trained on {num_trained_on} of {len(hashes)} inputs")
+            logger.warning(
+                "%s %s: %d of %d inputs are training inputs, too: the score is not one of unseen rows",
+                eval_set.name,
+                eval_set.split,
+                num_trained_on,
+                len(hashes),
+            )

@@ -45,6 +45,7 @@ from t5suite.base.redaction import redacted
 from t5suite.models.adapter_files import BASE_FILE, folder_of_base, is_adapter
 from t5suite.runs.directory import BASE_FOLDER, MANIFEST, read_manifest
 from t5suite.runs.public_record import RECORD_HASH, public_manifest
+from t5suite.runs.trained_inputs import TRAINED_INPUTS
 from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)
@@ -52,10 +53,10 @@ logger = logging.getLogger(__name__)
 UPLOADING = ".uploading"
 # How long a run that was asked to stop waits for the upload of an earlier checkpoint.
 STOP_SECONDS = 8.0
-# Not uploaded from a run's directory: hidden files, and files that describe the machine or the code; of its folders,
-# only the one that the hub's leaderboards read is, and the base model of an adapter. From a checkpoint: what is not the
-# model.
-NOT_OF_THE_RUN = ("_*", ".*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl")
+# Not uploaded from a run's directory: hidden files, and files that describe the machine, the code or the rows; of its
+# folders, only the one that the hub's leaderboards read is, and the base model of an adapter. From a checkpoint: what
+# is not the model.
+NOT_OF_THE_RUN = ("_*", ".*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl", TRAINED_INPUTS)
 FOLDERS_OF_THE_RUN = [".eval_results/*.yaml"]
 # Answers, and rows that `--share_rows` keeps.
 FOLDERS_OF_ANSWERS = ("predictions", "rows")

@@ -91,6 +91,12 @@ def input_digests(
     return digests
 
 
+def input_hashes(rows: Iterable[dict], task: Task) -> np.ndarray:
+    """The first 64 bits of `input_digests`, uint64 [R]: two of 100,000 inputs share them with a chance below 1e-9."""
+    digests = input_digests(rows, task, lambda row: f"{task.name} row {row}")
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), np.uint64)
+
+
 def _input_texts(row: dict, task: Task, columns: Sequence[str]) -> list[str]:
     """What a task reads of a row, column by column.
 
