@@ -271,7 +271,8 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
         if not flag.startswith("--") or flag == "--":
             continue
         if flag not in flags:
-            raise ConfigError(f"t5suite {command}: unknown flag {flag}; {_hint_at_flags(flag, flags)}")
+            hint = FLAG_HINTS.get((command, flag)) or _hint_at_flags(flag, flags)
+            raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
         if flag in REPEATABLE:
             continue
         is_last = place + 1 == len(tokens)
@@ -295,6 +296,8 @@ LIKELIEST = {
     "--model": ("--model_name_or_path",), "--file": ("--input", "--train_file"), "--data": ("--input", "--train_file"),
     "--tokenizer": ("--tokenizer_name",),
 }  # fmt: skip
+# Flags of another command that this one cannot have, and what does that here.
+FLAG_HINTS = {("serve", "--text_column"): "clients name the task's columns in each row of a request"}
 # Sub-commands of other programs, and what does that here.
 HINTS = {
     "sft": "it is t5suite fine_tune",

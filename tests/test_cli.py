@@ -240,6 +240,7 @@ class ErrorTest(parameterized.TestCase):
         (["merge", "a", "b"], "unknown sub-command 'merge'; t5suite export writes a model with its adapter merged"),
         (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
+        (["serve", "--model_name_or_path", "x", "--text_column", "t"], "unknown flag --text_column; clients name the task's columns"),
         (["tasks", "glue"], "unexpected 'glue'"),
         (["--json", "tasks"], "t5suite: --json before the command; write t5suite COMMAND --json"),
         (["preview", "--benchmark", "glue"], "required: --dataset_name"),
@@ -459,7 +460,9 @@ class ScoreTest(parameterized.TestCase):
         lines = [{"row": number, "prediction": text} for number, text in enumerate("AAC")]
         expected = score("super_glue", "record", rows, ["A", "A", "A", "C", "C"])
         self.assertEqual(score("super_glue", "record", rows, lines), expected)
-        with exits_with(65, "3 rows make 5 examples .* but there are 3 predictions"):
+        with exits_with(
+            65, "/rows.jsonl: 3 rows make 5 examples .* but there are 3 predictions in /.*/predictions.jsonl"
+        ):
             score("super_glue", "record", rows, ["A", "A", "C"])
 
     def test_score_refuses_predictions_with_other_row_numbers(self):

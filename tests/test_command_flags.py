@@ -725,6 +725,7 @@ class ScriptArrivalTest(parameterized.TestCase):
     @parameterized.parameters(
         *((script, words_of_line(script, line)) for script, lines in LINES.items() for line in lines),
         ("fine_tune_t5", ["--eval_strategy=steps", "--save_strategy=epoch"]),
+        ("pre_train_t5", [*PLAIN, "--inputs_length=64"]),
     )
     def test_what_is_refused_before_a_run_the_run_would_refuse(self, script, words):
         for then, now in ((words, PLAIN), (PLAIN, words), (words, words), (words, [*words, "--save_strategy=steps"])):

@@ -69,7 +69,7 @@ class SettingsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({"seed": 2}, "seed 1 there, 2 here"),
-        ({"label_smoothing_factor": 0.25}, "label_smoothing_factor 0.0 there, 0.25 here"),
+        ({"label_smoothing_factor": 0.25}, "label_smoothing_factor 0 there, 0.25 here"),
         ({"resume": "none"}, "--resume none needs a new --output_dir"),
         ({"allow_changed": "sede"}, "no setting 'sede'; did you mean seed"),
         ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size to continue"),
@@ -93,7 +93,7 @@ class SettingsTest(parameterized.TestCase):
 
     def test_settings_that_an_earlier_version_did_not_have_count(self):
         directory = copied_run(settings=changed_settings(finished_run(), label_smoothing_factor=None))
-        with exits_with(78, "label_smoothing_factor None there, 0.25 here"):
+        with exits_with(78, "label_smoothing_factor not given there, 0.25 here"):
             fine_tune(directory, label_smoothing_factor=0.25)
         fine_tune(directory)  # its default changes nothing
 

@@ -600,6 +600,14 @@ class TextTest(parameterized.TestCase):
         self.assertIn("mine.jsonl", text)
         self.assertIn("…/teacher", text)
 
+    def test_settings_of_a_teacher_or_a_mixture_are_those_of_a_run_that_has_one(self):
+        """The mirror's run is a mixture without a teacher; that of a file has a teacher, and one task."""
+        of_teacher = {"distillation_alpha", "distillation_temperature"}
+        of_mixture = {"mixing", "mixing_temperature"}
+        for run, expected in ((mirror_run(), of_mixture), (file_run(), of_teacher)):
+            names = set(re.findall(r"^\| (\w+) \|", card_of(run.directory).text, re.MULTILINE))
+            self.assertEqual(names & (of_teacher | of_mixture), expected)
+
     def test_the_text_format_is_the_one_that_tokenization_uses(self):
         text = card_of(mirror_run().directory).text
         for name, rows in GLUE_ROWS.items():

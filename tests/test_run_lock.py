@@ -26,6 +26,7 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
+from t5suite.base.script_flags import flags_of
 from t5suite.commands.looking_ahead import look_ahead
 from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
@@ -613,7 +614,9 @@ class OwnRowsTest(InFolderTest):
 
     def test_a_raised_length_extends_and_what_else_changes_is_refused_before_and_by_the_run(self):
         for flags in ({"learning_rate": 0.5, "max_steps": 2}, {"warmup_steps": 3}):
-            changes = "learning_rate 0.0005 there, 0.5 here" if "learning_rate" in flags else "warmup_steps .* 3.0 here"
+            changes = (
+                "learning_rate 0.0005 there, 0.5 here" if "learning_rate" in flags else "warmup_steps 0 there, 3 here"
+            )
             with exits_with(78, f"{changes}.*--output_dir.*--allow_changed"):
                 self.look_ahead(**flags)
             with exits_with(78, f"{changes}.*--output_dir.*--allow_changed"):
@@ -628,6 +631,42 @@ class OwnRowsTest(InFolderTest):
         with exits_with(78, "max_steps 2 there, 1 here.*--output_dir"):
             run_it(max_steps=1)
         self.assertEqual(os.listdir("runs"), ["rows-tiny"])
+
+    def add_to_command(self, **flags) -> None:
+        """Adds flags to the command of the run that is there, and to its settings."""
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        command = [*manifest["command"], *words_of(flags)]
+        path.write_text(json.dumps({**manifest, "command": command, "settings": {**manifest["settings"], **flags}}))
+
+    def test_the_first_refusal_names_each_changed_setting_also_one_that_is_left_out_now(self):
+        self.add_to_command(schedule="constant", dropout_rate=0.1)
+        changes = {"learning_rate": 0.5, "per_device_train_batch_size": 3, "eval_steps": 1}
+        names = ["dropout_rate", "eval_steps", "learning_rate", "schedule", "update_size"]
+        for command in (self.look_ahead, run_it):
+            with exits_with(78, "dropout_rate 0.1 there, not given here") as refusal:
+                command(**changes)
+            allowed = refusal.message.partition("--allow_changed ")[2].split()[0]
+            self.assertCountEqual(allowed.split(","), names)
+            self.assertNotRegex(refusal.message, r"\d\.0\b|None")
+        self.look_ahead(**changes, allow_changed=allowed)
+
+    def test_a_flag_with_the_value_that_the_run_gives_it_otherwise_can_be_left_out(self):
+        """Without --eval_steps, the run evaluates where it logs, at each step."""
+        settings = read_manifest("runs/rows-tiny")["settings"] | {"eval_steps": 1}
+        is_filled = {
+            name: "default" not in entry and isinstance(settings.get(name), (int, float))
+            for name, entry in flags_of("fine_tune_t5").items()
+        }
+        filled = {name: settings[name] for name in is_filled if is_filled[name] and name != "validation_split"}
+        self.assertContainsSubset(["eval_steps", "per_device_eval_batch_size", "greater_is_better"], filled)
+        words_without = [word for word in words() if not word.startswith("--eval_steps")]
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        command = [manifest["command"][0], *words_without, *words_of(filled)]
+        path.write_text(json.dumps({**manifest, "command": command, "settings": settings}))
+        with contextlib.redirect_stderr(io.StringIO()):
+            look_ahead("fine_tune_t5", words_without)
 
     def test_a_flag_names_the_directory_before_the_variable_of_a_sweep_does(self):
         shutil.rmtree("runs")

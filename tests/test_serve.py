@@ -336,13 +336,18 @@ class RefusalsTest(ServedTest):
     def test_labels_that_a_message_names_are_json_that_is_answered(self):
         of_sets = {"metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1"}
         of_numbers = {"metric_names": ["pearson"], "metric_to_optimize": "pearson"}
-        for metrics in (of_sets, of_numbers):
+        of_texts = {"metric_names": ["rouge"], "metric_to_optimize": "rouge1"}
+        for metrics in (of_sets, of_numbers, of_texts):
             task = make_task(labels=None, **metrics)
             with served_model(save_model(folder(), tasks=[task]), "--use_cpu") as url:
                 body = {"rows": [{"text": "a film"}]}
                 status, _, answer = request(url, "POST", "/predict", {**body, "labels": "task"})
                 self.assertEqual(status, 400)
-                setting = re.search(r'"labels": \[.*?\]', message_of_refusal("/predict", answer))[0]
+                message = message_of_refusal("/predict", answer)
+                self.assertIn("or leave the labels out", message)
+                (line,) = posted(url, "/predict", body)["answers"]
+                self.assertNotIn("probabilities", line)
+                setting = re.search(r'"labels": \[.*?\]', message)[0]
                 labels = json.loads("{" + setting + "}")
                 (line,) = posted(url, "/predict", {**body, **labels})["answers"]
                 self.assertEqual(list(line["probabilities"]), labels["labels"])

@@ -429,7 +429,10 @@ class RowsTest(parameterized.TestCase):
 
     def test_the_authors_own_rows_are_named_as_not_verified(self):
         _, output = verified(copy_of_record(), "--scores_only")
-        self.assertIn("not verified: the rows of reviews (the author's own), how the weights were trained\n", output)
+        self.assertIn(
+            "cannot be verified: where the rows of reviews come from (they are the author's own), how the weights were trained\n",
+            output,
+        )
 
     def test_the_base_of_an_adapter_in_a_folder_is_named_as_not_verified(self):
         folder = copy_of_record()
@@ -450,7 +453,7 @@ class RowsTest(parameterized.TestCase):
         folder = tiny_run(eval_method="score").directory
         set_flag(data_dir=str(folder))(folder)
         _, output = verified(folder, "--scores_only")
-        self.assertIn(f"not verified: the rows of sentiment (from a folder that the record names, {folder})", output)
+        self.assertIn(f"where the rows of sentiment come from (a folder that the record names, {folder})", output)
         _, output = verified(folder, "--scores_only", "--data_dir", folder)
         self.assertNotIn("the rows of sentiment", output)
 
@@ -1493,7 +1496,7 @@ class HonestDifferencesTest(parameterized.TestCase):
         first, *others = [json.loads(line) for line in output.splitlines()]
         num_different = sum("recorded" in line for line in others)
         self.assertEqual((first["verdict"], first["answers"], first["equal"]), ("different", 40, 40 - num_different))
-        not_shown = ["the rows of reviews (the author's own)", "how the weights were trained"]
+        not_shown = ["where the rows of reviews come from (they are the author's own)", "how the weights were trained"]
         self.assertEqual((first["not_answered"], first["unverified"]), (None, not_shown))
         _, output = verified(folder, "--json", "--scores_only")
         self.assertEqual(json.loads(output.splitlines()[0])["not_answered"], "--scores_only")
@@ -1561,7 +1564,7 @@ class HonestDifferencesTest(parameterized.TestCase):
         make_hashes_anew(place / "scored")
         code, output = verified(place / "scored")
         self.assertEqual(code, 0, output)
-        self.assertRegex(output, r"not verified: the weights of .*trained \(no hashes were recorded\)\n")
+        self.assertRegex(output, r"cannot be verified: the weights of .*trained \(no hashes were recorded\)\n")
         shutil.rmtree(place / "trained")
         with exits_with(65, "the model that answered, trained, is missing"):
             run_cli("verify", place / "scored")

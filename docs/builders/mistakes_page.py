@@ -347,8 +347,8 @@ MISTAKES = {
         Mistake("A wrong number of predictions",
                 "t5suite score --benchmark mini --dataset_name sentiment --rows rows.jsonl --predictions "
                 "answers.jsonl",
-                "mini/sentiment: 3 rows make 3 examples in split 'validation', but there are 1 predictions; there "
-                "must be one per example, in the rows' order",
+                "rows.jsonl: 3 rows make 3 examples of mini/sentiment, but there are 1 predictions in answers.jsonl; "
+                "there must be one per example, in the rows' order",
                 "ReCoRD has one example per answer, WSC's training split fewer than rows: `t5suite preview` shows "
                 "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
         Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",

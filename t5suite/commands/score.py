@@ -36,6 +36,7 @@ def score(arguments) -> None:
     _check_labels(task, task_rows)
     _note_trained_rows(arguments)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
+    _check_count(arguments, task, task_rows, predictions)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
     for metric, points in without_nan(scores).items():
         if points is None:
@@ -155,7 +156,7 @@ def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow
       DataError: a row has one prediction too many, or lacks one.
     """
     row_of_example = [task_row for task_row in task_rows for _ in task_row.examples]
-    if len(row_of_example) != len(predictions):  # which Task.score refuses
+    if len(row_of_example) != len(predictions):  # which `_check_count` refuses
         return
     pairs = list(zip(predictions, row_of_example, strict=True))
     for (previous, previous_row), (prediction, task_row) in itertools.pairwise(pairs):
@@ -171,6 +172,17 @@ def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow
             problem = f"row {previous.row} has too few predictions: this one, of row {prediction.row},"
         raise DataError(
             f"{prediction.place}: {problem} would be scored against {task_row.place}; there must be one per example, "
+            "in the rows' order"
+        )
+
+
+def _check_count(arguments, task, task_rows: list[TaskRow], predictions: list[str]) -> None:
+    """Checks that there is a prediction for each example; the message names both files."""
+    num_examples = sum(len(task_row.examples) for task_row in task_rows)
+    if len(predictions) != num_examples:
+        raise DataError(
+            f"{arguments.rows}: {len(task_rows)} rows make {num_examples} examples of {task.benchmark}/{task.name}, "
+            f"but there are {len(predictions)} predictions in {arguments.predictions}; there must be one per example, "
             "in the rows' order"
         )
 

@@ -456,4 +456,7 @@ def _check_task_has_labels(text: InputSettings, setting: str) -> None:
             f"{place} is answered by a number, and has no list of them; name those to choose from: "
             f"{labels_in(setting, EXAMPLE_NUMBERS)}, or {WITHOUT_LABELS[setting]}"
         )
-    raise ConfigError(f"{place} has no label words; give them: {labels_in(setting, EXAMPLE_WORDS)}")
+    raise ConfigError(
+        f"{place} has no label words; give them: {labels_in(setting, EXAMPLE_WORDS)}, or {WITHOUT_LABELS[setting]}: "
+        "the model writes its answer"
+    )

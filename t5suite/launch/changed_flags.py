@@ -1,4 +1,4 @@
-"""What a command changes about a run that is there already, by the flags that both commands have written out.
+"""What a command changes about a run that is there already, by the flags that either command has written out.
 
     >>> changed_flags("fine_tune_t5", read_manifest("runs/reviews-t5-small"), {"learning_rate": "1e-3"})
     {'learning_rate': (0.0005, 0.001)}
@@ -19,12 +19,17 @@ from t5suite.runs.settings import is_decisive
 
 # Flags whose value also depends on other flags (`--eval_strategy`).
 SETTLED_LATER = ("save_strategy", "save_steps", "load_best_model_at_end", "metric_for_best_model")
+# Flags to which the run gives a value where they are left out.
+FILLED_LATER = (
+    "activation_checkpointing", "eval_steps", "gradient_checkpointing", "greater_is_better", "inputs_length",
+    "per_device_eval_batch_size",
+)  # fmt: skip
 
 
 def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) -> dict[str, tuple]:
-    """`{flag: (value of the run, value now)}` of the flags that decide about results and were written otherwise.
+    """`{flag: (value of the run, value now)}` of the flags that decide about results and are written otherwise now.
 
-    A flag whose value the run itself has replaced is left to the comparison of all settings.
+    A flag whose value the run itself has replaced, or will, is left to the comparison of all settings.
 
     Args:
       manifest: of the run that is there.
@@ -43,9 +48,23 @@ def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) 
             continue
         before = changed_since.get(name, typed_value(script, name, earlier_values))
         now = typed_value(script, name, values)
-        if settings[name] == before and now is not None and now != before:
+        is_known_later = now is None and (name in FILLED_LATER or isinstance(values.get(name), (list, dict)))
+        if settings[name] == before and now != before and not is_known_later:
             changes[name] = (before, now)
+    before = settings.get("update_size")
+    now = examples_per_update(script, values)
+    if None not in (before, now) and now != before:
+        changes["update_size"] = (before, now)
     return changes
+
+
+def examples_per_update(script: str, values: Mapping[str, object]) -> int | None:
+    """Examples per update, over micro-batches and ranks; None where DeepSpeed's or accelerate's settings decide."""
+    if "deepspeed" in values or any(name.startswith("ACCELERATE_") for name in os.environ):
+        return None
+    batch_size = typed_value(script, "per_device_train_batch_size", values)
+    micro_batches = typed_value(script, "gradient_accumulation_steps", values)
+    return batch_size * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def written_then(script: str, manifest: Mapping) -> dict[str, object] | None:

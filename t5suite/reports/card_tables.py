@@ -24,6 +24,9 @@ LONG_HASH = re.compile(r"([0-9a-f]{16})[0-9a-f]+$")
 OUR_FLAGS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 IN_THE_SUMMARY = ("model_name_or_path", "config_name")
 NOT_SET = (None, False, "", -1, [])
+# Settings whose defaults have no effect without a teacher, or with one task.
+OF_TEACHER = ("distillation_alpha", "distillation_temperature")
+OF_MIXTURE = ("mixing", "mixing_limit", "mixing_temperature")
 
 
 def score_rows(facts: CardFacts) -> list[list[str]]:
@@ -139,9 +142,11 @@ def revision_flags(manifest: dict) -> str:
 
 def setting_rows(facts: CardFacts) -> list[list]:
     """The settings that a reader asks for first, the mixture's shares, and the number of updates."""
-    rows = [[name, without_folders(value)] for name, value in shown_settings(facts.settings).items()]
     rates = facts.manifest.get("mixing_rates") or {}
-    if len(rates) > 1:
+    is_mixture = len(rates) > 1
+    shown = shown_settings(facts.settings)
+    rows = [[name, without_folders(value)] for name, value in shown.items() if is_mixture or name not in OF_MIXTURE]
+    if is_mixture:
         total = sum(rates.values()) or 1
         shares = [f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items()]
         rows.append(["share of the examples", ", ".join(shares)])
@@ -160,6 +165,8 @@ def shown_settings(settings: dict) -> dict:
     hidden = {name for name, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
     hidden.update(IN_THE_SUMMARY)
     hidden.add(idle_length(settings))
+    if settings.get("teacher") is None:
+        hidden.update(OF_TEACHER)
     names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
     return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
 

@@ -1,7 +1,7 @@
 """What a verification does not show of a run: what nobody but its author has, and what no hash was recorded of.
 
 >>> unverified_parts(read_record("runs/reviews"))
-["the rows of reviews (the author's own)", 'how the weights were trained']
+["where the rows of reviews come from (they are the author's own)", 'how the weights were trained']
 """
 
 from pathlib import Path
@@ -28,13 +28,13 @@ def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str
 
 
 def unverified_rows(record: RunRecord, split: RecordedSplit, data_dir: str | None) -> str:
-    """The rows of a split, if they are the author's own or from a folder of the author's; else an empty text."""
+    """Where the rows of a split come from, if only their author has them; else an empty text."""
     if record.has_own_rows(split):
-        return f"the rows of {split.name} (the author's own)"
+        return f"where the rows of {split.name} come from (they are the author's own)"
     folder = record.settings.get("data_dir")
     if data_dir or not folder or not is_folder_here(record, folder):
         return ""
-    return f"the rows of {split.name} (from a folder that the record names, {folder})"
+    return f"where the rows of {split.name} come from (a folder that the record names, {folder})"
 
 
 def is_folder_here(record: RunRecord, name: str) -> bool:

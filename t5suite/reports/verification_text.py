@@ -3,7 +3,7 @@
 >>> print("\\n".join(verification_lines(verification)))
 equal: 400 of 400 answers, accuracy 91.50, invalid_rate 0.00
 sentiment: 400 rows, 400 of 400 answers equal, accuracy 91.50, invalid_rate 0.00
-not verified: how the weights were trained
+cannot be verified: how the weights were trained
 SHA-256 of the record: 5e0c1f...
 """
 
@@ -28,7 +28,7 @@ def verification_lines(verification: Verification, max_rows: int = 20) -> list[s
         lines.append("then and now:")
     lines += [f"  {name}: {then} then, {now} now" for name, then, now in verification.environment]
     if verification.unverified:
-        lines.append(f"not verified: {', '.join(verification.unverified)}")
+        lines.append(f"cannot be verified: {', '.join(verification.unverified)}")
     if verification.commit:
         lines.append(f"commit on the hub: {verification.commit}")
     lines.append(f"SHA-256 of the record: {verification.record_sha256}")

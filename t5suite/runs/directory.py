@@ -244,10 +244,21 @@ def read_manifest(directory) -> dict:
 def differences_text(pairs: dict[str, tuple]) -> str:
     """What a run had, and what it would have now.
 
-    >>> differences_text({"seed": (1, 2)})
-    'seed 1 there, 2 here'
+    >>> differences_text({"eval_steps": (50.0, 100.0), "schedule": ("constant", None)})
+    "eval_steps 50 there, 100 here; schedule 'constant' there, not given here"
     """
-    return "; ".join(f"{name} {before!r} there, {now!r} here" for name, (before, now) in pairs.items())
+    return "; ".join(
+        f"{name} {_as_given(before)} there, {_as_given(now)} here" for name, (before, now) in pairs.items()
+    )
+
+
+def _as_given(value: object) -> str:
+    """A setting's value in a message: without the `.0` of a whole number."""
+    if value is None:
+        return "not given"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return repr(value)
 
 
 def new_run_id() -> str:
