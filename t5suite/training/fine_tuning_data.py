@@ -39,6 +39,7 @@ from t5suite.training.eval_sets import (
     leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
+    warn_of_errors_left_out,
     warn_of_few_rows,
     warn_of_other_method,
     widen_for_trained_answers,
@@ -189,7 +190,9 @@ def data_for(
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
     if arguments.training.metric_for_best_model != "loss":
-        leave_errors_out_of_average([*scored, *selecting])
+        names_left_out = leave_errors_out_of_average([*scored, *selecting])
+        if trains and chooses_one_checkpoint(arguments):
+            warn_of_errors_left_out(names_left_out)
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
@@ -210,6 +213,11 @@ def data_for(
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
     return data
+
+
+def chooses_one_checkpoint(arguments) -> bool:
+    """Whether a training ends with the checkpoint that is best on average."""
+    return arguments.training.load_best_model_at_end and arguments.evaluation.select == "average"
 
 
 def nothing_to_score(plan: Plan, arguments) -> str:
