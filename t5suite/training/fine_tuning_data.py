@@ -189,10 +189,7 @@ def data_for(
     if plan.published:
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
-    if arguments.training.metric_for_best_model != "loss":
-        names_left_out = leave_errors_out_of_average([*scored, *selecting])
-        if trains and chooses_one_checkpoint(arguments):
-            warn_of_errors_left_out(names_left_out)
+    average_points([*scored, *selecting], arguments, trains)
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
@@ -215,9 +212,14 @@ def data_for(
     return data
 
 
-def chooses_one_checkpoint(arguments) -> bool:
-    """Whether a training ends with the checkpoint that is best on average."""
-    return arguments.training.load_best_model_at_end and arguments.evaluation.select == "average"
+def average_points(eval_sets: list[EvalSet], arguments, trains: bool) -> None:
+    """Leaves errors out of the average of points; warns of them if one checkpoint is chosen by that average."""
+    args = arguments.training
+    if args.metric_for_best_model == "loss":
+        return
+    names_left_out = leave_errors_out_of_average(eval_sets)
+    if trains and args.load_best_model_at_end and arguments.evaluation.select == "average":
+        warn_of_errors_left_out(names_left_out)
 
 
 def nothing_to_score(plan: Plan, arguments) -> str:
