@@ -644,6 +644,19 @@ class InputsTest(parameterized.TestCase):
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "rows.jsonl:3: ")
 
+    def test_training_rows_may_lack_the_column_that_joins_rows_for_their_scores(self):
+        """No score can be computed then, and the run goes on."""
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": None,
+                 "metric_names": ["squad"], "metric_to_optimize": "average", "references_by": "question"}  # fmt: skip
+        root = folder()
+        rows = [{"text": f"Row {i}.", "label": "½y"} for i in range(4)]
+        write_rows(root / "train.jsonl", rows)
+        (root / "tasks.yaml").write_text(json.dumps({"mine": {"answers": entry}}))
+        write_rows(root / "validation.jsonl", [{**row, "question": row["text"]} for row in rows])
+        files = {f"{split}_file": str(root / f"{split}.jsonl") for split in ("train", "validation")}
+        task = {"benchmark": "mine", "dataset_name": "answers", "task_file": str(root / "tasks.yaml")}
+        FineTuner(None, None, **SETTINGS, **task, **files, output_dir=str(folder())).train()
+
     def _lines_on_targets(self, targets: list, metrics: str) -> list[str]:
         """What a run logs of targets that it cannot write, of which the first is in the third row of four."""
         path = folder() / "rows.jsonl"
