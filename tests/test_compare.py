@@ -261,11 +261,21 @@ class CompareTest(parameterized.TestCase):
         """A Python task file may have added them; its code is not run for a report."""
         runs = two_runs()
         change_manifest(runs[1], "tasks", "sentiment", metric_names=["accuracy", "loudness"])
-        with exits_with(65, "b: sentiment: .* metric 'loudness'"):
+        with exits_with(65, "b: sentiment: .* metric 'loudness', .* another version may, or your Python file"):
             run_cli("compare", *runs)
         first, second = reported(*runs).data["runs"]
         self.assertEqual(["loudness" in " ".join(run["notes"]) for run in (first, second)], [False, True])
         self.assertEqual((list(first["intervals"]), list(second["intervals"])), (["sentiment"], []))
+
+    @parameterized.parameters({"metric_names": 5}, {"metric_functions": 7}, {"labels": 7}, {"key_of_tomorrow": 1})
+    def test_a_damaged_entry_is_noted_as_such(self, **change):
+        runs = two_runs()
+        change_manifest(runs[1], "tasks", "sentiment", **change)
+        reason = "sentiment: its entry is damaged, or of another version"
+        with exits_with(65, f"b: {reason} "):
+            run_cli("compare", *runs)
+        notes = [" ".join(run["notes"]) for run in reported(*runs).data["runs"]]
+        self.assertEqual([reason in text for text in notes], [False, True])
 
     def test_runs_with_values_of_own_code_alone_have_their_texts_and_flips_and_no_rows_that_changed(self):
         runs = two_runs()
@@ -696,6 +706,13 @@ class LabelListsTest(parameterized.TestCase):
         (note,) = comparison.notes
         self.assertIn(labels_a.replace(",", ", "), note)
         self.assertIn(labels_b.replace(",", ", "), note)
+
+    def test_of_runs_without_a_common_score_nothing_is_said_of_whose_labels_score(self):
+        first, second = [self.run_of_labels(name, labels) for name, labels in (("a", "neg,pos"), ("b", "pos,neg"))]
+        change_manifest(second, "tasks", "films", metric_names=[], metric_to_optimize=None)
+        comparison = Comparison(first, second)
+        self.assertEmpty(comparison.scores)
+        self.assertNotIn("scored by", " ".join(comparison.notes))
 
 
 # Every row's faults, of ten rows each; what A and B answer to them.

@@ -274,33 +274,61 @@ def crash_after(step: int):
 class ErrorsBesidePointsTest(parameterized.TestCase):
     def test_an_error_in_the_targets_unit_has_no_part_in_the_average_of_points(self):
         """Beside accuracies of 0 to 100, errors of thousands would choose the checkpoint alone."""
-        root = folder()
-        for split in ("train", "val"):
-            texts = [f"{split} {number}" for number in range(8)]
-            jsonl(root / "desk" / split / "0.jsonl", [{"input": text, "output": WORDS[0]} for text in texts])
-            jsonl(root / "price" / split / "0.jsonl", [{"input": text, "output": 25000} for text in texts])
-        data = {"data_class": ["JSONLines"] * 2, "data_path": [str(root / "desk"), str(root / "price")]}
-        configs = [{"labels": list(WORDS)}, {"metrics": ["neg_mean_absolute_error"]}]
         with self.assertLogs("t5suite", "WARNING") as logs:
-            result = tiny_run(
-                **data,
-                data_config=[json.dumps(config) for config in configs],
-                eval_strategy="steps",
-                eval_steps=1,
-                share_rows=True,
-            )
+            result = run_of_folders(desk=WORDS[0], price=25000)
         self.assertRegex("\n".join(logs.output), "price: .* no part in the average")
         accuracy = result.results["tasks"]["desk"]["accuracy"]
         self.assertLess(result.results["tasks"]["price"]["neg_mean_absolute_error"], -1000)
         self.assertEqual(result.results["averages"], {"own (1 of 2 tasks)": accuracy})
-        evaluations = [line for line in result.history if "eval/average" in line]
-        self.assertNotEmpty(evaluations)
-        for line in evaluations:
-            self.assertEqual(line["eval/average"], line["eval/desk/accuracy"])
+        self._check_averages(result, accuracy)
         content = manifest(result.directory)
         self.assertEqual([choice["by"] for choice in content["choices"]], ["accuracy"])
         self.assertNotIn("chosen on these rows", content["marks"].get("price", []))
+
+    def test_of_errors_alone_the_average_is_their_mean(self):
+        """In training, in results and in their verification."""
+        with self.assertLogs("t5suite", "INFO") as logs:
+            result = run_of_folders(price=25000, rent=700)
+        self.assertNotRegex("\n".join(logs.output), "no part in the average")
+        errors = [scores["neg_mean_absolute_error"] for scores in result.results["tasks"].values()]
+        self.assertLen(errors, 2)
+        mean = sum(errors) / 2
+        self.assertEqual(result.results["averages"], {"average": mean})
+        self._check_averages(result, mean)
+
+    @parameterized.parameters({"select": "per_task"}, {"load_best_model_at_end": False}, {"eval_strategy": "no"})
+    def test_a_run_that_chooses_no_checkpoint_by_the_average_says_nothing_of_it(self, **flags):
+        with self.assertLogs("t5suite", "INFO") as logs:
+            run_of_folders(desk=WORDS[0], price=25000, **flags)
+        self.assertNotRegex("\n".join(logs.output), "no part in the average")
+
+    def _check_averages(self, result, average: float) -> None:
+        """The last evaluation and `t5suite verify` have a run's average."""
+        evaluations = [line["eval/average"] for line in result.history if "eval/average" in line]
+        self.assertAlmostEqual(evaluations[-1], average)
         run_cli("verify", result.directory)
+
+
+def run_of_folders(eval_strategy="steps", select="average", load_best_model_at_end=True, **targets):
+    """A run on a task of each name, all of whose targets are equal: a word of WORDS, or a number, with its error."""
+    root = folder()
+    configs = []
+    for name, target in targets.items():
+        for split in ("train", "val"):
+            rows = [{"input": f"{split} {number}", "output": target} for number in range(8)]
+            jsonl(root / name / split / "0.jsonl", rows)
+        config = {"labels": list(WORDS)} if target in WORDS else {"metrics": ["neg_mean_absolute_error"]}
+        configs.append(json.dumps(config))
+    return tiny_run(
+        data_class=["JSONLines"] * len(targets),
+        data_path=[str(root / name) for name in targets],
+        data_config=configs,
+        eval_strategy=eval_strategy,
+        eval_steps=1,
+        select=select,
+        load_best_model_at_end=load_best_model_at_end,
+        share_rows=True,
+    )
 
 
 class ResumeTest(parameterized.TestCase):

@@ -68,6 +68,8 @@ ONE_STEP = {
 OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
 # As fast, with an evaluation.
 FAST_STEP = {**ONE_STEP, "eval_strategy": "epoch"}
+# Targets that the tiny tokenizer can write.
+WHOLE = {str: "fine", list: ["late"], float: 1.5}
 ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]
 # Parts of the names of metrics in which two equal runs differ.
 OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
@@ -617,22 +619,53 @@ class InputsTest(parameterized.TestCase):
             tuner(None, rows, labels=labels, **ONE_STEP, **flags).train()
 
     @parameterized.parameters(
-        (" positive", "exact_match", "'positive'"), ("two  words", "exact_match", "'two words'"),
-        ("a\nb", "exact_match", "'a b'"), (["late", "½y"], "micro_f1", "'late, <unk>y'"),
-        ("late", "exact_match", None), (["late", "torn"], "micro_f1", None), (0.25, "pearson", None),
+        (" positive", "exact_match", "'positive'; .* 75.00 exact_match"),
+        ("two  words", "exact_match", "'two words'; .* 75.00 exact_match"),
+        ("a\nb", "exact_match,squad_f1", "'a b'; .* get 75.00 exact_match in the first 4 rows"),
+        (["late", "½y"], "micro_f1", "'late, <unk>y'; .* 80.00 micro_f1"),
+        ("½y", "rouge", "'<unk>y'; .* 91.67 rouge1, "),
     )  # fmt: skip
-    def test_a_target_that_comes_back_as_another_text_is_named_with_its_place(self, target, metrics, text):
-        """A perfect model is wrong there by exact match, and right by the verdicts of a report."""
+    def test_a_target_that_a_perfect_model_writes_as_a_wrong_text_is_named_with_its_place(self, target, metrics, text):
+        """With the score of such a model: three rows of four are right; of five labels, four."""
+        (line,) = self._lines_on_targets([target, WHOLE[type(target)]], metrics)
+        self.assertRegex(line, f"rows.jsonl:3: .* as {text}")
+
+    @parameterized.parameters(
+        ("late", "exact_match"), (["late", "torn"], "micro_f1"), (0.25, "pearson"),
+        ("Ann went.\nBob stayed.", "rouge"), ("Ann went.\nBob stayed at home.", "bleu"), ("New  York", "squad"),
+        ("New  York", "chrf"), ('{"a":  1}', "json_match"), (" late", "none"),
+    )  # fmt: skip
+    def test_a_target_whose_other_text_is_right_by_the_task_s_metrics_is_not(self, target, metrics):
+        """On T5, every set of summaries with line breaks would be named."""
+        self.assertEmpty(self._lines_on_targets([target, WHOLE[type(target)]], metrics))
+
+    def test_the_first_target_that_costs_points_is_named_and_not_one_that_only_changes(self):
+        lines = self._lines_on_targets(["½y", "a\nb"], "rouge")
+        self.assertLen(lines, 1)
+        self.assertRegex(lines[0], "rows.jsonl:3: ")
+
+    def test_training_rows_may_lack_the_column_that_joins_rows_for_their_scores(self):
+        """No score can be computed then, and the run goes on."""
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": None,
+                 "metric_names": ["squad"], "metric_to_optimize": "average", "references_by": "question"}  # fmt: skip
+        root = folder()
+        rows = [{"text": f"Row {i}.", "label": "½y"} for i in range(4)]
+        write_rows(root / "train.jsonl", rows)
+        (root / "tasks.yaml").write_text(json.dumps({"mine": {"answers": entry}}))
+        write_rows(root / "validation.jsonl", [{**row, "question": row["text"]} for row in rows])
+        files = {f"{split}_file": str(root / f"{split}.jsonl") for split in ("train", "validation")}
+        task = {"benchmark": "mine", "dataset_name": "answers", "task_file": str(root / "tasks.yaml")}
+        FineTuner(None, None, **SETTINGS, **task, **files, output_dir=str(folder())).train()
+
+    def _lines_on_targets(self, targets: list, metrics: str) -> list[str]:
+        """What a run logs of targets that it cannot write, of which the first is in the third row of four."""
         path = folder() / "rows.jsonl"
-        clean = {str: "fine", list: ["late"], float: 1.5}[type(target)]
-        write_rows(path, [{"text": f"Row {i}.", "label": target if i == 2 else clean} for i in range(4)])
+        rare, usual = targets
+        write_rows(path, [{"text": f"Row {i}.", "label": rare if i == 2 else usual} for i in range(4)])
         run = tuner(None, str(path), labels=None, metrics=metrics, no_eval=True, **ONE_STEP)
         with self.assertLogs("t5suite", "INFO") as logs:
             run.train()
-        lines = [line for line in logs.output if " writes the target " in line]
-        self.assertLen(lines, 0 if text is None else 1)
-        for line in lines:
-            self.assertRegex(line, rf"rows.jsonl:3: .* as {text}, and 1 of the first 2 ")
+        return [line for line in logs.output if " writes the target " in line]
 
     def test_label_words_that_cannot_be_written_can_be_chosen(self):
         """A trained model is scored with them, with a warning; not with labels that have the same tokens."""

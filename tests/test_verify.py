@@ -1068,6 +1068,26 @@ class RecordTest(parameterized.TestCase):
         change_json(folder / "results.json", change)
         self.assertEqual([problem for problem in problems_of(folder) if "average" in problem], problems)
 
+    @parameterized.parameters(
+        # (the second task's error and, by an earlier version, the mean with it, what is named)
+        ({"own (1 of 2 tasks)": 75.0}, 0), ({"average": -1462.5}, 0), ({"average": -1462.0}, 2),
+        ({"average": -1462.5, "own (1 of 2 tasks)": 75.0}, 1),
+    )  # fmt: skip
+    def test_an_average_with_an_error_in_it_is_what_an_earlier_version_gave(self, averages, num_problems):
+        folder = copy_of_record()
+        name_two_tasks(folder)
+        metric = "neg_mean_absolute_error"
+
+        def change(manifest):
+            entry = {**manifest["tasks"][SPLIT], "metric_names": [metric], "metric_to_optimize": metric}
+            manifest["tasks"]["second"] = entry
+
+        change_json(folder / "manifest.json", change)
+        scores = {"second": {metric: -3000.0}}
+        change_json(folder / "results.json", lambda results: results["tasks"].update(scores))
+        change_json(folder / "results.json", lambda results: results.update(averages=averages))
+        self.assertLen([problem for problem in problems_of(folder) if "average" in problem], num_problems)
+
     def test_the_hash_of_the_record_is_compared_with_one_from_elsewhere(self):
         folder = record_of_six_right_answers()
         sha256 = json.loads((folder / "manifest.json").read_text())["record_sha256"]

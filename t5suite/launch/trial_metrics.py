@@ -147,21 +147,22 @@ def _mean_of_tasks(scores_by_split: dict[str, dict], manifest: dict) -> float | 
 
     A task whose number is an error has no part in it where others have points.
     """
-    from t5suite.tasks.entry_metrics import is_loss_alone, is_number_an_error
+    from t5suite.tasks.entry_metrics import is_loss_alone, tasks_in_points
 
     tasks = _tasks_by_split(manifest)
     figures_of_task: dict[str, list] = {}
-    tasks_of_errors = set()
+    entries = {}
     for split, scores in scores_by_split.items():
         name, entry = tasks.get(split.removesuffix(".test"), (split, None))
         figure = _figure_of_split(scores, entry, manifest["settings"].get("metric_for_best_model"))
         figures_of_task.setdefault(name, []).append(figure)
-        if entry and not is_loss_alone(scores) and is_number_an_error(entry):
-            tasks_of_errors.add(name)
+        if entry and not is_loss_alone(scores):
+            entries[name] = entry
     average = _tasks_of_average(manifest)
     names = [name for name in figures_of_task if name in average] or list(figures_of_task)
-    names_in_points = [name for name in names if name not in tasks_of_errors] or names
-    return _mean([_mean(figures_of_task[name]) for name in names_in_points])
+    names_of_scores = tasks_in_points({name: entries[name] for name in names if name in entries})
+    names_of_losses = [name for name in names if name not in entries]
+    return _mean([_mean(figures_of_task[name]) for name in (*names_of_scores, *names_of_losses)])
 
 
 def _tasks_of_average(manifest: dict) -> list[str]:

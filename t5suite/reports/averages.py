@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from t5suite.constants import MIXTURES, OWN_BENCHMARK
 from t5suite.reports.finished_runs import RATES
-from t5suite.tasks.entry_metrics import is_number_an_error
+from t5suite.tasks.entry_metrics import tasks_in_points
 from t5suite.tasks.registry import Task
 
 # What is no score of answers.
@@ -47,16 +47,25 @@ def figure_of(metrics: Mapping[str, float], optimised: Callable[[Mapping[str, fl
 
 
 def averages_of(
-    splits: Sequence[SplitFigure], benchmark: str, average_over: Sequence[str], published: bool
+    splits: Sequence[SplitFigure],
+    benchmark: str,
+    average_over: Sequence[str],
+    published: bool,
+    with_errors: bool = False,
 ) -> dict[str, float]:
     """The mean over several tasks by its name, which says if some are missing; nothing for one task.
 
     Args:
       average_over: the tasks' names. Test splits count only if nothing else was scored.
       published: the average is the benchmark's own and has its name, if no task is missing.
+      with_errors: errors in the targets' unit count beside points, as in earlier versions.
     """
     figure_of_task = _mean_of_splits(splits)
-    figures = [figure_of_task[task] for task in average_over if task in figure_of_task]
+    entry_of_task = {split.task.name: split.task.entry for split in splits}
+    names = [task for task in average_over if task in figure_of_task]
+    if not with_errors:
+        names = tasks_in_points({task: entry_of_task[task] for task in names})
+    figures = [figure_of_task[task] for task in names]
     if len(average_over) < 2 or not figures:
         return {}
     if len(figures) < len(average_over):
@@ -69,12 +78,12 @@ def averages_of(
 
 
 def _mean_of_splits(splits: Sequence[SplitFigure]) -> dict[str, float]:
-    """Each task's one number, the mean over its splits, without tasks of which a split has no score, or an error."""
+    """Each task's one number, the mean over its splits, without tasks of which a split has no score."""
     counted = [split for split in splits if not split.name.endswith(".test")] or splits
     num_splits = {split.task.name: len(split.task.splits(split.role)) for split in counted}
     figures_of_task: dict[str, list[float]] = {}
     for split in counted:
-        if split.figure is not None and not is_number_an_error(split.task.entry):
+        if split.figure is not None:
             figures_of_task.setdefault(split.task.name, []).append(split.figure)
     means = {}
     for task, figures in figures_of_task.items():

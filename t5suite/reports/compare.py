@@ -59,7 +59,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     if len(names) < 2:
         raise DataError(f"t5suite compare: {a} is given twice; name two runs")
     runs = [read_run(directory, name) for directory, name in zip((a, b), names, strict=True)]
-    tasks_a, tasks_b = [evaluations_by_task(run, data_dir) for run in runs]
+    (tasks_a, notes_a), (tasks_b, notes_b) = [evaluations_by_task(run, data_dir) for run in runs]
     common = common_tasks(runs, tasks_a, tasks_b)
     scores = []
     flips = []
@@ -77,11 +77,11 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
             scores += compared
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
-        notes += label_notes(first, second)
+        if compared:
+            notes += label_notes(first, second)
         notes += notes_on_own_values(first, second)
         flips += flipped_examples(first, second)
-    for run in runs:
-        notes += [f"{run['name']}: {note}" for note in notes_on_tasks_left_out(run["directory"])]
+    notes += notes_a + notes_b
     return {
         "a": names[0],
         "b": names[1],
@@ -121,14 +121,14 @@ def method_notes(runs: list[dict], task: str) -> list[str]:
 
 
 def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
-    """That two runs had other labels, or in another order, if they had: F1 of two labels is that of the second."""
+    """That two runs with scores had other labels, or in another order: F1 of two labels is that of the second."""
     if a.task.label_words == b.task.label_words:
         return []
     lists = [", ".join(evaluation.task.label_words or ["none"]) for evaluation in (a, b)]
     labels_a, labels_b = [shortened(labels, LONGEST_INPUT) for labels in lists]
     return [
         f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
-        "a score of B may differ from its results.json"
+        "a score of B may differ from its results.json; a flip is by each run's own"
     ]
 
 
@@ -155,18 +155,16 @@ def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEv
     return notes
 
 
-def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvaluation]:
-    """A run's evaluations by their names in results."""
+def evaluations_by_task(run: dict, data_dir: str | None) -> tuple[dict[str, TaskEvaluation], list[str]]:
+    """A run's evaluations by their names in results, and why others are left out."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
-    problems = notes_on_tasks_left_out(run["directory"])
-    if not evaluations and problems:
-        raise DataError(f"{run['directory']}: {'; '.join(problems)}")
+    reasons = notes_on_tasks_left_out(run["directory"])
     if not evaluations:
-        raise DataError(
-            f"{run['directory']}: no finished run with predictions (status: {run['status']}; looked in its folder "
-            "predictions/)"
+        no_predictions = (
+            f"no finished run with predictions (status: {run['status']}; looked in its folder predictions/)"
         )
-    return evaluations
+        raise DataError(f"{run['directory']}: {'; '.join(reasons) or no_predictions}")
+    return evaluations, [f"{run['name']}: {reason}" for reason in reasons]
 
 
 def common_tasks(runs: list[dict], tasks_a: dict, tasks_b: dict) -> list[str]:

@@ -121,18 +121,19 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
 
 def problem_of_entry(entry) -> str:
     """Why the answers to a task of a manifest cannot be judged again; empty if they can."""
-    undefined = undefined_functions(entry)
-    if undefined:
-        return (
-            f"its answers cannot be judged again without the {' and the '.join(undefined)} of your Python file, which "
-            "this command does not run; in Python, t5suite.load_task(BENCHMARK, TASK, FILE) runs it before "
-            "t5suite.cli.main([COMMAND, RUN])"
-        )
     try:
-        check_entry("its entry is of another version", entry)
-    except UserError as error:
-        return str(error)
-    return ""
+        undefined = undefined_functions(entry)
+        if not undefined:
+            check_entry("its entry", entry)
+    except (UserError, TypeError, AttributeError) as error:
+        return f"its entry is damaged, or of another version ({error})"
+    if not undefined:
+        return ""
+    return (
+        f"its answers cannot be judged again without the {' and the '.join(undefined)}, which t5suite does not have: "
+        "another version may, or your Python file, which this command does not run; in Python, "
+        "t5suite.load_task(BENCHMARK, TASK, FILE) runs it before t5suite.cli.main([COMMAND, RUN])"
+    )
 
 
 def results_of_loss_alone(manifest: dict) -> list[str]:
@@ -304,9 +305,7 @@ def evaluation_of_rows(
         }
         examples.append(joined)
     is_labelled = all(task.is_labelled(row) for row in rows.rows)
-    if not scores or not is_labelled:
-        return TaskEvaluation(scored, examples, None, [], scores)
-    if not recomputed_metrics(task, scores):
+    if not scores or not is_labelled or not recomputed_metrics(task, scores):
         return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
     if not reproduces(task, judged, scores):

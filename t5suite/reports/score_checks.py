@@ -64,6 +64,11 @@ def is_same(score: float, reported: float | None, share: float = TOLERANCE) -> b
     return is_near(score, reported, share * max(1.0, abs(reported)))
 
 
+def have_same_scores(scores: Mapping, reported: Mapping) -> bool:
+    """Whether two tables have the same names, and one score (`is_same`) for each."""
+    return scores.keys() == reported.keys() and all(is_same(score, reported[name]) for name, score in scores.items())
+
+
 def is_near(number: float, second_number: float, distance: float) -> bool:
     """Whether two numbers are at most so far apart; NaN is near NaN."""
     if math.isnan(number) or math.isnan(second_number):
@@ -84,7 +89,7 @@ def groups_of_results(record: RunRecord) -> Mapping:
 
 
 def problems_of_averages(record: RunRecord) -> list[str]:
-    """Averages in `results.json` that do not follow from its scores."""
+    """Averages in `results.json` that do not follow from its scores, neither as now nor as in earlier versions."""
     figures = []
     for split in record.splits:
         scored = split.scored
@@ -94,7 +99,10 @@ def problems_of_averages(record: RunRecord) -> list[str]:
     benchmark, dataset_name = tasks_named(record.manifest)
     average_over, published = averaged_tasks(benchmark, dataset_name, record.manifest.get("tasks") or {})
     averages = averages_of(figures, benchmark, average_over, published)
+    earlier_averages = averages_of(figures, benchmark, average_over, published, with_errors=True)
     reported = record.results["averages"]
+    if have_same_scores(earlier_averages, reported):
+        return []
     problems = []
     for suite, average in averages.items():
         mean = points(average, "nan")

@@ -4,7 +4,7 @@
 ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
@@ -143,6 +143,16 @@ def is_number_an_error(entry: dict) -> bool:
     """
     names = optimised_metrics(entry)
     return bool(names) and ERRORS.issuperset(names)
+
+
+def tasks_in_points(entries: Mapping[str, dict]) -> list[str]:
+    """The tasks whose numbers a mean is of: those without an error; all of them if each number is an error.
+
+    >>> tasks_in_points({"rte": DATASET_VALS["glue"]["rte"], "price": {"metric_names": [...], ...}})
+    ['rte']
+    """
+    names = [name for name, entry in entries.items() if not is_number_an_error(entry)]
+    return names or list(entries)
 
 
 def is_loss_alone(scores: Iterable[str]) -> bool:

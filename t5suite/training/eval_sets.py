@@ -22,7 +22,7 @@ from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
-from t5suite.tasks.entry_metrics import is_number_an_error, metrics_by_reported_name, optimised_metrics
+from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics, tasks_in_points
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.metrics import NUMBER_METRICS
@@ -358,18 +358,25 @@ def leave_out_of_average(eval_sets: list[EvalSet], average: list[str]) -> None:
         eval_set.averaged = eval_set.task.name in average
 
 
-def leave_errors_out_of_average(eval_sets: list[EvalSet]) -> None:
-    """Sets of tasks whose number is an error, in the targets' unit, have no part in an average of points; warns of it.
+def leave_errors_out_of_average(eval_sets: list[EvalSet]) -> list[str]:
+    """Sets of tasks whose number is an error, in the targets' unit, have no part in an average of points.
 
     Where no task has points, they are the average.
+
+    Returns:
+      The tasks that are left out.
     """
     averaged_sets = [eval_set for eval_set in eval_sets if eval_set.counts_in_average and eval_set.method != "loss"]
-    sets_of_errors = [eval_set for eval_set in averaged_sets if is_number_an_error(eval_set.task.entry)]
-    if len(sets_of_errors) == len(averaged_sets):
-        return
-    for eval_set in sets_of_errors:
-        eval_set.averaged = False
-    for name in dict.fromkeys(eval_set.task.name for eval_set in sets_of_errors):
+    entries = {eval_set.task.name: eval_set.task.entry for eval_set in averaged_sets}
+    names_in_points = tasks_in_points(entries)
+    for eval_set in averaged_sets:
+        eval_set.averaged = eval_set.task.name in names_in_points
+    return [name for name in entries if name not in names_in_points]
+
+
+def warn_of_errors_left_out(names: list[str]) -> None:
+    """Warns that tasks with an error for a score have no part in the choice of the one checkpoint for all tasks."""
+    for name in names:
         logger.warning(
             "%s: its score is an error in the targets' unit, which has no part in the average of the tasks' points, by "
             "which one checkpoint is chosen for all; give it pearson or spearman, too, or --select per_task",

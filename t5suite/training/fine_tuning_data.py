@@ -39,6 +39,7 @@ from t5suite.training.eval_sets import (
     leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
+    warn_of_errors_left_out,
     warn_of_few_rows,
     warn_of_other_method,
     widen_for_trained_answers,
@@ -188,8 +189,7 @@ def data_for(
     if plan.published:
         leave_out_of_average(scored, plan.average)
         leave_out_of_average(selecting, plan.average)
-    if arguments.training.metric_for_best_model != "loss":
-        leave_errors_out_of_average([*scored, *selecting])
+    average_points([*scored, *selecting], arguments, trains)
     warn_of_few_rows(scored)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
@@ -210,6 +210,16 @@ def data_for(
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
     return data
+
+
+def average_points(eval_sets: list[EvalSet], arguments, trains: bool) -> None:
+    """Leaves errors out of the average of points; warns of them if one checkpoint is chosen by that average."""
+    args = arguments.training
+    if args.metric_for_best_model == "loss":
+        return
+    names_left_out = leave_errors_out_of_average(eval_sets)
+    if trains and args.load_best_model_at_end and arguments.evaluation.select == "average":
+        warn_of_errors_left_out(names_left_out)
 
 
 def nothing_to_score(plan: Plan, arguments) -> str:

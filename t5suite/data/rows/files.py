@@ -139,10 +139,11 @@ def check_benchmark_file(name: str, flag: str) -> None:
             f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
             f"--data_format {form} with --text_column and --target_column"
         )
-    if Path(name).exists() and not Path(name).is_file():
+    if Path(name).is_file():
+        return
+    if Path(name).exists():
         raise DataError(f"{flag} {name}: {NO_PLAIN_FILE}")
-    if not Path(name).is_file():
-        raise DataError(f"{name}: no such file; {flag} is relative to the current directory")
+    raise DataError(f"{name}: no such file; {flag} is relative to the current directory")
 
 
 def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:

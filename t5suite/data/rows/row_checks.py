@@ -84,8 +84,9 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         all_empty = all_empty and all(empty)
     check_rounding(task, rows, place)
     if role == "train" and task.benchmark == OWN_BENCHMARK:
-        _note_lists_of_answers(task, rows, place)
-        _note_sets_as_texts(task, rows, place)
+        if not task.writes_plainly:
+            _note_lists_of_answers(task, rows, place)
+            _note_sets_as_texts(task, rows, place)
         _note_numbers(task, rows)
         _note_spellings_of_numbers(task, rows, place)
         _note_quoted_texts(rows_with_quotes, place)
@@ -124,8 +125,6 @@ def _check_columns_of_scores(task: Task, row) -> None:
 
 def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> None:
     """Warns of targets that are lists, of which a model learns one text, where they might be meant as sets."""
-    if task.writes_plainly:
-        return
     for i, row in enumerate(rows):
         answers = label_of(row, task.entry)
         if isinstance(answers, (list, tuple)) and len(answers) > 1:
@@ -141,8 +140,6 @@ def _note_lists_of_answers(task: Task, rows, place: Callable[[int], str]) -> Non
 
 def _note_sets_as_texts(task: Task, rows, place: Callable[[int], str]) -> None:
     """Warns of texts that look like sets of labels where each is learned and scored as it is written."""
-    if task.writes_plainly:
-        return
     cells = [label_of(row, task.entry) for row in rows]
     if not look_like_label_sets(cells):
         return
@@ -306,9 +303,8 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:
-        this_row = "labelled" if is_labelled else "unlabelled"
-        rows_before = "labelled" if are_labelled else "unlabelled"
-        raise DataError(f"the row is {this_row}, but those before it are {rows_before}")
+        words = {True: "labelled", False: "unlabelled"}
+        raise DataError(f"the row is {words[is_labelled]}, but those before it are {words[are_labelled]}")
     return are_labelled
 
 

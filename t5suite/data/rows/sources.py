@@ -110,12 +110,14 @@ def source_name(task: Task, role: str, options: DataOptions) -> str:
         return "file"
     if task.entry.get("source"):
         return task.entry["source"]
-    mirror = Path(options.data_dir) if options.data_dir else None
-    if task.benchmark != BUNDLED_BENCHMARK:
-        return "mirror" if mirror else "hub"
+    is_bundled = task.benchmark == BUNDLED_BENCHMARK
+    if not options.data_dir:
+        return "bundled" if is_bundled else "hub"
     # A mirror without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR applies to every run.
-    is_hidden = mirror is not None and (not mirror.is_dir() or (mirror / BUNDLED_BENCHMARK).is_dir())
-    return "mirror" if is_hidden else "bundled"
+    mirror = Path(options.data_dir)
+    if is_bundled and mirror.is_dir() and not (mirror / BUNDLED_BENCHMARK).is_dir():
+        return "bundled"
+    return "mirror"
 
 
 def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
