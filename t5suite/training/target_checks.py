@@ -20,7 +20,7 @@ from t5suite.training.label_checks import tokenizer_title, with_room_for_labels,
 
 logger = logging.getLogger(__name__)
 
-ROWS_LOOKED_AT = 500  # of a training split
+ROWS_LOOKED_AT = 100  # of a training split; ROUGE takes 0.4 to 3 s for 100 rows
 
 
 def warn_of_unwritable_targets(training_sets: Iterable[TrainingSet], encoding: TextEncoding, method: str) -> None:
