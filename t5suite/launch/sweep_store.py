@@ -290,8 +290,8 @@ def _cut_halves_before_records(path: Path) -> None:
         record = RECORD_START + rest
         if not _is_json(record):
             raise DataError(
-                f"{path}:{number}: no record of a sweep: the file was damaged or edited, and the trials' numbers depend "
-                "on each of its lines; restore it from a backup, or begin the sweep anew in another directory"
+                f"{path}:{number}: no record of a sweep: the file was damaged or edited, and trials are numbered by "
+                "its lines; restore it from a backup, or begin the sweep anew in another directory"
             )
         lines[number - 1] = record
         mended_numbers.append(str(number))
