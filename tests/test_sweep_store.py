@@ -280,7 +280,7 @@ class TrialStoreTest(parameterized.TestCase):
             store.close()
         self.assertEqual([store.claim(limit=9).number for store in (self.store(), living)], [2, 3])
 
-    @parameterized.parameters(b"\0\0\0\n", b'{"op_code":4,"wor\n')
+    @parameterized.parameters(b"\0\0\0\n", b'{"op_code":4,"wor\n', b"4}\n")
     def test_a_line_of_the_journal_without_a_whole_record_is_named(self, damaged_line):
         self.store().close()
         journal = Path(self.directory) / "journal.log"

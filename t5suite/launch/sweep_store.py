@@ -286,8 +286,8 @@ def _cut_halves_before_records(path: Path) -> None:
     for number, line in enumerate(lines, start=1):
         if _is_json(line):
             continue
-        _, _, rest = line.rpartition(RECORD_START)
-        record = RECORD_START + rest
+        start = max(line.rfind(RECORD_START), 0)
+        record = line[start:]
         if not _is_json(record):
             raise DataError(
                 f"{path}:{number}: no record of a sweep: the file was damaged or edited, and trials are numbered by "
@@ -299,7 +299,7 @@ def _cut_halves_before_records(path: Path) -> None:
         with whole_file(path) as temporary:
             temporary.write_bytes(b"".join(lines))
         logger.warning(
-            "%s: cut off halves of records, which a full disk or a crash has left, in lines %s",
+            "%s: cut off halves of records, which a full disk or a crash had left, in lines %s",
             path,
             ", ".join(mended_numbers),
         )
