@@ -928,10 +928,15 @@ class UploadsTest(parameterized.TestCase):
             of_checkpoint = [*of_model, "optimizer.pt", "rank-0.json", "trainer_state.json"]
             self.assertCountEqual(call["names"], of_checkpoint if "path_in_repo" in call else of_model)
 
+    @contextlib.contextmanager
+    def full_disk_without_links(self):
+        full, no_link = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EPERM))
+        with mock.patch("os.link", side_effect=no_link), mock.patch("shutil.copy2", side_effect=full):
+            yield
+
     def test_a_checkpoint_that_cannot_be_copied_is_not_sent_and_the_next_one_is(self):
-        sender, full = self.uploads(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        without_links = mock.patch("os.link", side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
-        with without_links, mock.patch("shutil.copy2", side_effect=full), self.assertLogs("t5suite", "WARNING") as logs:
+        sender = self.uploads()
+        with self.full_disk_without_links(), self.assertLogs("t5suite", "WARNING") as logs:
             self.push(sender, 7)
         self.assertRegex(logs.output[0], "checkpoint-7 is not uploaded.*No space left on device")
         self.assertEmpty(self.calls)
@@ -969,6 +974,21 @@ class UploadsTest(parameterized.TestCase):
             self.push(sender, 3)
         self.assertLen(self.jobs, 2)
         self.assertIn("the hub is full; try again", logs.output[0])
+
+    @parameterized.parameters(False, True)
+    def test_an_upload_that_failed_is_reported_once(self, is_busy):
+        """Whether or not another one goes on meanwhile, and the next checkpoint can be copied."""
+        sender = self.uploads(hub_always_push=True)
+        for step in range(1 + is_busy):
+            self.push(sender, step)
+        self.jobs[0].set_exception(ValueError("the hub is full"))
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            with self.full_disk_without_links():
+                self.push(sender, 7)
+            self.push(sender, 8)
+            self.push(sender, 9)
+        self.assertEqual("\n".join(logs.output).count("the hub is full"), 1)
+        self.assertEqual(sender.in_progress.jobs, self.jobs[1:])
 
     def test_all_are_pushed_and_none_takes_away_what_another_one_sends(self):
         sender = self.uploads(hub_always_push=True)
@@ -1023,6 +1043,17 @@ class UploadsTest(parameterized.TestCase):
         with broken, exits_with(74, f"finished, but ada/x was not uploaded: the hub is full.*{command}"):
             self.uploads(hub_revision="tries").push_run("ada/x", "ended")
         self.assertTrue((self.folder / ".uploading" / "run" / "model.safetensors").is_file())
+
+    def test_a_finished_run_whose_files_cannot_be_copied_for_the_upload_says_so(self):
+        for name in ("model.safetensors", "config.json", "samples.jsonl"):
+            (self.folder / name).touch()
+        command = f"hf upload ada/x {self.folder} --include config.json --include model.safetensors --revision tries$"
+        with (
+            self.full_disk_without_links(),
+            exits_with(74, f"finished, but ada/x was not uploaded.*No space.*{command}"),
+        ):
+            self.uploads(hub_revision="tries").push_run("ada/x", "ended")
+        self.assertFalse((self.folder / ".uploading").exists())
 
 
 class TakenUpBestTest(parameterized.TestCase):

@@ -281,6 +281,16 @@ class RotationTest(parameterized.TestCase):
         shutil.copytree(run / "checkpoint-3", run / ".replaced-checkpoint-3")
         for name in (".saving-checkpoint-6", ".deleting-checkpoint-1", ".saving-checkpoint-x", ".saving-notes"):
             (run / name).mkdir()
+        unlink = os.unlink
+
+        def refuse_a_replaced_one(path, *, dir_fd=None):  # as over NFS, where a process still reads it
+            if path == "optimizer.pt":
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+            unlink(path, dir_fd=dir_fd)
+
+        with mock.patch("os.unlink", refuse_a_replaced_one):
+            self.assertEqual(start(run), 3)
+        self.assertLen(names(run), len(names(ended_run())) + 3)
         self.assertEqual(start(run), 3)
         stays = [".saving-checkpoint-x", "checkpoint-1", "checkpoint-2", "checkpoint-3"]
         self.assertEqual(checkpoints_in(run), stays)

@@ -8,10 +8,11 @@ import zipfile
 from unittest import mock
 
 from absl.testing import parameterized
+from datasets.arrow_writer import ArrowWriter
 from support import folder
 
 from t5suite import load_task
-from t5suite.testing import exits_with, load_rows
+from t5suite.testing import exits_with, load_rows, make_task
 
 COMMIT = "c" * 40
 LINES = [
@@ -95,11 +96,27 @@ class ArchiveTest(parameterized.TestCase):
         with exits_with(65, message):
             self.load("train")
 
-    def test_a_full_disk_is_no_fault_of_the_archive_or_the_hub(self):
-        self.file.write_bytes(scrolls_archive("narrative_qa"))
-        full = OSError(errno.ENOSPC, "No space left on device")
-        with (
-            mock.patch("datasets.arrow_writer.ArrowWriter.write_examples_on_file", side_effect=full),
-            exits_with(74, "narrative_qa.zip.: the disk of the hub's cache is full .*No space left"),
-        ):
+    def test_the_file_to_delete_is_not_the_link_that_the_client_would_make_anew(self):
+        blob, link = self.cache / "blob", self.cache / "snapshot.zip"
+        blob.write_bytes(b"PK no zip")
+        link.symlink_to(blob)
+        self.download.return_value = str(link)
+        with exits_with(65, f"delete {os.path.realpath(blob)} and"):
             self.load("train")
+
+    @parameterized.parameters(
+        (errno.ENOSPC, "the disk of the hub's cache is full .*No space left"),
+        (errno.EROFS, "a file cannot be written or read .*Read-only"),
+    )
+    def test_a_disk_that_takes_no_rows_is_no_fault_of_the_data_or_the_hub(self, number, message):
+        self.file.write_bytes(scrolls_archive("narrative_qa"))
+        (self.cache / "rows").mkdir()
+        (self.cache / "rows" / "train.csv").write_text("text,label\nx,a\n")
+        plain_task = make_task(hub_path=str(self.cache / "rows"), splits={"train": "train"})
+        for method in ("write_examples_on_file", "write_table"):
+            error = OSError(number, os.strerror(number))
+            self.enter_context(mock.patch.object(ArrowWriter, method, side_effect=error))
+        with exits_with(74, f"narrative_qa.zip.: {message}"):
+            self.load("train")
+        with exits_with(74, f"rows: {message}"):
+            load_rows(plain_task, "train")

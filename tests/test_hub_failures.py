@@ -126,6 +126,11 @@ CAUSES = (
     ("aiohttp slow", aiohttp.ServerTimeoutError("x"), "timeout"),
     ("requests slow to connect", requests.exceptions.ConnectTimeout("x"), "timeout"),
     ("full disk", OSError(errno.ENOSPC, "No space left on device", "x"), "full disk"),
+    ("read-only disk", OSError(errno.EROFS, "Read-only file system", "x"), "disk"),
+    ("faulty disk", OSError(errno.EIO, "Input/output error"), "disk"),
+    ("no permission to write", PermissionError(errno.EACCES, "Permission denied", "x"), "disk"),
+    ("no permission to connect", raised_from(
+        httpx2.ConnectError("x"), PermissionError(errno.EACCES, "Permission denied")), "connection"),
 )  # fmt: skip
 NO_CAUSES = (
     ("network switched off", errors.OfflineModeIsEnabled("x")),
@@ -223,6 +228,7 @@ class ReadTest(parameterized.TestCase):
         ("no data file", hub_client_error(404, X_Error_Code="EntryNotFound"), DATA, 65, "no such file"),
         ("full disk", OSError(errno.ENOSPC, "No space left on device"), READING, 74,
          "cache is full.*set HF_HOME"),
+        ("read-only disk", OSError(errno.EROFS, "Read-only file system", "x"), DATA, 74, "Read-only.*set HF_HOME"),
         ("certificate", raised_from(httpx2.ConnectError("x"), ssl.SSLCertVerificationError("self-signed")), READING,
          78, "certificate cannot be verified.*self-signed.*SSL_CERT_FILE"),
     )  # fmt: skip

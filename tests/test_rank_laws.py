@@ -898,6 +898,22 @@ class CommitTest(parameterized.TestCase):
         aside = {"damaged-checkpoint-4": "second", "damaged-checkpoint-4-2": "third"}
         self.assertEqual(texts, {"checkpoint-4": "fourth", **aside})
 
+    def test_one_that_is_replaced_and_cannot_be_deleted_yet_ends_no_run(self):
+        """As over NFS, where a process still reads it."""
+        directory, unlink = folder(), os.unlink
+
+        def refuse_the_part(path, *, dir_fd=None):
+            if path == "part":
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+            unlink(path, dir_fd=dir_fd)
+
+        with mock.patch("os.unlink", refuse_the_part):
+            for text in ("first", "second", "third"):
+                commit_checkpoint(directory, 4, lambda place, text=text: (place / "part").write_text(text), run_id="a")
+        self.assertEqual((directory / "checkpoint-4" / "part").read_text(), "third")
+        names = [place.name for place in directory.iterdir()]
+        self.assertEqual([name[:10] for name in sorted(names)], [".deleting-", ".deleting-", "checkpoint"])
+
     def test_the_run_s_own_checkpoint_of_the_same_step_stays_where_the_new_one_does_not_get_its_name(self):
         directory, rename = folder(), os.rename
         commit_checkpoint(directory, 4, lambda place: (place / "part").write_text("first"), run_id="a")

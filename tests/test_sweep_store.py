@@ -261,18 +261,35 @@ class TrialStoreTest(parameterized.TestCase):
             values = [(number, status["value"]) for number, _, status in store.statuses()]
             self.assertEqual(values, [(0, 1.0), (1, 2.0)])
 
-    def test_a_damaged_line_of_the_journal_is_named(self):
-        store = self.store()
-        store.claim(limit=3)
-        store.close()
+    @parameterized.parameters(b'{"op_code":4,"wor', b'{"op_code":4,"worker_id":"a"}', b"\0\0\0")
+    def test_half_a_record_before_another_process_s_whole_one_costs_no_trial(self, half):
+        """What a full disk, or a crash of the machine, left before it was cut off at once."""
+        living = self.store()
+        living.end(living.claim(limit=9), "complete", value=1.0)
+        living.claim(limit=9)
         journal = Path(self.directory) / "journal.log"
-        lines = journal.read_bytes().splitlines(keepends=True)
-        for damaged_line in (b'{"op_code": 4, "wor' + lines[1], b"\0\0\0\n"):
-            journal.write_bytes(b"".join([lines[0], damaged_line, *lines[1:]]))
-            with exits_with(65, r"journal\.log:2: .*delete"):
-                self.store()
-        journal.write_bytes(b"".join(lines))
-        self.assertLen(self.store().statuses(), 1)
+        whole = journal.read_bytes()
+        lines = whole.splitlines(keepends=True)
+        for number in range(1, len(lines)):
+            journal.write_bytes(b"".join([*lines[:number], half, *lines[number:]]))
+            with self.assertLogs("t5suite", "WARNING") as log:
+                store = self.store()
+            self.assertRegex(log.output[0], rf"journal\.log: .* {number + 1}$")
+            self.assertStartsWith(journal.read_bytes(), whole)
+            self.assertEqual(store.statuses(), living.statuses())
+            store.close()
+        self.assertEqual([store.claim(limit=9).number for store in (self.store(), living)], [2, 3])
+
+    @parameterized.parameters(b"\0\0\0\n", b'{"op_code":4,"wor\n', b"4}\n")
+    def test_a_line_of_the_journal_without_a_whole_record_is_named(self, damaged_line):
+        self.store().close()
+        journal = Path(self.directory) / "journal.log"
+        damaged = journal.read_bytes() + damaged_line + journal.read_bytes()
+        journal.write_bytes(damaged)
+        number = damaged[: damaged.index(damaged_line)].count(b"\n") + 1
+        with exits_with(65, rf"journal\.log:{number}: .*backup"):
+            self.store()
+        self.assertEqual(journal.read_bytes(), damaged)
 
 
 class TrialMetricsTest(parameterized.TestCase):

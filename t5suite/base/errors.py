@@ -78,8 +78,8 @@ class CheckpointError(UserError):
     exit_code = EXIT_IO
 
 
-class FullDiskError(UserError):
-    """There is no room for what is downloaded (exit 74)."""
+class DiskError(UserError):
+    """There is no room for what is downloaded, or it cannot be written or read (exit 74)."""
 
     exit_code = EXIT_IO
 

@@ -6,8 +6,8 @@
 `huggingface_hub`, `datasets` and `transformers` wrap what happened: a rate limit becomes a missing file, a connection
 that broke becomes a wrong name. `failure_of` looks below the wrapping, at the exceptions that an error was raised from.
 What may pass is tried again a bounded number of times, and then ends with exit code 75. What does not pass ends at
-once: with 65 if a data set lacks a file, with 74 if the disk is full, with 78 for anything else, such as a token that
-the hub refuses, a gated repository or a name that it does not have.
+once: with 65 if a data set lacks a file, with 74 if the disk is full or fails, with 78 for anything else, such as a
+token that the hub refuses, a gated repository or a name that it does not have.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
-from t5suite.base.errors import ConfigError, DataError, FullDiskError, TemporaryError, UserError
+from t5suite.base.errors import ConfigError, DataError, DiskError, TemporaryError, UserError
 from t5suite.base.lookup import closest
 from t5suite.base.redaction import redacted
 
@@ -32,8 +32,9 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 RATE_LIMIT, SERVER, TRANSFER, TIMEOUT, CONNECTION = "rate limit", "server", "transfer", "timeout", "connection"
-CERTIFICATE, FULL_DISK, TOKEN, GATED, FORBIDDEN = "certificate", "full disk", "token", "gated", "forbidden"
+CERTIFICATE, TOKEN, GATED, FORBIDDEN = "certificate", "token", "gated", "forbidden"
 REPOSITORY, REVISION, FILE = "repository", "revision", "file"
+FULL_DISK, DISK = "full disk", "disk"
 MAY_PASS = (RATE_LIMIT, SERVER, TRANSFER, TIMEOUT, CONNECTION)
 
 ATTEMPTS = 4
@@ -61,7 +62,7 @@ KINDS_BY_CLASS = {
 }  # fmt: skip
 KINDS_BY_NUMBER = {
     errno.ENOSPC: FULL_DISK, errno.EDQUOT: FULL_DISK, errno.ENETUNREACH: CONNECTION, errno.EHOSTUNREACH: CONNECTION,
-    errno.ETIMEDOUT: TIMEOUT,
+    errno.ETIMEDOUT: TIMEOUT, errno.EIO: DISK, errno.EROFS: DISK, errno.ESTALE: DISK,
 }  # fmt: skip
 # The class that the libraries raise where the network is switched off, by HF_HUB_OFFLINE say.
 OFFLINE = "OfflineModeIsEnabled"
@@ -127,7 +128,7 @@ def read_from_hub(reading: Reading, read: Callable[[], Result]) -> Result:
 
     Raises:
       TemporaryError: it has not passed.
-      FullDiskError: there is no room for the file.
+      DiskError: there is no room for the file, or it cannot be written or read.
       ConfigError: the hub refuses the token, the repository is gated or forbidden, there is no such repository,
         revision or file, or its certificate cannot be verified.
       DataError: a data set lacks a file.
@@ -241,6 +242,8 @@ def _kind_of_transport_error(error: BaseException) -> str | None:
     number = getattr(error, "errno", None)
     if number in KINDS_BY_NUMBER:
         return KINDS_BY_NUMBER[number]
+    if isinstance(error, PermissionError) and error.filename is not None:  # a connection's names no file
+        return DISK
     for name in _class_names(error):
         if name in KINDS_BY_CLASS:
             return KINDS_BY_CLASS[name]
@@ -354,7 +357,9 @@ def hub_error(failure: HubFailure, reading: Reading) -> UserError:
     if failure.may_pass:
         error: UserError = TemporaryError(f"{message}, {ATTEMPTS} times; {_patience(failure)}")
     elif failure.kind == FULL_DISK:
-        error = FullDiskError(f"{message}; make room, or set HF_HOME to a folder on another disk")
+        error = DiskError(f"{message}; make room, or set HF_HOME to a folder on another disk")
+    elif failure.kind == DISK:
+        error = DiskError(f"{message}; check that disk and the permissions, or set HF_HOME to a folder elsewhere")
     elif failure.kind == FILE and reading.kind == "dataset":
         error = DataError(f"{message}; {_advice(failure, reading)}")
     else:
@@ -540,7 +545,8 @@ WORDS = {
     RATE_LIMIT: "the hub limits the rate of requests", SERVER: "the hub has an error of its own",
     TRANSFER: "the transfer broke", TIMEOUT: "the hub did not answer in time",
     CONNECTION: "the hub cannot be reached", CERTIFICATE: "the hub's certificate cannot be verified",
-    FULL_DISK: "the disk of the hub's cache is full", TOKEN: "the hub refuses the login",
+    FULL_DISK: "the disk of the hub's cache is full", DISK: "a file cannot be written or read",
+    TOKEN: "the hub refuses the login",
     GATED: "the repository is gated", FORBIDDEN: "the hub forbids it",
     REPOSITORY: "there is no such repository on the hub, or it is private",
     REVISION: "the repository has no such revision", FILE: "the repository has no such file",

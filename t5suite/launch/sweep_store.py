@@ -14,6 +14,7 @@ claimed again: same number, same parameters, same run directory.
 """
 
 import json
+import logging
 import math
 import os
 import secrets
@@ -21,11 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import whole_file
 from t5suite.launch.sweep_directories import locked
 from t5suite.launch.sweep_search import Search, distributions_of, grid_of, propose, trial_parameters
 from t5suite.runs.lock import RunLock
 
+logger = logging.getLogger(__name__)
+
 JOURNAL = "journal.log"
+# How Optuna 5.0 begins a line of the journal.
+RECORD_START = b'{"op_code":'
 STUDY = "sweep"
 FINAL = ("complete", "pruned", "failed")
 
@@ -50,7 +56,7 @@ class TrialStore:
     """The trials of a sweep's directory, for one process that runs some of them.
 
     Raises:
-      DataError: a line of the journal is damaged.
+      DataError: a line of the journal has no whole record.
     """
 
     def __init__(self, directory, search: Search):
@@ -267,16 +273,44 @@ def _cut_half_line(path: Path) -> None:
         os.truncate(path, content.rfind(b"\n") + 1)
 
 
-def _refuse_damaged_lines(path: Path) -> None:
-    """Raises DataError for a line that is no record: Optuna fails at it."""
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            json.loads(line)
-        except ValueError:
+def _cut_halves_before_records(path: Path) -> None:
+    """Cuts off half a record that stands before another process's whole one in a line.
+
+    The whole one stays, since Optuna numbers trials by their records.
+
+    Raises:
+      DataError: a line has no whole record.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    mended_numbers = []
+    for number, line in enumerate(lines, start=1):
+        if _is_json(line):
+            continue
+        start = max(line.rfind(RECORD_START), 0)
+        record = line[start:]
+        if not _is_json(record):
             raise DataError(
-                f"{path}:{number}: not JSON: a full disk or a crash has cut a record off; stop all processes of the "
-                "sweep, delete that line, and continue with --resume"
-            ) from None
+                f"{path}:{number}: no record of a sweep: the file was damaged or edited, and trials are numbered by "
+                "its lines; restore it from a backup, or begin the sweep anew in another directory"
+            )
+        lines[number - 1] = record
+        mended_numbers.append(str(number))
+    if mended_numbers:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(b"".join(lines))
+        logger.warning(
+            "%s: cut off halves of records, which a full disk or a crash had left, in lines %s",
+            path,
+            ", ".join(mended_numbers),
+        )
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _open_journal(path: Path):
@@ -288,7 +322,7 @@ def _open_journal(path: Path):
     backend = JournalFileBackend(str(path), lock_obj=lock)
     lock.acquire()
     try:
-        _refuse_damaged_lines(path)
+        _cut_halves_before_records(path)
     finally:
         lock.release()
     return JournalStorage(backend)

@@ -9,10 +9,11 @@ from one to the next, so that one device works at a time. It makes a model fit, 
 once, shard it (FSDP, DeepSpeed). Before that, the whole model is in memory.
 """
 
+import contextlib
 import logging
 import re
+import secrets
 import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.models.caches import CACHE
+from t5suite.runs.lock import RunLock
 
 logger = logging.getLogger(__name__)
 
@@ -165,17 +167,31 @@ def _dispatch(model, device_by_module: dict[str, int | str], folder) -> None:
     )
 
 
-def _new_offload_folder(model, folder) -> str:
-    """A folder for the offloaded weights of this model alone; it is deleted with the model."""
+def _new_offload_folder(model, folder) -> Path:
+    """A folder for the offloaded weights of this model alone; it is deleted with the model.
+
+    Its lock shows later processes whether this one has been killed, so that they delete it.
+    """
     if folder is None:
         raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
     parent = Path(folder)
-    parent.mkdir(parents=True, exist_ok=True)
-    for earlier_folder in sorted(parent.glob(f"{OFFLOAD_PREFIX}*")):
-        logger.warning("%s has another model's weights; delete it if no process uses that model", earlier_folder)
-    offload_folder = tempfile.mkdtemp(prefix=OFFLOAD_PREFIX, dir=parent)
-    weakref.finalize(model, shutil.rmtree, offload_folder, ignore_errors=True)
+    _delete_folders_of_killed_processes(parent)
+    offload_folder = parent / f"{OFFLOAD_PREFIX}{secrets.token_hex(4)}"
+    lock = RunLock(offload_folder).acquire()
+    weakref.finalize(model, _delete_folder, offload_folder, lock)
     return offload_folder
+
+
+def _delete_folders_of_killed_processes(parent: Path) -> None:
+    for offload_folder in sorted(parent.glob(f"{OFFLOAD_PREFIX}*")):
+        # A ConfigError: its process lives; a PermissionError: it is another user's.
+        with contextlib.suppress(ConfigError, PermissionError):
+            _delete_folder(offload_folder, RunLock(offload_folder).acquire())
+
+
+def _delete_folder(offload_folder: Path, lock: RunLock) -> None:
+    shutil.rmtree(offload_folder, ignore_errors=True)
+    lock.release()
 
 
 def _names_of_parts(model) -> list[str]:

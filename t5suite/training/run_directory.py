@@ -12,7 +12,7 @@ import shutil
 import time
 from pathlib import Path
 
-from t5suite.base.errors import CheckpointError, ConfigError, DataError, FullDiskError, Preempted, TemporaryError
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, DiskError, Preempted, TemporaryError
 from t5suite.base.libraries import Libraries
 from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer, tokenizer_differences
@@ -31,7 +31,7 @@ from t5suite.training.processes.signals import stop_requests
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
 
-REFUSALS = (ConfigError, DataError, CheckpointError, FullDiskError, TemporaryError)
+REFUSALS = (ConfigError, DataError, CheckpointError, DiskError, TemporaryError)
 # A process that has locked a directory writes its manifest at once.
 MANIFEST_SECONDS = 5.0
 # What a later start could use: steps, scores, and tokenized text.

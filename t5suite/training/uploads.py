@@ -116,12 +116,12 @@ class HubUploads:
     """Uploads checkpoints and the finished run without stopping training.
 
     Attributes:
-      in_progress: what is being uploaded, None before the first.
+      in_progress: what is being uploaded.
     """
 
     def __init__(self, args):
         self.args = args
-        self.in_progress: PushInProgress | None = None
+        self.in_progress = PushInProgress()
         # One for all uploads: it makes them one after the other, and the hub refuses a commit during another one.
         self.api = HubClient(self._end)
 
@@ -180,11 +180,11 @@ class HubUploads:
         strategy = HubStrategy(self.args.hub_strategy)
         if strategy == HubStrategy.END:
             return
-        is_busy = self.in_progress is not None and not self.in_progress.is_done()
+        self._forget_ended_jobs()
+        is_busy = bool(self.in_progress.jobs)
         if is_busy and not self.args.hub_always_push:
             logger.info("%s is not uploaded: the previous upload is still running", checkpoint.name)
             return
-        self._log_failures()
         place = Path(self.args.output_dir) / UPLOADING
         try:
             folder = hard_linked_copy(checkpoint, place, keep_earlier=is_busy)
@@ -193,26 +193,23 @@ class HubUploads:
             logger.warning("--push_to_hub: %s is not uploaded: no copy of it in %s: %.300s", checkpoint, place, error)
             return
         announce()
-        jobs = self.in_progress.jobs if is_busy else []
-        self.in_progress = PushInProgress([*jobs, *self._start_jobs(repository, folder, step, strategy)])
+        self.in_progress.jobs += self._start_jobs(repository, folder, step, strategy)
 
     def wait(self) -> None:
         """Returns when no checkpoint is being uploaded any more."""
-        if self.in_progress is not None and not self.in_progress.is_done():
+        if not self.in_progress.is_done():
             logger.info("waiting for the upload of a checkpoint")
             self.in_progress.wait_until_done()
 
     def _end(self) -> None:
         """At the end of the process: waits for what is being uploaded, but not for long if it was asked to stop."""
-        if self.in_progress is None:
-            return
         deadline = math.inf
         unfinished = concurrent.futures.wait(self.in_progress.jobs, 0).not_done
         while unfinished and time.monotonic() < deadline:
             if stop_requests().requested:  # also by a signal that comes during the wait
                 deadline = min(deadline, time.monotonic() + STOP_SECONDS)
             unfinished = concurrent.futures.wait(self.in_progress.jobs, 0.5).not_done
-        self._log_failures()
+        self._forget_ended_jobs()
         if unfinished:
             logger.warning("--push_to_hub: an upload did not end within %.0f s of the stop", STOP_SECONDS)
 
@@ -249,12 +246,20 @@ class HubUploads:
         Raises:
           UploadError: the upload failed.
         """
-        self._log_failures()
-        self.in_progress = None
-        place = Path(self.args.output_dir) / UPLOADING
-        shutil.rmtree(place, ignore_errors=True)
-        folder = staged_run(self.args.output_dir, place / "run")
+        self._forget_ended_jobs()
         settings = self._settings(**options)
+        directory = Path(self.args.output_dir)
+        place = directory / UPLOADING
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            folder = staged_run(directory, place / "run")
+        except OSError as error:  # of a full disk, say
+            shutil.rmtree(place, ignore_errors=True)
+            command = ["hf", "upload", repository, str(directory)]
+            for path in files_of_run(directory):
+                command += ["--include", path.relative_to(directory).as_posix()]
+            problem = f"no copy of its files in {place} ({error}); upload them as they are"
+            raise not_uploaded(repository, problem, command, settings["revision"]) from None
         log_files(repository, folder)
         warn_of_base_elsewhere(self.args.output_dir)
         try:
@@ -263,16 +268,12 @@ class HubUploads:
             upload = self._upload(repository, folder, message, **options, **settings)
         except Exception as error:
             command = ["hf", "upload", repository, str(folder)]
-            if settings["revision"]:
-                command += ["--revision", settings["revision"]]
-            raise UploadError(
-                f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
-                f"and then: {shlex.join(command)}"
-            ) from None
+            problem = f"{hub_problem(error)}, and then"
+            raise not_uploaded(repository, problem, command, settings["revision"]) from None
         if blocking:
             shutil.rmtree(place, ignore_errors=True)
         else:
-            self.in_progress = PushInProgress([upload])
+            self.in_progress.jobs.append(upload)
         return upload
 
     def _files_of_earlier_run(self, repository: str, folder: Path, settings: dict) -> list[str]:
@@ -299,14 +300,23 @@ class HubUploads:
         settings = {**self._settings(), **options}
         return self.api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message=message, **settings)
 
-    def _log_failures(self) -> None:
-        """Training continues after a failed upload; the next upload includes what it had."""
-        if self.in_progress is None:
-            return
-        for job in self.in_progress.jobs:
-            has_failed = job.done() and not job.cancelled() and job.exception() is not None
-            if has_failed:
+    def _forget_ended_jobs(self) -> None:
+        """Logs those that failed: training continues, and the next upload includes what they had."""
+        jobs = self.in_progress.jobs
+        ended_jobs = [job for job in jobs if job.done()]
+        self.in_progress.jobs = [job for job in jobs if job not in ended_jobs]
+        for job in ended_jobs:
+            if not job.cancelled() and job.exception() is not None:
                 logger.warning("--push_to_hub: an upload failed: %s", hub_problem(job.exception()))
+
+
+def not_uploaded(repository: str, problem: str, command: list[str], revision: str | None) -> UploadError:
+    """The error of a finished run that was not uploaded, with the command that uploads it."""
+    if revision:
+        command = [*command, "--revision", revision]
+    return UploadError(
+        f"--push_to_hub: the run is finished, but {repository} was not uploaded: {problem}: {shlex.join(command)}"
+    )
 
 
 def staged_run(directory, folder: Path) -> Path:

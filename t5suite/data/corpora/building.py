@@ -180,9 +180,9 @@ def _finish(directory: Path, plan: CorpusPlan, encoder: TextEncoder, work: dict)
 
 def _refuse_changed_sources(directory: Path, plan: CorpusPlan) -> None:
     """Raises DataError if a file is not the one any more that was cut into units."""
-    for source in plan.sources:
-        is_file = source.size is not None
-        if is_file and source_as_it_is(source.name) != source:
+    files = [source for source in plan.sources if source.size is not None]
+    for source in files:
+        if source_as_it_is(source.name) != source:
             raise DataError(
                 f"{source.name}: has changed while the corpus in {directory} was built; wait until it is written, "
                 "delete that folder, and build again"

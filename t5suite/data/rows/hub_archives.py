@@ -10,6 +10,7 @@ The archive is downloaded once, into the cache of the hub's client, and its rows
 
 import hashlib
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -97,4 +98,5 @@ def _row_of_line(line: bytes, columns: Sequence[str], place: str) -> dict:
 
 
 def _damaged_archive(place: str, file: str, error: Exception) -> DataError:
-    return DataError(f"{place}: not a whole zip file ({error}); delete {file} and start again")
+    """The error names the file itself, not the link to it, which the hub's client would make anew."""
+    return DataError(f"{place}: not a whole zip file ({error}); delete {os.path.realpath(file)} and start again")

@@ -113,7 +113,7 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
     if final.exists():
         if _is_of_run(final, manifest.run_id):
             replaced = output_dir / f"{REPLACED}{final.name}"
-            shutil.rmtree(replaced, ignore_errors=True)
+            discard(replaced)
             os.rename(final, replaced)
         else:
             set_aside(final, "it belongs to another run, and this one has reached the same step")
@@ -125,7 +125,7 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
         raise
     sync_folder(output_dir)
     if replaced is not None:
-        shutil.rmtree(replaced, ignore_errors=True)
+        discard(replaced)
     return final
 
 

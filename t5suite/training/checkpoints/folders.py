@@ -11,6 +11,7 @@
 | `.saving-checkpoint-400`      | a checkpoint that is being written; if left over, the save was interrupted         |
 | `.replaced-checkpoint-400`    | the previous checkpoint of the same step, until the new one has its name           |
 | `.deleting-checkpoint-400`    | one that rotation is deleting, so that a half-deleted folder is never loaded       |
+| `.deleting-5f3a9c01`          | one that could not be deleted yet (`discard`)                                      |
 | `damaged-checkpoint-400[-2]`  | one that failed verification, set aside for inspection; never deleted here         |
 | `left-checkpoint-400[-2]`     | one of a course that the run has left for an older checkpoint; never deleted here  |
 
@@ -107,45 +108,34 @@ def clean_leftovers(output_dir) -> list[str]:
     It deletes interrupted saves and half-deleted checkpoints. A replaced checkpoint gets its name back if the new one
     was not committed; so do a task's best weights. The caller holds the run's lock.
     """
-    replaced = _named(output_dir, REPLACED)
-    leftovers = [*replaced, *_named(output_dir, SAVING), *_named(output_dir, DELETING)]
+    output_dir = Path(output_dir)
+    best = output_dir / BEST_FOLDER
+    replaced = [*_named(output_dir, REPLACED), *best.glob(f"{REPLACED}*")]
+    unfinished = [*_named(output_dir, SAVING), *best.glob(f"{SAVING}*")]
+    deleted = [*output_dir.glob(f"{DELETING}*"), *best.glob(f"{DELETING}*")]
+    leftovers = [*replaced, *unfinished, *deleted]
     for path in leftovers:
         final = path.with_name(path.name.removeprefix(REPLACED))
         if path in replaced and not final.exists():
             os.rename(path, final)
         else:
-            remove(path)
-    leftovers += _clean_best_weights(Path(output_dir) / BEST_FOLDER)
+            discard(path)
     names = [path.relative_to(output_dir).as_posix() for path in leftovers]
     if names:
         logger.warning("%s: cleared up after a process that was killed: %s", output_dir, ", ".join(names))
     return names
 
 
-def _clean_best_weights(best: Path) -> list[Path]:
-    """Cleans up among the best weights of tasks; returns the folders that it deleted or restored."""
-    replaced = sorted(best.glob(f"{REPLACED}*"))
-    for path in replaced:
-        final = path.with_name(path.name.removeprefix(REPLACED))
-        if final.exists():
-            discard(path)
-        else:
-            os.rename(path, final)
-    unfinished = [*best.glob(f"{SAVING}*"), *best.glob(f"{DELETING}*")]
-    for path in unfinished:
-        shutil.rmtree(path, ignore_errors=True)
-    return [*replaced, *unfinished]
-
-
 def discard(folder: Path) -> None:
-    """Deletes a folder, if it exists, as far as that is possible now; in any case its name is free.
+    """Deletes a folder, if it exists and that is possible now; in any case its name is free.
 
     Over NFS a file that a process still reads stays until the process closes it.
     """
-    doomed = folder.with_name(f"{DELETING}{secrets.token_hex(4)}-{folder.name}")
+    doomed = folder.with_name(f"{DELETING}{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        remove(doomed)
 
 
 def remove(path: Path) -> None:
