@@ -42,6 +42,10 @@ MANIFEST_TYPES = {
     **dict.fromkeys(("settings", "versions", "commit", "data", "hub"), dict),
     **dict.fromkeys(("changes", "restarts", "weights_trained_on"), list),
 }
+# What messages call a setting that is no flag but follows from several.
+DERIVED_SETTINGS = {
+    "update_size": "update_size (per_device_train_batch_size x gradient_accumulation_steps x processes)"
+}
 
 
 @dataclass
@@ -247,7 +251,9 @@ def differences_text(pairs: dict[str, tuple]) -> str:
     >>> differences_text({"seed": (1, 2)})
     'seed 1 there, 2 here'
     """
-    return "; ".join(f"{name} {before!r} there, {now!r} here" for name, (before, now) in pairs.items())
+    return "; ".join(
+        f"{DERIVED_SETTINGS.get(name, name)} {before!r} there, {now!r} here" for name, (before, now) in pairs.items()
+    )
 
 
 def new_run_id() -> str:
