@@ -474,6 +474,7 @@ class FineTunerTest(parameterized.TestCase):
             run_cli("predict", *words, "--labels")
         (line, _) = [json.loads(line) for line in cli_output("predict", *words, "--labels", "1,2,3").splitlines()]
         self.assertEqual(list(line["probabilities"]), ["1", "2", "3"])
+        self.assertIn(line["prediction"], ["1", "2", "3"])  # a text, no number
 
     def test_beams_of_the_run_are_those_of_written_answers_alone(self):
         rows = [dict(row) for row in mini_rows()]
