@@ -270,11 +270,10 @@ class CommandTest(parameterized.TestCase):
     )  # fmt: skip
     @pytest.mark.quick_cases(2)
     def test_the_first_line_of_a_table_on_standard_input_is_not_answered(self, flags, typed, table):
-        with (
-            mock.patch("t5suite.inference.running.load_predictor", side_effect=AssertionError("the model is loaded")),
-            exits_with(78, "standard input:1: .*--input_type tsv or csv .*--input_type text"),
-        ):
-            printed(flags, typed=typed, rows="-")
+        model = Path(shutil.copytree(model_folder(), Path(tempfile.mkdtemp()) / "model"))
+        (model / "model.safetensors").write_bytes(b"damaged")  # and not loaded
+        with exits_with(78, "standard input:1: .*--input_type tsv or csv .*--input_type text"):
+            printed(flags, typed=typed, rows="-", model=model)
         if table:
             (line,) = printed(flags, f"--include_inputs --input_type {table}", typed=typed, rows="-")
             self.assertEndsWith(line["inputs"], "good")
