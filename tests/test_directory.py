@@ -72,7 +72,11 @@ class SettingsTest(parameterized.TestCase):
         ({"label_smoothing_factor": 0.25}, "label_smoothing_factor 0 there, 0.25 here"),
         ({"resume": "none"}, "--resume none needs a new --output_dir"),
         ({"allow_changed": "sede"}, "no setting 'sede'; did you mean seed"),
-        ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size to continue"),
+        (
+            {"per_device_train_batch_size": 4, "learning_rate": 0.5},
+            "learning_rate .*; update_size .*per_device_train_batch_size x gradient_accumulation_steps.* 8 there, 4 here.*"
+            "--allow_changed learning_rate,update_size to continue",
+        ),
         (
             {"max_train_samples": 9, "seed": 2},
             "--allow_changed max_train_samples,seed,data to continue that run anyway.$",

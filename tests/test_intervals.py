@@ -360,6 +360,21 @@ class PairedBootstrapTest(parameterized.TestCase):
         p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
         self.assertLess(abs(interval["p"] - p), 0.02)
 
+    @parameterized.parameters(*CASES)
+    @pytest.mark.quick_cases(6)
+    def test_the_two_exchanged_are_the_mirror_image(self, name):
+        judged, num_classes = CASES[name]
+        # The second system has the answers of the first but for two rows that have exchanged theirs, three times.
+        answers = list(judged.predictions)
+        for first, second in ((0, 1), (2, 5), (7, 9)):
+            answers[first], answers[second] = answers[second], answers[first]
+        sides = [Judged(side, judged.references, judged.groups) for side in (judged.predictions, answers)]
+        a, b = (statistic_of(METRICS[name], side, num_classes) for side in sides)
+        there, back = paired_bootstrap(a, b), paired_bootstrap(b, a)
+        self.assertEqual(there["p"], back["p"])
+        ends = [there["difference"], there["low"], there["high"]]
+        np.testing.assert_allclose(ends, [-back["difference"], -back["high"], -back["low"]], rtol=0, atol=1e-9)
+
     @parameterized.parameters((100, 30), (400, 8))
     def test_the_interval_is_that_of_the_binomial_where_only_one_has_rows_right(self, count, more_right):
         # The rows drawn that B alone has right are binomial. A 90% interval's ends are 1 or 2 rows further in, each.

@@ -264,6 +264,27 @@ class CommandTest(parameterized.TestCase):
         texts = [f"sentiment sentence: {text}" for text in typed.splitlines()]
         self.assertEqual([line["inputs"] for line in lines], texts)
 
+    @parameterized.parameters(
+        ("", "idx\tdescription\n7\tgood\n", ""), ("", "sentence\ngood\n", "tsv"), ("", "idx,sentence\n7,good\n", "csv"),
+        ("--raw", "inputs\ngood\n", "csv"), ("--raw", "\ufeffidx\tinput\r\n7\tgood\r\n", "tsv"),
+    )  # fmt: skip
+    @pytest.mark.quick_cases(2)
+    def test_the_first_line_of_a_table_on_standard_input_is_not_answered(self, flags, typed, table):
+        model = Path(shutil.copytree(model_folder(), Path(tempfile.mkdtemp()) / "model"))
+        (model / "model.safetensors").write_bytes(b"damaged")  # and not loaded
+        with exits_with(78, "standard input:1: .*--input_type tsv or csv .*--input_type text"):
+            printed(flags, typed=typed, rows="-", model=model)
+        if table:
+            (line,) = printed(flags, f"--include_inputs --input_type {table}", typed=typed, rows="-")
+            self.assertEndsWith(line["inputs"], "good")
+        lines = printed(flags, "--include_inputs --input_type text", typed=typed, rows="-")
+        for line, text in zip(lines, typed.removeprefix("\ufeff").splitlines(), strict=True):
+            self.assertEndsWith(line["inputs"], text)
+
+    def test_prose_on_standard_input_needs_no_flag(self):
+        typed = "A sentence, good and bad.\nsentence\nwith\ta tab\n"
+        self.assertLen(printed(typed=typed, rows="-"), 3)
+
     def test_texts_in_brackets_are_texts(self):
         for text in ("[1] A good film.", "[[Film]]", "[cut] A good film."):
             (line,) = printed("--include_inputs", typed=f"{text}\n", rows="-")
@@ -452,6 +473,7 @@ class FineTunerTest(parameterized.TestCase):
             run_cli("predict", *words, "--labels")
         (line, _) = [json.loads(line) for line in cli_output("predict", *words, "--labels", "1,2,3").splitlines()]
         self.assertEqual(list(line["probabilities"]), ["1", "2", "3"])
+        self.assertIn(line["prediction"], ["1", "2", "3"])  # a text, no number
 
     def test_beams_of_the_run_are_those_of_written_answers_alone(self):
         rows = [dict(row) for row in mini_rows()]

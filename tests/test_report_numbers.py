@@ -78,12 +78,25 @@ class EvaluationsTest(parameterized.TestCase):
         numbers = {"pearson": 65.9, "neg_mean_absolute_error": -0.9}
         runs = [bare_run("mini", {"prices": numbers}), make_run(folder() / "a", "sentiment")]
         for shown_runs, has_bars in ((runs[:1], False), (runs, True)):
-            (axes,) = reported(*shown_runs).figures["scores"].axes
-            markers = {line.get_marker() for line in axes.lines}
-            legend = axes.get_xlabel()
+            figure = reported(*shown_runs).figures["scores"]
+            markers = {line.get_marker() for line in figure.axes[0].lines}
+            legend = figure.get_supxlabel()
             self.assertEqual(["|" in markers, "majority label" in legend], [has_bars, has_bars])
             self.assertEqual("D" in markers, "published T5" in legend)
             self.assertRegex(legend, "not shown.*: neg_mean_absolute_error$")
+
+    @parameterized.parameters(["neg_mean_absolute_error"], [f"my_own_measure_{number}" for number in range(5)])
+    def test_the_legend_of_the_plot_of_scores_is_within_the_picture_beside_long_labels(self, *metrics):
+        scores = {"pearson": 65.9, **dict.fromkeys(metrics, -0.9)}
+        names = ["a_model_with_a_long_name", "another_model_with_a_long_name"]
+        runs = [bare_run("mini", {"prices": scores}, settings={"model_name_or_path": name}) for name in names]
+        figure = reported(*runs).figures["scores"]
+        figure.savefig(io.BytesIO())
+        (legend,) = [text for text in figure.texts if "not shown" in text.get_text()]
+        self.assertContainsSubset(metrics, legend.get_text().replace(",", "").split())
+        place = legend.get_window_extent()
+        self.assertBetween(place.x0, 0, place.x1)
+        self.assertBetween(place.x1, place.x0, figure.bbox.width)
 
     def test_numbers_have_neither_majority_nor_matrix(self):
         data = reported(make_run(folder() / "a", "similarity")).data

@@ -46,7 +46,12 @@ def predict_flags(parser) -> None:
     )
     add = parser.add_argument_group("rows").add_argument
     input_types = ["auto", "jsonl", "text", "csv", "tsv", "parquet"]
-    add("--input_type", choices=input_types, default="auto", help="default: by the file's name")
+    add(
+        "--input_type",
+        choices=input_types,
+        default="auto",
+        help="default: by the file's name, of - by its first line: jsonl or text",
+    )
     add("--text_column", help="the rows' column(s), with commas, if not those that the model was trained on")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
     add("--window", type=int, default=512, help="rows read, sorted by length and written at once")

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,7 @@ class InputRows:
       input_type: jsonl, text, csv, tsv, parquet, or auto: by the file's name, for standard input by its first line.
       delimiter: of CSV and TSV, if it is not the file's own.
       columns: `{the task's column: the rows' column}` where they differ.
+      task_columns: the task's columns, by which the first line of a table in standard input is recognized.
 
     Attributes:
       digest: the SHA-256 over the lines (of tables: the columns) of all rows yielded so far.
@@ -67,10 +68,12 @@ class InputRows:
         input_type: str = "auto",
         delimiter: str | None = None,
         columns: Mapping[str, str] | None = None,
+        task_columns: Collection[str] = (),
     ):
         self.input_type = input_type
         self.delimiter = delimiter
         self.columns = dict(columns or {})
+        self.header_columns = {*task_columns, *TEXT_KEYS}
         self.name = _name_of_path(path)
         self.digest = hashlib.sha256()
         self.is_folder = path != STANDARD_INPUT and Path(path).is_dir()
@@ -80,6 +83,7 @@ class InputRows:
         """Every row, in order.
 
         Raises:
+          ConfigError: standard input seems to hold a table, and --input_type does not say what it holds.
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
             no such column; a JSON array in standard input; named by file and line.
         """
@@ -138,11 +142,25 @@ class InputRows:
             place = f"{_name_of_path(path)}:{number}"
             if kind == "auto":
                 kind = _kind_of_first_line(line, place)
+                if kind == "text":
+                    self._check_is_no_header(text_of_line(line, place), place)
             if kind == "jsonl" and not line.strip():
                 continue
             row = text_of_line(line, place) if kind == "text" else _json_row(line, place)
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
             yield place, row
+
+    def _check_is_no_header(self, line: str, place: str) -> None:
+        """Refuses a first line of text that seems to be a table's: its columns would be answered as a row.
+
+        Raises:
+          ConfigError: it holds a tab, or one of its cells is a column's name.
+        """
+        if "\t" in line or not self.header_columns.isdisjoint(line.split(",")):
+            raise ConfigError(
+                f"{place}: {line[:60]!r} may be the first line of a table; --input_type tsv or csv reads standard "
+                "input as a table, --input_type text as lines of text"
+            )
 
     def _with_task_columns(self, place: str, row: dict | str) -> dict | str:
         """The row with the task's columns, moved from those that `--text_column` names; the others stay.

@@ -247,6 +247,7 @@ def source_by_flags(arguments, text: InputSettings) -> InputRows:
         arguments.input_type,
         delimiter_by_flag(arguments.delimiter),
         dict(zip(task_columns, row_columns, strict=True)) if row_columns else {},
+        task_columns,
     )
 
 

@@ -113,16 +113,18 @@ def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
 
 
 def _values_by_sums(statistics: list[Statistic], rng: np.random.Generator) -> list[np.ndarray]:
-    """Units that add the same to every sum are drawn together, weighted by their number: the same distribution."""
-    joint_sums = np.hstack([statistic.unit_sums for statistic in statistics])
-    kinds, num_of_kind = np.unique(joint_sums, axis=0, return_counts=True)
-    ends = np.cumsum([statistic.unit_sums.shape[1] for statistic in statistics])[:-1]
+    """Units that add the same to every sum are drawn together, weighted by their number: the same distribution.
+
+    The sums are joined in the order of their bytes: which statistic comes first does not change what is drawn.
+    """
+    joint_sums = np.hstack(sorted((statistic.unit_sums for statistic in statistics), key=np.ndarray.tobytes))
+    _, unit_of_kind, num_of_kind = np.unique(joint_sums, axis=0, return_index=True, return_counts=True)
     num_units = num_of_kind.sum()
     parts: list[list[np.ndarray]] = [[] for _ in statistics]
-    for size in _sizes(RESAMPLES, len(kinds)):
-        sums = rng.multinomial(num_units, num_of_kind / num_units, size=size) @ kinds
-        for part, statistic, sums_of_statistic in zip(parts, statistics, np.split(sums, ends, axis=1), strict=True):
-            part.append(statistic.combine(sums_of_statistic))
+    for size in _sizes(RESAMPLES, len(num_of_kind)):
+        counts = rng.multinomial(num_units, num_of_kind / num_units, size=size)
+        for part, statistic in zip(parts, statistics, strict=True):
+            part.append(statistic.combine(counts @ statistic.unit_sums[unit_of_kind]))
     return [np.concatenate(part) for part in parts]
 
 

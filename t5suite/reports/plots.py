@@ -9,6 +9,7 @@ import functools
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 LONGEST_FILE_NAME = 120
 # Characters of what tells a run's setting from the others' (`base, seed 2`), where a label names it.
 LONGEST_SETTING = 28
+# Of a line below the plot of scores.
+LEGEND_CHARACTERS = 65
 
 
 class Plot(NamedTuple):
@@ -136,7 +139,8 @@ def draw_scores(figure, entries: list[dict], styles: dict, other_metrics: list[s
             axes.plot([entry["published"]], [row], "D", color=INK, markersize=5, fillstyle="none")
     axes.set_yticks(range(len(entries)), [literal(label) for label in score_labels(entries)], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel(literal(legend_of_scores(entries, other_metrics)), fontsize=8)
+    # Below the whole figure: long labels leave the axes too narrow for it.
+    figure.supxlabel(literal(legend_of_scores(entries, other_metrics)), fontsize=8, color=INK)
     use_ink(axes)
 
 
@@ -158,7 +162,7 @@ def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
     if marks:
         lines.append("   ".join(marks))
     if other_metrics:
-        lines.append(f"not shown (not in points): {', '.join(other_metrics)}")
+        lines += textwrap.wrap(f"not shown (not in points): {', '.join(other_metrics)}", LEGEND_CHARACTERS)
     return "\n".join(lines)
 
 

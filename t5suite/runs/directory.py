@@ -42,6 +42,10 @@ MANIFEST_TYPES = {
     **dict.fromkeys(("settings", "versions", "commit", "data", "hub"), dict),
     **dict.fromkeys(("changes", "restarts", "weights_trained_on"), list),
 }
+# What messages call a setting that is no flag but follows from several.
+DERIVED_SETTINGS = {
+    "update_size": "update_size (per_device_train_batch_size x gradient_accumulation_steps x processes)"
+}
 
 
 @dataclass
@@ -248,7 +252,8 @@ def differences_text(pairs: dict[str, tuple]) -> str:
     "eval_steps 50 there, 100 here; schedule 'constant' there, not given here"
     """
     return "; ".join(
-        f"{name} {_as_given(before)} there, {_as_given(now)} here" for name, (before, now) in pairs.items()
+        f"{DERIVED_SETTINGS.get(name, name)} {_as_given(before)} there, {_as_given(now)} here"
+        for name, (before, now) in pairs.items()
     )
 
 
