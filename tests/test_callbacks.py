@@ -394,6 +394,7 @@ class ChoiceTest(parameterized.TestCase):
         ((50.0, 70.0, 60.0), 2, False),
         ((50.0, 70.0, 70.0), 2, False),
         ((50.0, 100.0), 2, False),
+        ((-3.0, 0.0), 2, False),  # by an error
         ((50.0,), 1, False),
     )
     def test_a_choice_says_whether_more_updates_may_help_rows_of_one_s_own(self, averages, best_step, may_help):

@@ -225,9 +225,10 @@ class CommandTest(parameterized.TestCase):
             run(*words)
 
     @parameterized.parameters(
-        (("ok", "worn out", "broken, old"), 12, {}, '36 rows.*--labels "broken, old",ok,worn out makes'),
+        (("ok", "worn out", "broken, old"), 12, {}, """36 rows.*--labels '"broken, old",ok,worn out' makes"""),
         (("ok", "worn"), 10, {}, "20 rows.*--labels ok,worn makes"),
         (("ok", "worn"), 9, {}, None),  # few rows
+        (("late", "late; broken", "rude", "broken; late", "broken; rude"), 20, {}, None),  # several labels a row
         (("ok",), 60, {}, None),
         (("ok", "worn " * 9), 60, {}, None),  # a long text
         ([f"name {i}" for i in range(21)], 12, {}, None),

@@ -644,6 +644,12 @@ class InputsTest(parameterized.TestCase):
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "rows.jsonl:3: ")
 
+    def test_the_user_s_own_metrics_are_not_called_on_training_rows(self):
+        metric = mock.Mock(return_value=0.0)
+        with mock.patch.dict("t5suite.tasks.metrics.METRICS", {"loudness": metric}):
+            self.assertEmpty(self._lines_on_targets(["a\nb", "whole"], "loudness"))
+        metric.assert_not_called()
+
     def test_training_rows_may_lack_the_column_that_joins_rows_for_their_scores(self):
         """No score can be computed then, and the run goes on."""
         entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": None,

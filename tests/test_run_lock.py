@@ -1040,6 +1040,17 @@ class TrainedRowsTest(InFolderTest):
                 self.assertNotIn("training inputs", score(weights, validation_file="new.tsv"))
             self.assertIn(mark, evaluated(weights, validation_file="part.tsv"))
 
+    def test_a_count_among_a_part_of_the_trained_inputs_is_called_the_least(self):
+        """The run keeps hashes of 20 of its 40 inputs, of which the scored file has all."""
+        write_table("all.tsv", [*ROWS, *new_rows(1)])
+        for module in ("runs.trained_inputs", "training.trained_rows_warnings"):
+            self.enter_context(mock.patch(f"t5suite.{module}.MOST_INPUTS", 20))
+        run = {**ROW_FLAGS, "validation_file": "new.tsv", "output_dir": "runs/many"}
+        del run["validation_split"]
+        shown_by(fine_tune_t5.main, words_of(run))
+        log = evaluated("runs/many", validation_file="all.tsv")
+        self.assertIn("at least 20 of 41 inputs are training inputs, too", log)
+
     @parameterized.parameters("model", "weights", "resumed")
     def test_inputs_that_the_weights_of_a_run_were_trained_on_before_it(self, way):
         held_out = texts("validation", train_file="rows.tsv", **HELD_OUT)

@@ -22,7 +22,7 @@ import torch
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.models.caches import CACHE
-from t5suite.runs.lock import RunLock
+from t5suite.runs.lock import LOCK_FILE, RunLock
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,8 @@ def _new_offload_folder(model, folder) -> Path:
 
 
 def _delete_folders_of_killed_processes(parent: Path) -> None:
-    for offload_folder in sorted(parent.glob(f"{OFFLOAD_PREFIX}*")):
+    for lock_file in sorted(parent.glob(f"{OFFLOAD_PREFIX}*/{LOCK_FILE}")):
+        offload_folder = lock_file.parent
         # A ConfigError: its process lives; a PermissionError: it is another user's.
         with contextlib.suppress(ConfigError, PermissionError):
             _delete_folder(offload_folder, RunLock(offload_folder).acquire())

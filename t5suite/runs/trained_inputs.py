@@ -13,8 +13,8 @@ from t5suite.base.files import whole_file
 from t5suite.runs.trained_splits import run_of_model
 
 TRAINED_INPUTS = "trained_inputs.npy"
-# A run keeps no more: 0.8 MB. The smallest hashes of more inputs are a random part of them.
-MOST_INPUTS = 100_000
+# A run keeps no more: 8 MB. The smallest hashes of more inputs are a random part of them.
+MOST_INPUTS = 1_000_000
 
 
 def trained_inputs_of_model(name) -> np.ndarray:

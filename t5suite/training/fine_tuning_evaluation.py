@@ -19,8 +19,8 @@ from t5suite.training.evaluation_report import Report, make_report
 from t5suite.training.fine_tuning_data import Data
 from t5suite.training.trainer import SuiteTrainer
 
-# The best score there is; a loss counts as minus the loss.
-BEST_POINTS = 100.0
+# In points, and of an error; a loss counts as minus the loss.
+PERFECT_SCORES = (100.0, 0.0)
 
 
 def evaluate_finally(
@@ -168,7 +168,7 @@ def best_at_the_end(trainer: SuiteTrainer, step: int) -> dict:
     """
     log = trainer.state.log_history
     numbers = {line["step"]: line["eval/average"] for line in log if "eval/average" in line and line["step"] > 0}
-    if len(numbers) > 1 and step == max(numbers) and numbers[step] < BEST_POINTS:
+    if len(numbers) > 1 and step == max(numbers) and numbers[step] not in PERFECT_SCORES:
         return {"best_at_the_end": True}
     return {}
 

@@ -4,6 +4,7 @@
 """
 
 import logging
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from t5suite.base.lookup import listed
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.training_data import TrainingSet, rows_of_batches
 from t5suite.data.rows.formats import quoted_words
+from t5suite.data.rows.row_checks import look_like_label_sets
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 
@@ -114,28 +116,31 @@ def tokenizer_title(tokenizer) -> str:
 
 def hint_at_labels(part: TrainingSet) -> None:
     """Says so where the targets of free text look like labels: few short ones, and many rows for each."""
-    targets = _few_targets(part)
-    if len(targets) < 2 or len(part.rows) < FEWEST_ROWS_OF_LABEL * len(targets):
+    targets = _targets_like_labels(part)
+    num_labels = len(set(targets))
+    if num_labels < 2 or len(targets) < FEWEST_ROWS_OF_LABEL * num_labels or look_like_label_sets(targets):
         return
     logger.info(
         "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification",
         part.task.name,
+        num_labels,
         len(targets),
-        len(part.rows),
-        quoted_words(sorted(targets)),
+        shlex.quote(quoted_words(sorted(set(targets)))),
     )
 
 
-def _few_targets(part: TrainingSet) -> set[str]:
-    """The distinct targets of free text if each may be a label and there are few; else none."""
-    targets = set()
+def _targets_like_labels(part: TrainingSet) -> list[str]:
+    """The targets of free text, row by row, if each may be a label and few are distinct; else none."""
+    targets: list[str] = []
     if part.task.value_kind != "text":
         return targets
+    distinct_targets = set()
     for row in rows_of_batches(part.rows):
         target = value_at(row, part.task.entry["label_column_name"])
         if not isinstance(target, str) or len(target) > LONGEST_LABEL:
-            return set()
-        targets.add(target)
-        if len(targets) > MOST_LABELS:
-            return set()
+            return []
+        distinct_targets.add(target)
+        if len(distinct_targets) > MOST_LABELS:
+            return []
+        targets.append(target)
     return targets

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.training_data import TrainingSet
-from t5suite.tasks.entry_metrics import RATES
-from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
+from t5suite.tasks.entry_metrics import RATES, shipped_metric_choices
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.registry import Task
 from t5suite.training.eval_sets import method_for
@@ -63,11 +62,14 @@ def _targets_of(examples: ExampleSet) -> list[str]:
 
 
 def _scores_below_targets(task: Task, examples: ExampleSet, texts: list[str]) -> dict[str, float]:
-    """The scores of texts by a task's metrics, without those of `evaluate`, where the targets have better ones."""
+    """The scores of texts by the suite's metrics of a task, where the targets have better ones."""
     targets = _targets_of(examples)
     if texts == targets:
         return {}
-    task = Task(task.benchmark, task.name, without_evaluate_metrics(task.entry))
+    names = [name for name in task.entry["metric_names"] if name in shipped_metric_choices()]
+    if not names:
+        return {}
+    task = Task(task.benchmark, task.name, {**task.entry, "metric_names": names, "metric_to_optimize": "average"})
     try:
         scores = task.score_examples(examples, texts)
         best_scores = task.score_examples(examples, targets)

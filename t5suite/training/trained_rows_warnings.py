@@ -13,7 +13,7 @@ import numpy as np
 
 from t5suite.data.batches.training_data import rows_of_batches
 from t5suite.data.rows.subsets import input_hashes
-from t5suite.runs.trained_inputs import trained_inputs_of_model
+from t5suite.runs.trained_inputs import MOST_INPUTS, trained_inputs_of_model
 from t5suite.runs.trained_splits import TRAINED_ON_MARK, rows_in_words, trained_split_with
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.fine_tuning_data import Data
@@ -54,7 +54,7 @@ def _warn(eval_set: EvalSet, training: str) -> None:
 def inputs_trained_on(data: Data, name) -> np.ndarray:
     """Hashes of the inputs that a run trains on, and of those of its first weights: uint64 [I], ascending.
 
-    Only of rows of the user's own: the official splits of benchmarks share inputs by themselves.
+    Only of the user's own files: official splits, of benchmarks and on the hub, share inputs by themselves.
 
     Args:
       name: the model, checkpoint or file whose weights the run begins with.
@@ -62,7 +62,8 @@ def inputs_trained_on(data: Data, name) -> np.ndarray:
     hashes = trained_inputs_of_model(name)
     if not data.made_by_flags:
         return hashes
-    for part in data.training_sets:
+    parts_of_files = [part for part in data.training_sets if part.loaded.commit is None]
+    for part in parts_of_files:
         hashes = np.union1d(hashes, input_hashes(rows_of_batches(part.rows), part.task))
     return hashes
 
@@ -75,17 +76,19 @@ def warn_of_trained_inputs(eval_sets: list[EvalSet], trained_inputs: np.ndarray)
     """
     if not len(trained_inputs):
         return
+    at_least = "at least " if len(trained_inputs) >= MOST_INPUTS else ""  # a run keeps no more
     for eval_set in eval_sets:
         if not eval_set.labelled or TRAINED_ON_MARK in eval_set.marks:
             continue
         hashes = input_hashes(eval_set.rows, eval_set.task)
         num_trained_on = np.isin(hashes, trained_inputs).sum()
         if num_trained_on:
-            eval_set.marks.append(f"trained on {num_trained_on} of {len(hashes)} inputs")
+            eval_set.marks.append(f"trained on {at_least}{num_trained_on} of {len(hashes)} inputs")
             logger.warning(
-                "%s %s: %d of %d inputs are training inputs, too: the score is not one of unseen rows",
+                "%s %s: %s%d of %d inputs are training inputs, too: the score is not one of unseen rows",
                 eval_set.name,
                 eval_set.split,
+                at_least,
                 num_trained_on,
                 len(hashes),
             )

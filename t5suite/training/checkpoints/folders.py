@@ -122,7 +122,7 @@ def clean_leftovers(output_dir) -> list[str]:
             discard(path)
     names = [path.relative_to(output_dir).as_posix() for path in leftovers]
     if names:
-        logger.warning("%s: cleared up after a process that was killed: %s", output_dir, ", ".join(names))
+        logger.warning("%s: cleared up what an earlier process left: %s", output_dir, ", ".join(names))
     return names
 
 
