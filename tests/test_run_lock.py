@@ -684,6 +684,24 @@ class OwnRowsTest(InFolderTest):
         with mock.patch.dict(os.environ, {name: "2"}):
             self.look_ahead()
 
+    @parameterized.parameters(
+        ("gradient_accumulation_steps: null", "--gradient_accumulation_steps.*None"),
+        ("per_device_train_batch_size: null", "--per_device_train_batch_size.*None"),
+        ("learning_rate: fast", "--learning_rate.*fast"),
+        ("max_steps: .inf", "--max_steps.*inf"),
+        ("warmup_steps: 2026-01-01", "--warmup_steps.*2026"),
+    )
+    def test_a_file_s_value_that_is_no_number_is_named_by_the_parser(self, line, message):
+        Path("flags.yaml").write_text(f"{line}\n")
+        words_of_file = [
+            "flags.yaml",
+            *(word for word in words() if not word.startswith(f"--{line.partition(':')[0]}=")),
+        ]
+        with contextlib.redirect_stderr(io.StringIO()):
+            look_ahead("fine_tune_t5", words_of_file)
+        with exits_with(78, message):
+            fine_tune_t5.main(words_of_file)
+
     def test_a_flag_names_the_directory_before_the_variable_of_a_sweep_does(self):
         shutil.rmtree("runs")
         with mock.patch.dict(os.environ, {"T5SUITE_RUN_DIR": "of_a_trial"}):

@@ -72,6 +72,8 @@ def examples_per_update(script: str, values: Mapping[str, object]) -> int | None
         return None
     batch_size = typed_value(script, "per_device_train_batch_size", values)
     micro_batches = typed_value(script, "gradient_accumulation_steps", values)
+    if batch_size is None or micro_batches is None:  # the parser refuses it
+        return None
     return batch_size * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -88,13 +90,16 @@ def written_then(script: str, manifest: Mapping) -> dict[str, object] | None:
 
 
 def typed_value(script: str, name: str, values: Mapping[str, object]) -> object:
-    """A flag's value, or its default, as the parser makes it of a word; None where that takes more."""
+    """A flag's value, or its default, as the parser makes it of a word; None where that takes more, or is refused."""
     entry = flags_of(script)[name]
     value = values.get(name, entry.get("default"))
     if value is None or value == "None" or isinstance(value, (list, dict)):
         return None
     if entry["type"] in NUMBER_TYPES:
-        return NUMBER_TYPES[entry["type"]](value)
+        try:
+            return NUMBER_TYPES[entry["type"]](value)
+        except (OverflowError, TypeError, ValueError):  # no number, in a file
+            return None
     if entry["type"] == "bool" and not isinstance(value, bool):
         return str(value).lower() in TRUE_WORDS
     return value
