@@ -26,7 +26,6 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
-from t5suite.base.script_flags import flags_of
 from t5suite.commands.looking_ahead import look_ahead
 from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
@@ -651,22 +650,57 @@ class OwnRowsTest(InFolderTest):
             self.assertNotRegex(refusal.message, r"\d\.0\b|None")
         self.look_ahead(**changes, allow_changed=allowed)
 
-    def test_a_flag_with_the_value_that_the_run_gives_it_otherwise_can_be_left_out(self):
-        """Without --eval_steps, the run evaluates where it logs, at each step."""
-        settings = read_manifest("runs/rows-tiny")["settings"] | {"eval_steps": 1}
-        is_filled = {
-            name: "default" not in entry and isinstance(settings.get(name), (int, float))
-            for name, entry in flags_of("fine_tune_t5").items()
-        }
-        filled = {name: settings[name] for name in is_filled if is_filled[name] and name != "validation_split"}
-        self.assertContainsSubset(["eval_steps", "per_device_eval_batch_size", "greater_is_better"], filled)
-        words_without = [word for word in words() if not word.startswith("--eval_steps")]
+    def test_it_also_names_changed_flags_that_follow_others(self):
+        self.add_to_command(load_best_model_at_end=False, metric_for_best_model="loss")
+        self.look_ahead()
+        with exits_with(78, "learning_rate 0.0005 there.*--allow_changed") as refusal:
+            self.look_ahead(learning_rate=0.5)
+        for name in ("load_best_model_at_end", "metric_for_best_model"):
+            self.assertIn(name, refusal.message.partition("--allow_changed ")[2])
+
+    def test_flags_that_are_left_out_are_refused_by_the_run_alone(self):
+        self.add_to_command(schedule="constant")
+        self.look_ahead()
+        self.look_ahead(learning_rate=0.5, allow_changed="learning_rate")
+        self.look_ahead(max_steps=2)
+        with exits_with(78, "schedule 'constant' there"):
+            run_it()
+
+    def test_what_the_run_settles_as_before_refuses_no_command(self):
+        self.look_ahead(use_cpu=False)
+        self.add_to_command(torch_compile=True, torch_compile_backend="inductor")
+        self.look_ahead(torch_compile=True)
+        run_it(torch_compile=True)
+
+    @parameterized.parameters("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+    def test_ranks_of_mpi_are_counted_by_the_run(self, name):
+        """The run that is there had two ranks."""
         path = Path("runs/rows-tiny/manifest.json")
         manifest = json.loads(path.read_text())
-        command = [manifest["command"][0], *words_without, *words_of(filled)]
-        path.write_text(json.dumps({**manifest, "command": command, "settings": settings}))
+        manifest["settings"]["update_size"] *= 2
+        path.write_text(json.dumps(manifest))
+        with exits_with(78, "update_size"):
+            self.look_ahead()
+        with mock.patch.dict(os.environ, {name: "2"}):
+            self.look_ahead()
+
+    @parameterized.parameters(
+        ("gradient_accumulation_steps: null", "--gradient_accumulation_steps.*None"),
+        ("per_device_train_batch_size: null", "--per_device_train_batch_size.*None"),
+        ("learning_rate: fast", "--learning_rate.*fast"),
+        ("max_steps: .inf", "--max_steps.*inf"),
+        ("warmup_steps: 2026-01-01", "--warmup_steps.*2026"),
+    )
+    def test_a_file_s_value_that_is_no_number_is_named_by_the_parser(self, line, message):
+        Path("flags.yaml").write_text(f"{line}\n")
+        words_of_file = [
+            "flags.yaml",
+            *(word for word in words() if not word.startswith(f"--{line.partition(':')[0]}=")),
+        ]
         with contextlib.redirect_stderr(io.StringIO()):
-            look_ahead("fine_tune_t5", words_without)
+            look_ahead("fine_tune_t5", words_of_file)
+        with exits_with(78, message):
+            fine_tune_t5.main(words_of_file)
 
     def test_a_flag_names_the_directory_before_the_variable_of_a_sweep_does(self):
         shutil.rmtree("runs")

@@ -16,7 +16,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.launch.bundled_runs import bundled_note, with_recipe
-from t5suite.launch.changed_flags import changed_flags, typed_value
+from t5suite.launch.changed_flags import certain_changes, changed_flags, typed_value
 from t5suite.launch.command_line import flag_values
 from t5suite.launch.row_formats import DECIDING_FLAGS, with_format
 from t5suite.runs.choosing import CHOOSING_SETTINGS, directory_for
@@ -187,7 +187,14 @@ def check_run_there(script: str, values: Mapping[str, object], directory: str | 
     except ConfigError:  # opening the run rebuilds a damaged one, or says why it cannot
         return
     changes = changed_flags(script, manifest, values)
+    certain = certain_changes(changes, values)
     allowed = frozenset(allowed_names(values.get("allow_changed")))
-    run = Run(Path(directory), manifest, resumed=True, changed=changes, allowed=allowed)
-    if not starts_again(run):
-        check_changes(run, extend=bool(typed_value(script, "extend", values)), is_default=is_default)
+    extend = bool(typed_value(script, "extend", values))
+    run = Run(Path(directory), manifest, resumed=True, changed=certain, allowed=allowed)
+    if starts_again(run):
+        return
+    try:
+        check_changes(run, extend, is_default)
+    except ConfigError:  # the one refusal names the less certain changes, too
+        run.changed = {**certain, **changes}
+        check_changes(run, extend, is_default)

@@ -17,19 +17,17 @@ from t5suite.launch.command_line import flag_values
 from t5suite.launch.row_formats import with_format
 from t5suite.runs.settings import is_decisive
 
-# Flags whose value also depends on other flags (`--eval_strategy`).
-SETTLED_LATER = ("save_strategy", "save_steps", "load_best_model_at_end", "metric_for_best_model")
-# Flags to which the run gives a value where they are left out.
-FILLED_LATER = (
-    "activation_checkpointing", "eval_steps", "gradient_checkpointing", "greater_is_better", "inputs_length",
-    "per_device_eval_batch_size",
-)  # fmt: skip
+# Flags whose value also depends on other flags (`--eval_strategy`) or on the machine.
+SETTLED_LATER = ("save_strategy", "save_steps", "load_best_model_at_end", "metric_for_best_model", "use_cpu")
+# Beginnings of variables by which accelerate counts micro-batches or ranks otherwise than by the flags and WORLD_SIZE.
+COUNTED_BY_ACCELERATE = ("ACCELERATE_", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) -> dict[str, tuple]:
-    """`{flag: (value of the run, value now)}` of the flags that decide about results and are written otherwise now.
+    """`{flag: (value of the run, value now)}` of decisive flags that are written otherwise now, or left out.
 
-    A flag whose value the run itself has replaced, or will, is left to the comparison of all settings.
+    A flag whose value the run itself has replaced is left to the comparison of all settings. The run may give a flag
+    that is left out now the value that it had: only `certain_changes` make another run whatever it does.
 
     Args:
       manifest: of the run that is there.
@@ -44,12 +42,12 @@ def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) 
     }
     changes = {}
     for name in sorted({*earlier_values, *values}):
-        if name not in settings or name in SETTLED_LATER or not is_decisive(name):
+        is_collection = isinstance(values.get(name), (list, dict))
+        if name not in settings or is_collection or not is_decisive(name):
             continue
         before = changed_since.get(name, typed_value(script, name, earlier_values))
         now = typed_value(script, name, values)
-        is_known_later = now is None and (name in FILLED_LATER or isinstance(values.get(name), (list, dict)))
-        if settings[name] == before and now != before and not is_known_later:
+        if settings[name] == before and now != before:
             changes[name] = (before, now)
     before = settings.get("update_size")
     now = examples_per_update(script, values)
@@ -58,12 +56,24 @@ def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) 
     return changes
 
 
+def certain_changes(changes: Mapping[str, tuple], values: Mapping[str, object]) -> dict[str, tuple]:
+    """Those of `changed_flags` that the run cannot undo: `update_size`, and flags that are given a value now."""
+    certain = {}
+    for name, (before, now) in changes.items():
+        is_written = name in values and now is not None and name not in SETTLED_LATER
+        if is_written or name == "update_size":
+            certain[name] = (before, now)
+    return certain
+
+
 def examples_per_update(script: str, values: Mapping[str, object]) -> int | None:
     """Examples per update, over micro-batches and ranks; None where DeepSpeed's or accelerate's settings decide."""
-    if "deepspeed" in values or any(name.startswith("ACCELERATE_") for name in os.environ):
+    if "deepspeed" in values or any(name.startswith(COUNTED_BY_ACCELERATE) for name in os.environ):
         return None
     batch_size = typed_value(script, "per_device_train_batch_size", values)
     micro_batches = typed_value(script, "gradient_accumulation_steps", values)
+    if batch_size is None or micro_batches is None:  # the parser refuses it
+        return None
     return batch_size * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -80,13 +90,16 @@ def written_then(script: str, manifest: Mapping) -> dict[str, object] | None:
 
 
 def typed_value(script: str, name: str, values: Mapping[str, object]) -> object:
-    """A flag's value, or its default, as the parser makes it of a word; None where that takes more."""
+    """A flag's value, or its default, as the parser makes it of a word; None where that takes more, or is refused."""
     entry = flags_of(script)[name]
     value = values.get(name, entry.get("default"))
     if value is None or value == "None" or isinstance(value, (list, dict)):
         return None
     if entry["type"] in NUMBER_TYPES:
-        return NUMBER_TYPES[entry["type"]](value)
+        try:
+            return NUMBER_TYPES[entry["type"]](value)
+        except (OverflowError, TypeError, ValueError):  # no number, in a file
+            return None
     if entry["type"] == "bool" and not isinstance(value, bool):
         return str(value).lower() in TRUE_WORDS
     return value
