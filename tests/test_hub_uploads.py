@@ -273,23 +273,28 @@ class StopTest(OwnStopRequests):
         self.assertTrue((Path(trainer.args.output_dir) / "checkpoint-2").is_dir())
 
     def test_a_script_that_ends_waits_for_its_last_upload_and_not_for_its_first_alone(self):
-        program = """
-            import tempfile, time
-            from pathlib import Path
-            from unittest import mock
-            from huggingface_hub import HfApi
-            from t5suite.testing import tiny_trainer
-            trainer = tiny_trainer()
-            def upload_folder(api, **_):
-                return api.run_as_future(lambda: (time.sleep(0.3), print("uploaded", flush=True)))
-            mock.patch.object(HfApi, "upload_folder", upload_folder).start()
-            for step in (1, 2):
-                trainer.uploads.push_checkpoint("ada/mini", Path(tempfile.mkdtemp()), step, lambda: None)
-                time.sleep(0.6 if step == 1 else 0)
-        """
-        command = [sys.executable, "-c", textwrap.dedent(program)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-        self.assertEqual((done.returncode, done.stdout.count("uploaded")), (0, 2), done.stderr)
+        """A process lives as long as a thread of it that is no daemon."""
+        has_ended, is_uploaded = threading.Event(), threading.Event()
+        self.addCleanup(is_uploaded.set)
+        self.addCleanup(has_ended.set)
+        script = threading.Thread(target=has_ended.wait, daemon=True)
+        script.start()
+        uploads = iter([lambda: None, is_uploaded.wait])
+        self.enter_context(mock.patch("threading.main_thread", return_value=script))
+        self.enter_context(mock.patch.object(HfApi, "upload_folder", lambda api, **_: api.run_as_future(next(uploads))))
+        earlier_threads = set(threading.enumerate())
+        trainer = tiny_trainer()
+        trainer.uploads.push_checkpoint("ada/mini", Path(tempfile.mkdtemp()), 1, lambda: None)
+        trainer.uploads.wait()
+        trainer.uploads.push_checkpoint("ada/mini", Path(tempfile.mkdtemp()), 2, lambda: None)
+        has_ended.set()
+        script.join()
+        time.sleep(0.7)
+        keeping_alive = [each for each in set(threading.enumerate()) - earlier_threads if not each.daemon]
+        self.assertLen(keeping_alive, 1)
+        is_uploaded.set()
+        keeping_alive[0].join(5)
+        self.assertFalse(keeping_alive[0].is_alive())
 
     @pytest.mark.slow
     def test_an_upload_that_does_not_end_holds_up_no_run_that_was_asked_to_stop(self):
