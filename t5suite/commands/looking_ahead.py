@@ -6,6 +6,7 @@
 The run itself checks everything again, and what this leaves out.
 """
 
+import functools
 import logging
 import os
 import sys
@@ -190,11 +191,11 @@ def check_run_there(script: str, values: Mapping[str, object], directory: str | 
     certain = certain_changes(changes, values)
     allowed = frozenset(allowed_names(values.get("allow_changed")))
     extend = bool(typed_value(script, "extend", values))
-    run = Run(Path(directory), manifest, resumed=True, changed=certain, allowed=allowed)
+    run_with = functools.partial(Run, Path(directory), manifest, resumed=True, allowed=allowed)
+    run = run_with(changed=certain)
     if starts_again(run):
         return
     try:
         check_changes(run, extend, is_default)
     except ConfigError:  # the one refusal names the less certain changes, too
-        run.changed = {**certain, **changes}
-        check_changes(run, extend, is_default)
+        check_changes(run_with(changed={**certain, **changes}), extend, is_default)

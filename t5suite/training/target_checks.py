@@ -19,13 +19,13 @@ from t5suite.training.label_checks import tokenizer_title, with_room_for_labels,
 
 logger = logging.getLogger(__name__)
 
-ROWS_LOOKED_AT = 100  # of a training split; ROUGE takes 0.4 to 3 s for 100 rows
+ROWS_CHECKED = 100  # of a training split; ROUGE takes 0.4 to 3 s for 100 rows
 
 
 def warn_of_unwritable_targets(training_sets: Iterable[TrainingSet], encoding: TextEncoding, method: str) -> None:
     """Warns where a model that writes the tokens of each target has no perfect score: they make another text.
 
-    Of a training split the first ROWS_LOOKED_AT rows are looked at. `check_labels` has refused label words.
+    Of a training split the first ROWS_CHECKED rows are checked. `check_labels` has refused label words.
 
     Args:
       method: `--eval_method`.
@@ -38,7 +38,7 @@ def warn_of_unwritable_targets(training_sets: Iterable[TrainingSet], encoding: T
 
 def _warn_of_unwritable_targets(part: TrainingSet, encoding: TextEncoding) -> None:
     task = part.task
-    examples = task.example_set(itertools.islice(part.loaded.rows, ROWS_LOOKED_AT), "train")
+    examples = task.example_set(itertools.islice(part.loaded.rows, ROWS_CHECKED), "train")
     texts = written(with_room_for_labels(encoding), _targets_of(examples))
     scores = _scores_below_targets(task, examples, texts)
     if not scores:

@@ -70,7 +70,8 @@ def _load_with_datasets(reading: Reading, split: str | None, revision: str | Non
     """The rows of a repository or a local folder, which `datasets` writes to its cache."""
     import datasets
 
-    path, name = reading.repository, reading.part
+    path = reading.repository
+    name = reading.part
     try:
         return read_from_hub(reading, lambda: datasets.load_dataset(path, name, split=split, revision=revision))
     except datasets.exceptions.DatasetGenerationError as error:  # files of other columns or types, a damaged file

@@ -303,8 +303,9 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:
-        words = {True: "labelled", False: "unlabelled"}
-        raise DataError(f"the row is {words[is_labelled]}, but those before it are {words[are_labelled]}")
+        this_row = "labelled" if is_labelled else "unlabelled"
+        rows_before = "labelled" if are_labelled else "unlabelled"
+        raise DataError(f"the row is {this_row}, but those before it are {rows_before}")
     return are_labelled
 
 
