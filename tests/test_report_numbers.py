@@ -1,11 +1,14 @@
 """What a report's numbers are made of: rows joined again, baselines, seeds, published scores; tables of runs; hints."""
 
+import builtins
 import contextlib
 import datetime
 import io
 import json
+import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas
@@ -353,6 +356,14 @@ class RunTablesTest(parameterized.TestCase):
         metrics = "neg_mean_absolute_error -0.9  pearson 65.94  spearman 63.81  my_own_long_measure 1.25"
         for cell in ("mini/reviews_of_the_whole_autumn", metrics, "x" * 90, str(run)):
             self.assertIn(cell, line)
+
+    def test_a_notebook_s_table_is_as_wide_as_the_notebook_and_its_libraries_make_no_notebook(self):
+        run = bare_run("mini", {"reviews": {"accuracy": 70.0}}, marks={"reviews": ["x" * 200]})
+        kernel_class = type("ZMQInteractiveShell", (), {})  # a kernel puts its shell among the builtins
+        with mock.patch.dict(sys.modules, ipykernel=mock.Mock(), jupyter_client=mock.Mock()):
+            self.assertIn("x" * 200, cli_output("report", run, "--format", "none"))
+            with mock.patch.object(builtins, "get_ipython", kernel_class, create=True):
+                self.assertNotIn("x" * 200, cli_output("report", run, "--format", "none"))
 
     @pytest.mark.slow
     def test_labels_that_were_scored_are_marked_in_every_table(self):

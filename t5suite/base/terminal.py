@@ -49,7 +49,7 @@ class Terminal(Console):
         """Shows nothing on standard output inside `silent`; in a file or pipe tables are as wide as they need."""
         if _SILENT.get() and self.file is sys.stdout:
             return
-        is_shown = self.is_terminal or "ipykernel" in sys.modules  # a notebook breaks long lines
+        is_shown = self.is_terminal or in_notebook()  # a notebook breaks long lines
         if is_shown or not any(isinstance(part, Table) for part in objects):
             super().print(*objects, **options)
             return
@@ -63,6 +63,11 @@ class Terminal(Console):
     def render_str(self, text: str, **options):
         """All printed text passes through here, except rich's `Text`."""
         return super().render_str(printable(redacted(text)), **options)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this process, and not only a library that talks to kernels."""
+    return Console().is_jupyter
 
 
 def short_time(seconds: float) -> str:

@@ -14,7 +14,7 @@ import sys
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback
 
-from t5suite.base.terminal import short_time, show
+from t5suite.base.terminal import in_notebook, short_time, show
 from t5suite.training.callback import Callback
 
 # Evaluation metrics that a line omits unless they are notable.
@@ -34,7 +34,7 @@ def shows_bars(args) -> bool:
 
 def somebody_watches() -> bool:
     """Whether standard error is a terminal, or this is a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return sys.stderr.isatty() or in_notebook()
 
 
 def evaluation_bar(turns, name: str):
