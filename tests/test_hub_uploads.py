@@ -126,8 +126,9 @@ class ArgumentsTest(parameterized.TestCase):
     def test_token_and_revision_of_an_upload_go_before_those_of_the_flags(self, options, expected):
         trainer = tiny_trainer(hub_token="flag", hub_revision="v1")
         trainer.hub_model_id = "ada/mini"
-        with NO_EARLIER_RUN, mock.patch.object(HfApi, "upload_folder") as upload:
+        with NO_EARLIER_RUN as download, mock.patch.object(HfApi, "upload_folder") as upload:
             trainer.push_to_hub("a message", **options)
+        self.assertLessEqual(expected.items(), download.call_args.kwargs.items())  # of the run that it replaces
         self.assertLessEqual({"commit_message": "a message", **expected}.items(), upload.call_args.kwargs.items())
 
     def test_nothing_is_uploaded_while_the_hub_cannot_say_what_an_earlier_run_has_left(self):

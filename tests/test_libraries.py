@@ -22,7 +22,7 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 from transformers.models.t5 import modeling_t5
 
 from t5suite.base import fingerprints, libraries, library_proofs
@@ -31,6 +31,7 @@ from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.library_proofs import proved_table, read_installed, source_reason
 from t5suite.base.lookup import load_object
 from t5suite.models import rehearsal
+from t5suite.models.adapters import merge_adapter
 from t5suite.testing import exits_with, tiny_tuner
 
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
@@ -536,3 +537,14 @@ class CommandTest(parameterized.TestCase):
         table = library_proofs.with_installed(proved_table())
         sorted_table = json.loads(json.dumps(table, default=lambda versions: sorted(versions)))
         self.assertEqual(sorted_table, json.loads(Path(library_proofs.TABLE).read_text(encoding="utf-8")))
+
+
+class MergedAdapterTest(absltest.TestCase):
+    def test_a_merged_model_trains_on_as_a_plain_one_does(self):
+        """PEFT leaves the weights of the base model frozen."""
+        model = tiny_tuner(None, "mini/sentiment", adapter="lora").model
+        for mode in (True, False):
+            with self.subTest(is_training=mode):
+                merged = merge_adapter(copy.deepcopy(model).train(mode))
+                self.assertTrue(all(parameter.requires_grad for parameter in merged.parameters()))
+                self.assertEqual({module.training for module in merged.modules()}, {mode})

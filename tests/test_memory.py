@@ -328,7 +328,6 @@ class SummaryTest(parameterized.TestCase):
         self.assertEqual(sum(row["trained"] for row in top), table["trainable"])
         self.assertEqual(table["trainable"] + table["frozen"], count)
 
-    @pytest.mark.slow
     def test_the_flop_of_an_update_are_those_of_its_matrix_products(self):
         inputs, targets = 8, 4
         table = summary(
