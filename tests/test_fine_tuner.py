@@ -943,6 +943,16 @@ class ProcessTest(EqualFiles):
         broken.train()
         self.assertSameRun(directory(whole), directory(broken))
 
+    def test_the_weights_are_those_of_the_results_also_where_others_have_finished_the_run(self):
+        made = tuner(**ONE_STEP)
+        self.failing(made)
+        other = tuner(output_dir=str(directory(made)), **ONE_STEP)
+        for longer in ({}, {"max_steps": 2}):
+            results = other.train(**longer)
+            self.assertEqual(made.train(), results)
+            for name, value in weights(other).items():
+                self.assertTrue(torch.equal(weights(made)[name], value), name)
+
     def test_a_model_in_memory_that_was_trained_is_not_taken_for_a_new_one(self):
         other = tuner()
         made = tuner(other.model, tokenizer=other.tokenizer, **ONE_STEP)
