@@ -164,6 +164,8 @@ class FineTuner:
             with run_directory(self.args, settings, words, resume, self._default_directory) as run:
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
+                if self.eval_args.resume == "none":
+                    self._flags["resume"] = "auto"  # later calls go on with the new run
                 if run.finished:
                     self._check_rows_of_finished(run)
                     self._take_finished(run)

@@ -943,6 +943,16 @@ class ProcessTest(EqualFiles):
         broken.train()
         self.assertSameRun(directory(whole), directory(broken))
 
+    def test_a_new_run_goes_on_and_is_made_longer_as_any_other(self):
+        made = tuner(resume="none", **ONE_STEP)
+        self.failing(made)
+        results = made.train()
+        self.assertEqual(made.train(), results)
+        made.train(max_steps=2)
+        self.assertEqual([line["step"] for line in made.history if "train/loss" in line], [1, 2])
+        with exits_with(78, "--resume none needs a new"):
+            tuner(resume="none", output_dir=str(directory(made)), **ONE_STEP).train()
+
     def test_the_weights_are_those_of_the_results_also_where_others_have_finished_the_run(self):
         made = tuner(**ONE_STEP)
         self.failing(made)
