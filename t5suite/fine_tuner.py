@@ -156,12 +156,14 @@ class FineTuner:
             settings without evaluation.
           KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
-        with self._at_work(), interruptible():
+        with self._at_work(), interruptible(), contextlib.ExitStack() as if_refused:
+            if_refused.callback(self._set_flags, dict(self._flags))
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
             words = words_of_flags(self._flags)
             with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+                if_refused.pop_all()
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
                 if self.eval_args.resume == "none":
@@ -402,6 +404,10 @@ class FineTuner:
         self.data_args = self.arguments.data
         self.eval_args = self.arguments.evaluation
         self.args = self.arguments.training
+
+    def _set_flags(self, flags: dict) -> None:
+        self._flags = flags
+        self._read_arguments()
 
     def _settle(self, valid: bool, longer: dict) -> None:
         self._check_data()

@@ -165,6 +165,13 @@ class SameAsTheScriptTest(EqualFiles):
             self.tuner.train(max_steps=4, learning_rate=0.5)
         self.assertEqual(self.tuner.args.max_steps, 2)
 
+    @parameterized.parameters("ten", 1)
+    def test_a_length_that_is_refused_changes_nothing(self, max_steps):
+        with exits_with(78, "max_steps"):
+            self.tuner.train(max_steps=max_steps)
+        self.assertEqual(self.tuner.args.max_steps, 2)
+        self.assertEqual(self.tuner.train(), self.results)
+
     def test_history_has_the_lines_of_the_script(self):
         lines = [read_rows(self.script / "metrics.jsonl"), self.tuner.history]
         is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
