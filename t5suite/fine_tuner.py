@@ -118,6 +118,7 @@ class FineTuner:
         self._process = TunerProcess(bars=self._shows_bars())
         self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
+        self._end_reached: tuple | None = None  # of the finished run whose weights these are
         # The directory's name, without a number, where no flag names it; None once a run has begun there.
         self._default_directory = None
         self.trainer = None
@@ -155,21 +156,27 @@ class FineTuner:
             settings without evaluation.
           KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
-        with self._at_work(), interruptible():
+        with self._at_work(), interruptible(), contextlib.ExitStack() as if_refused:
+            if_refused.callback(self._set_flags, dict(self._flags))
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
             words = words_of_flags(self._flags)
             with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+                if_refused.pop_all()
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
+                if self.eval_args.resume == "none":
+                    self._flags["resume"] = "auto"  # later calls go on with the new run
                 if run.finished:
                     self._check_rows_of_finished(run)
                     self._take_finished(run)
                 else:
                     if self._is_trained and self._model_in_memory is None:
                         self._make_model()
+                    self._end_reached = None
                     self.results = self._train(run, settings, resume)
+                    self._end_reached = _end_of(run)
         return self.results
 
     def evaluate(self, split: str = "validation") -> dict:
@@ -398,6 +405,10 @@ class FineTuner:
         self.eval_args = self.arguments.evaluation
         self.args = self.arguments.training
 
+    def _set_flags(self, flags: dict) -> None:
+        self._flags = flags
+        self._read_arguments()
+
     def _settle(self, valid: bool, longer: dict) -> None:
         self._check_data()
         if self.eval_args.eval_only:
@@ -588,9 +599,9 @@ class FineTuner:
                     )
 
     def _take_finished(self, run) -> None:
-        """Loads the results and the weights of a finished run."""
+        """Loads the results and the weights of a finished run; these weights may be of an earlier step of it."""
         self.results = print_finished(run, run.is_main)
-        if self._is_trained:
+        if self._end_reached == _end_of(run):
             return
         model_args = trained_as(self.model_args, run.directory)
         self.tokenizer, self.model = tokenizer_and_model(model_args, tasks=self.plan.tasks)
@@ -598,6 +609,7 @@ class FineTuner:
         self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, str(run.directory))
         self._card = read_task_card(run.directory)
         self._is_trained = True
+        self._end_reached = _end_of(run)
 
     def _known_card(self) -> TaskCard | None:
         """The model's task card; None if rows can only be finished texts."""
@@ -644,6 +656,11 @@ class FineTuner:
             # The model's first weights may be elsewhere: embeddings on the CPU, layers that are offloaded.
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size, device=self.args.device)
             return is_one_row, answer_rows(predictor, text, rows, decoding, raw=raw, **choices)
+
+
+def _end_of(run) -> tuple[str, int | None]:
+    """A finished run's id and its last step, which a longer run changes."""
+    return run.run_id, run.manifest.get("training", {}).get("steps")
 
 
 def _rows_or_texts(inputs) -> list:

@@ -619,6 +619,15 @@ class DamagedBestTest(SelectionTest):
         self.assertFalse((self.directory / "model.safetensors").exists())
         self.assertFalse((self.directory / "results.json").exists())
 
+    def test_the_best_of_the_checkpoint_before_a_damaged_one_is_there(self):
+        """The damaged one was better: rotation has deleted one of the two before it."""
+        series = (8.0, 7.0, 9.0)
+        script = self.script({"a": series}, save_total_limit=2)
+        self.die(script, "saved", 3)
+        self.assertLen([*self.directory.glob("checkpoint-*")], 2)
+        DAMAGE["a bit is turned"](self.directory / "checkpoint-3")
+        self.assert_best(script, self.start(script), best_step(series))
+
     @pytest.mark.slow
     def test_after_training(self):
         self.check(["checkpoint-1", "best/a"], "a bit is turned", ("saved", 2))

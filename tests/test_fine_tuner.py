@@ -165,6 +165,13 @@ class SameAsTheScriptTest(EqualFiles):
             self.tuner.train(max_steps=4, learning_rate=0.5)
         self.assertEqual(self.tuner.args.max_steps, 2)
 
+    @parameterized.parameters("ten", 1)
+    def test_a_length_that_is_refused_changes_nothing(self, max_steps):
+        with exits_with(78, "max_steps"):
+            self.tuner.train(max_steps=max_steps)
+        self.assertEqual(self.tuner.args.max_steps, 2)
+        self.assertEqual(self.tuner.train(), self.results)
+
     def test_history_has_the_lines_of_the_script(self):
         lines = [read_rows(self.script / "metrics.jsonl"), self.tuner.history]
         is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
@@ -942,6 +949,26 @@ class ProcessTest(EqualFiles):
         self.failing(broken)
         broken.train()
         self.assertSameRun(directory(whole), directory(broken))
+
+    def test_a_new_run_goes_on_and_is_made_longer_as_any_other(self):
+        made = tuner(resume="none", **ONE_STEP)
+        self.failing(made)
+        results = made.train()
+        self.assertEqual(made.train(), results)
+        made.train(max_steps=2)
+        self.assertEqual([line["step"] for line in made.history if "train/loss" in line], [1, 2])
+        with exits_with(78, "--resume none needs a new"):
+            tuner(resume="none", output_dir=str(directory(made)), **ONE_STEP).train()
+
+    def test_the_weights_are_those_of_the_results_also_where_others_have_finished_the_run(self):
+        made = tuner(**ONE_STEP)
+        self.failing(made)
+        other = tuner(output_dir=str(directory(made)), **ONE_STEP)
+        for longer in ({}, {"max_steps": 2}):
+            results = other.train(**longer)
+            self.assertEqual(made.train(), results)
+            for name, value in weights(other).items():
+                self.assertTrue(torch.equal(weights(made)[name], value), name)
 
     def test_a_model_in_memory_that_was_trained_is_not_taken_for_a_new_one(self):
         other = tuner()

@@ -495,6 +495,18 @@ class LabelSetsTest(parameterized.TestCase):
         for name, score in expected.items():
             self.assertAlmostEqual(METRICS[name](texts, [", ".join(labels) for labels in references]), score)
 
+    @parameterized.parameters("micro_f1", "macro_f1", "subset_accuracy")
+    def test_the_order_of_rows_does_not_change_a_bit(self, name):
+        """It is the order in which labels are first seen, as is that of sets, which differs between processes."""
+        labels = [f"label {number}" for number in range(40)]
+        draw = random.Random(3)
+        rows = [(draw.sample(labels, 10), draw.sample(labels, 10)) for _ in range(30)]
+        scores = set()
+        for _ in range(20):
+            draw.shuffle(rows)
+            scores.add(METRICS[name](*zip(*rows, strict=True)))
+        self.assertLen(scores, 1)
+
     def test_nothing_is_a_set_too_and_white_space_and_repetitions_do_not_count(self):
         self.assertEqual(METRICS["subset_accuracy"]([" late ,broken,late", ""], ["broken, late", "late"]), 50)
         self.assertEqual(METRICS["micro_f1"](["", ""], ["late", "broken"]), 0)

@@ -315,6 +315,13 @@ class EvaluationTest(ReportTest):
         for report in reports:
             self.assert_same(report, expected)
 
+    def test_all_take_the_first_rank_s_metrics_where_a_metric_differs_from_call_to_call(self):
+        model, tokenizer, (eval_set,) = eval_sets("a head's class", (2,))
+        eval_set.compute_metrics = lambda _: {"accuracy": float(dist.get_rank())}
+        for report in on_ranks(3, evaluate, model, tokenizer, [eval_set]):
+            self.assertEqual(report.results[eval_set.name].metrics, {"accuracy": 0.0})
+            self.assertEqual((report.selection, report.by_task), (0.0, {"sentiment": 0.0}))
+
     @parameterized.product(rows=(1, 2, 7, 13), world_size=(1, *SEVERAL))
     @pytest.mark.quick_cases(4)
     def test_ranks_share_the_batches_and_stay_in_step(self, rows, world_size):

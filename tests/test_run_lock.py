@@ -26,6 +26,7 @@ from transformers import TrainerCallback
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
+from t5suite.base.programs import run_command
 from t5suite.commands.looking_ahead import look_ahead
 from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
@@ -855,6 +856,31 @@ class OwnRowsTest(InFolderTest):
             run_it(**longer)
         self.look_ahead(**longer, extend=True)
         run_it(**longer, extend=True)
+
+    @parameterized.parameters(0, 1)
+    def test_each_of_several_processes_is_refused_before_it_waits_for_the_others(self, rank):
+        of_rank = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for flags, code in (({"target_column": "mod"}, 65), ({"learning_rate": 0.5}, 78)):
+            with contextlib.redirect_stderr(io.StringIO()) as shown, mock.patch.dict(os.environ, of_rank):
+                try:
+                    exit_code = run_command(lambda _, flags=flags: look_ahead("fine_tune_t5", words(**flags)))
+                except SystemExit as stop:
+                    exit_code = stop.code
+            self.assertEqual(exit_code, code)
+            self.assertEqual(shown.getvalue().count("error: "), 1 - rank)
+
+    @parameterized.parameters({}, {"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "2", "RANK": "1"})
+    def test_one_process_shows_a_finished_run_early_and_several_decide_together(self, **environment):
+        path = Path("runs/rows-tiny/manifest.json")
+        manifest = json.loads(path.read_text())
+        manifest["settings"]["update_size"] *= int(environment.get("WORLD_SIZE", 1))
+        path.write_text(json.dumps(manifest))
+        with mock.patch.dict(os.environ, environment), mock.patch.dict(opening.COMMAND):
+            self.look_ahead()
+            path.write_text(json.dumps({**manifest, **opening.COMMAND}))
+            ends = contextlib.nullcontext() if environment else self.assertRaises(SystemExit)
+            with ends, contextlib.redirect_stdout(io.StringIO()):
+                self.look_ahead()
 
     def test_a_mistyped_column_leaves_no_directory(self):
         shutil.rmtree("runs")

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.programs import note_exit_code
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.launch.bundled_runs import bundled_note, with_recipe
@@ -37,6 +38,9 @@ DECIDED_LATER = ("overwrite_output_dir", "resume", "resume_from_checkpoint", "dr
 def look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run.
 
+    Each of several processes makes the same checks, so that none waits for one that was refused. Whether a run has
+    finished they find out together, later: what they compare, such as CUDA_VISIBLE_DEVICES, may differ between them.
+
     Args:
       words: the command line; one that says nothing of the run is that of the bundled recipe.
     """
@@ -45,28 +49,32 @@ def look_ahead(script: str, words: list[str]) -> None:
     if script == "fine_tune_t5":
         values = with_tasks_of_model(with_format(values))
     check_launched_ranks(os.environ)
-    if os.environ.get("RANK", "0") != "0":
-        return
     intro_flags = [name for name in flags_marked("intro") if name in flags_of(script)]
     intro = {name: values.get(name, flags_of(script)[name].get("default")) for name in intro_flags}
     named_directory = intro["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
     intro["output_dir"] = named_directory or default_directory(script, values)
     run = finished_run(intro["output_dir"], script, values)
-    if run:
+    if run and os.environ.get("WORLD_SIZE", "1") == "1":
         show_finished(run)
         sys.exit(0)
     if values.keys() & {"data_format", "data_class"}:
         # Rows of the user's own: the defaults do not say which.
         intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
-    if bundled:
-        print(f"{script}: {bundled}", file=sys.stderr)
-    settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
-    print(f"{script}: {settings}", file=sys.stderr)
-    if script == "pre_train_t5":
-        check_text_files(values)
-    else:
-        check_columns_of_own_rows(values)
-    check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
+    if os.environ.get("RANK", "0") == "0":
+        if bundled:
+            print(f"{script}: {bundled}", file=sys.stderr)
+        settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
+        print(f"{script}: {settings}", file=sys.stderr)
+    try:
+        if script == "pre_train_t5":
+            check_text_files(values)
+        else:
+            check_columns_of_own_rows(values)
+        check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
+    except UserError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        sys.exit(note_exit_code(error.exit_code))  # the first process of this machine prints the message
 
 
 def with_tasks_of_model(values: Mapping[str, object]) -> dict[str, object]:

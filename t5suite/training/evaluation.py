@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from t5suite.base.errors import LackOfMemoryError, first_line
 from t5suite.base.memory_errors import is_out_of_memory
@@ -190,6 +190,9 @@ class Evaluator:
         loss = mean_loss(answers.values()) if eval_set.labelled else None
         if eval_set.method == "loss":
             metrics = loss_metrics(eval_set.task, loss)
+        if self.accelerator.num_processes > 1:
+            # All ranks choose checkpoints by the same numbers, even if a metric differs from call to call.
+            (metrics,) = broadcast_object_list([metrics])
         seconds = time.perf_counter() - started
         if seconds >= 1:
             logger.info("%s: %d rows in %.1f s", eval_set.name, len(eval_set.rows), seconds)

@@ -26,6 +26,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from t5suite.base.errors import DataError
+from t5suite.base.files import read_json
 from t5suite.runs.directory import BEST_FOLDER
 from t5suite.training.checkpoints.manifests import damage
 
@@ -60,38 +62,56 @@ def checkpoint_step(path) -> int:
     return int(Path(path).name.removeprefix("checkpoint-"))
 
 
-def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=None) -> list[Path]:
-    """Deletes the oldest checkpoints beyond `limit`; never the newest, the best, or multiples of `keep_every` steps.
+def rotate(output_dir, limit: int | None, keep_every: int | None = None) -> list[Path]:
+    """Deletes the oldest checkpoints beyond `limit`; never the newest, or multiples of `keep_every` steps.
 
     >>> rotate("runs/x", limit=1, keep_every=100)                     # of 100, 150, 200, 250 and 300
     [PosixPath('runs/x/checkpoint-150')]
 
-    Nothing is deleted if the newest one is incomplete: only an older one may be good. One process calls it, after the
-    commit.
+    Nor does it delete the best one, as of any checkpoint that stays: a run that goes on from that one needs it. Nothing
+    is deleted if the newest one is incomplete: only an older one may be good. One process calls it, after the commit.
 
     Args:
       limit: how many to keep besides those of `keep_every`; None or 0 keeps all.
-      best: the best checkpoint's folder.
     """
     present = checkpoints(output_dir)
     rotated = [path for path in present if keep_every is None or checkpoint_step(path) % keep_every]
-    names_kept = {present[-1].name} if present else set()
-    if best is not None:
-        names_kept.add(Path(best).name)
-    deletable = [path for path in rotated if path.name not in names_kept]
-    oldest = deletable[: max(0, len(rotated) - limit)] if limit else []
-    if not oldest:
+    excess = len(rotated) - limit if limit else 0
+    if excess <= 0:
         return []
     problem = damage(present[-1], hashed=False)
     if problem:
         logger.warning("%s is damaged (%s); older checkpoints are kept", present[-1], problem)
         return []
-    for path in oldest:
+    doomed = _oldest_that_none_needs(present, [path for path in rotated if path != present[-1]], excess)
+    for path in doomed:
         try:
             _delete(path)
         except OSError as error:  # this must not end the run
             logger.warning("%s could not be deleted: %s", path, error)
-    return oldest
+    return doomed
+
+
+def _oldest_that_none_needs(present: list[Path], deletable: list[Path], count: int) -> list[Path]:
+    """At most `count` of the deletable checkpoints: none is the best one of a checkpoint that stays."""
+    best_steps = {path: _best_step(path) for path in present}
+    doomed = []
+    while len(doomed) < count:
+        needed_steps = {step for path, step in best_steps.items() if step != checkpoint_step(path)}
+        unneeded = [path for path in deletable if path in best_steps and checkpoint_step(path) not in needed_steps]
+        if not unneeded:
+            break
+        doomed.append(unneeded[0])
+        del best_steps[unneeded[0]]
+    return doomed
+
+
+def _best_step(checkpoint: Path) -> int | None:
+    """The step of the best checkpoint when this one was written; None: none was, or its state cannot be read."""
+    try:
+        return read_json(checkpoint / STATE_FILE).get("best_global_step")
+    except (OSError, DataError):
+        return None
 
 
 def _delete(checkpoint: Path) -> None:

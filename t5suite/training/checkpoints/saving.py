@@ -95,7 +95,7 @@ class Checkpoints:
         with self.stop.phase("saving"):
             path = commit_checkpoint(directory, state.global_step, write, self.ranks, **self.run_details)
             if self.ranks.is_main:
-                rotate(directory, self.save_total_limit, self.keep_every, state.best_model_checkpoint)
+                rotate(directory, self.save_total_limit, self.keep_every)
         return path
 
     def check_agreement(self, model, step: int) -> None:
