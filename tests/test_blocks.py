@@ -313,6 +313,17 @@ class PermutationTest(parameterized.TestCase):
         self.assertEqual(orders[0], orders[3])
         self.assertLen({tuple(order) for order in orders}, 3)
 
+    def test_the_order_of_a_large_corpus_is_that_of_earlier_versions(self):
+        """A run that is resumed after an update reads the blocks that are left, and none twice."""
+        for num_blocks, seed, epoch, blocks in (
+            (3_000_000, 0, 0, [1544743, 1450948, 1468691, 1160309]),
+            (3_000_000, 42, 3, [714424, 1322872, 922729, 547380]),
+            (2**20 + 1, 0, 0, [772647, 725956, 1036364, 695422]),
+            (2**20 + 1, 42, 3, [553599, 241522, 612828, 618032]),
+        ):
+            order = block_order.block_order(seed, epoch, num_blocks)
+            self.assertEqual([order[place] for place in (0, 1, 2, num_blocks - 1)], blocks)
+
 
 class EndlessCorpusTest(parameterized.TestCase):
     def test_a_corpus_of_any_size_takes_the_same_memory(self):

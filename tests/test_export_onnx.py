@@ -145,8 +145,9 @@ class T5Test(TestCase):
 
     def test_inputs_and_outputs_have_optimums_names_and_any_size_and_no_path_is_told(self):
         _, folder = exported("tied T5")
-        for name in GRAPHS:
-            self.assertNotRegex((Path(folder) / name).read_bytes(), b"site-packages|" + str(Path.cwd()).encode())
+        for file in Path(folder).iterdir():
+            for path in ("site-packages", str(Path(torch.__file__).parent), str(Path.cwd())):
+                self.assertFalse(path.encode() in file.read_bytes(), f"{file.name} tells {path}")
         session = onnxruntime.InferenceSession(str(Path(folder) / GRAPHS[2]))
         inputs = {node.name: node.shape for node in session.get_inputs()}
         self.assertEqual(inputs["input_ids"], ["batch", 1])

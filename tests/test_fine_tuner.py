@@ -354,15 +354,29 @@ class DataTest(EqualFiles):
         self.assertIn("scored with --eval_method score; here it writes its answers", "".join(log.output))
 
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
-        made = tuner(data={"train": ROWS[:60]}, no_eval=True, eval_strategy="no")
-        with exits_with(
-            78, "own/reviews: no test rows, .*; without --predict_only .split='test'. validation is scored"
-        ):
+        for settings in ({"no_eval": True, "eval_strategy": "no"}, {"eval_strategy": "no"}):
+            made = tuner(data={"train": ROWS[:60]}, **settings)
+            with exits_with(78, "own/reviews: no test rows, so nothing to predict$"):
+                made.evaluate("test")
+            with exits_with(78, "own/reviews: no validation rows, .*none are held out.*with --validation_file"):
+                made.evaluate()
+        made = tuner(data={"train": ROWS[:60], "validation": ROWS[60:]})
+        with exits_with(78, "own/reviews: no test rows, .*without --predict_only .split='test'. validation is scored"):
             made.evaluate("test")
-        with exits_with(78, "own/reviews: no validation rows, .* with --no_eval .valid=False. none are held out"):
-            made.evaluate()
         with exits_with(78, "own/reviews has no validation rows; .*split='test'"):
             tuner(data={"train": ROWS[:60], "test": ROWS[60:70]}, eval_strategy="no").evaluate()
+
+    def test_a_task_of_training_rows_alone_is_not_sent_from_one_split_to_the_other(self):
+        place = folder()
+        place.mkdir()
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+                 "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", "splits": {"train": "train"}}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"shop": {"reviews": entry}}))
+        made = FineTuner(None, "shop/reviews", task_file=str(place / "tasks.yaml"), use_cpu=True, quiet=True)
+        with exits_with(78, "shop/reviews: no test rows, so nothing to predict$"):
+            made.evaluate("test")
+        with exits_with(78, "shop/reviews: no validation or test rows, .*splits"):
+            made.evaluate()
 
     @parameterized.parameters(("super_glue/axb", "validation", "test"), ("squad/squad", "test", "validation"))
     def test_a_file_for_a_split_that_no_task_has_is_refused(self, data, role, other_role):

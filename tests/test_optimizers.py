@@ -586,3 +586,10 @@ class LibrariesTest(parameterized.TestCase):
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
         with mock.patch("importlib.util.find_spec", return_value=None), exits_with(78, message):
             flags_of(*argv)
+
+    def test_adafactor_is_advised_in_place_of_bitsandbytes_optimizers_alone(self):
+        """Whoever asks for GrokAdamW or a stable AdamW is not short of memory."""
+        for name, is_advised in (("paged_adamw_8bit", True), ("grokadamw", False), ("stable_adamw", False)):
+            with mock.patch("importlib.util.find_spec", return_value=None), exits_with(78) as refused:
+                flags_of("--optim", name)
+            self.assertEqual("adafactor" in str(refused.exception), is_advised, name)

@@ -508,6 +508,30 @@ class MirrorTest(parameterized.TestCase):
         self.assertEmpty([*other.iterdir()])
 
 
+class OutputTest(parameterized.TestCase):
+    def test_what_a_library_prints_and_how_it_fails_is_in_the_mirror_s_log_and_not_in_the_training_s_terminal(self):
+        directory, library = described_run([1]), folder()
+        (library / "aim.py").write_text(
+            "import os\n"
+            "print('aim: the disk is almost full')\n"
+            "os.write(2, b'aim: no space left\\n')\n"  # as code in C does
+            "raise OSError('the database cannot be locked')\n"
+        )
+        mirroring = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "aim", "--live"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(library), *sys.path])}
+        done = subprocess.run(mirroring, env=environment, input=b"go\nend 0\n", capture_output=True, timeout=300)
+        log = (directory / "trackers" / "aim" / "mirror.log").read_text()
+        for line in (
+            "aim: the disk is almost full",
+            "aim: no space left",
+            "Traceback (most recent call last):",
+            "OSError: the database cannot be locked",
+        ):
+            self.assertIn(f"{line}\n", log)
+        self.assertEqual(done.returncode, 1)
+        self.assertNotIn(b"aim:", done.stdout + done.stderr)
+
+
 class GoingOnTest(parameterized.TestCase):
     """After a restart their callbacks get the run that they had made."""
 

@@ -299,7 +299,6 @@ class FiguresTest(TestCase):
         self.assertContainsSubset(dropped, self.kept_ids())
         self.assertLess(record["check"]["segmentation"]["equal"], len(texts))  # a figure, no error
 
-    @pytest.mark.slow
     def test_several_columns_of_a_table_are_read_and_the_others_named(self):
         rows = [{"id": str(number), "source": text, "target": text[::-1]} for number, text in enumerate(own_text())]
         tables = [write_rows(self.folder / "rows.jsonl", rows), self.folder / "rows.parquet"]

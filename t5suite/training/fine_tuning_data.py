@@ -226,15 +226,16 @@ def nothing_to_score(plan: Plan, arguments) -> str:
     """The message of a run that trains nothing and has no rows to score, with what would give it some."""
     tasks = ", ".join(f"{task.benchmark}/{task.name}" for task in plan.evaluate)
     if arguments.evaluation.predict_only:
+        message = f"{tasks}: no test rows, so nothing to predict"
+        if any(task.splits("validation") for task in plan.evaluate):
+            message += "; without --predict_only (split='test') validation is scored"
+        return message
+    if plan.sources:
         return (
-            f"{tasks}: no test rows, so nothing to predict; without --predict_only (split='test') validation is scored"
+            f"{tasks}: no validation rows, so nothing to score: with --no_eval (valid=False) or --eval_strategy no, "
+            "none are held out; score the trained model on rows of their own, with --validation_file"
         )
-    if arguments.formats.no_eval:
-        return (
-            f"{tasks}: no validation rows, so nothing to score: with --no_eval (valid=False) none are held out; score "
-            "the trained model on rows of their own, with --validation_file"
-        )
-    return f"{tasks}: no validation rows, so nothing to score; --predict_only (split='test') answers the test rows"
+    return f"{tasks}: no validation or test rows, so nothing to score: the task's entry names no such split (splits)"
 
 
 def data_options(plan: Plan, tokenizer, data_args) -> DataOptions:
