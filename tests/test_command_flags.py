@@ -870,6 +870,11 @@ class IdleFlagsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"mixing": "equal", "select": "per_task"}, {}, ["mixing", "select"]),
         ({"mixing": "equal", "select": "per_task"}, {"num_tasks": 2}, []),
+        ({"train_sampling_strategy": "sequential"}, {"num_tasks": 2}, ["train_sampling_strategy"]),
+        ({"train_sampling_strategy": "random"}, {"num_tasks": 2}, []),
+        ({"train_sampling_strategy": "sequential"}, {}, []),
+        ({"mixing": "equal", "mixing_temperature": 2.0}, {"num_tasks": 2}, ["mixing_temperature"]),
+        ({"mixing_limit": 9.0, "mixing_temperature": 2.0}, {"num_tasks": 2}, []),
         ({"learning_rate": 0.1, "max_eval_samples": 5}, {"trains": False}, ["learning_rate"]),
         ({"max_predict_samples": 5}, {}, ["max_predict_samples"]),
         ({"max_predict_samples": 5}, {"predicts": True}, []),

@@ -249,7 +249,9 @@ class SuiteTrainingArguments(
     shared_facts = facts(theme="training")
 
     save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
-    train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
+    train_sampling_strategy: Literal["group_by_length", "random", "sequential"] = flag(
+        "group_by_length", "The order of the examples. sequential: of a single task."
+    )
     logging_steps: float = flag(
         50,
         "Steps between lines of metrics.jsonl.",
