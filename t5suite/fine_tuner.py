@@ -292,8 +292,8 @@ class FineTuner:
         if is_adapted(self.model):
             raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
         frozen_names = freeze(self.model, parts, pattern)
-        all_parts = [text for text in (self._flags.get("freeze"), parts) if text]
-        all_patterns = [text for text in (self._flags.get("freeze_regex"), pattern) if text]
+        all_parts = [text for text in (self.model_args.freeze, parts) if text]
+        all_patterns = [text for text in (self.model_args.freeze_regex, pattern) if text]
         self._flags["freeze"] = ",".join(all_parts) or None
         self._flags["freeze_regex"] = any_of(all_patterns)
         with self._process.entered():

@@ -1054,6 +1054,17 @@ class ModelTest(EqualFiles):
         again = tuner(freeze_regex=made.model_args.freeze_regex).model
         self.assertEqual([name for name, value in again.named_parameters() if not value.requires_grad], frozen_names)
 
+    def test_what_is_frozen_later_is_added_to_what_a_file_or_a_list_freezes(self):
+        file = Path(tempfile.mkdtemp()) / "settings.yaml"
+        file.write_text("freeze: embeddings\nfreeze_regex: relative\n")
+        in_file = tuner(config=str(file))
+        in_file.freeze(encoder=1, pattern="layer_norm")
+        self.assertEqual(in_file.model_args.freeze, "embeddings,encoder:1")
+        self.assertEqual(in_file.model_args.freeze_regex, "(?:relative)|(?:layer_norm)")
+        in_list = tuner(freeze=["embeddings", "head"])
+        in_list.freeze(encoder=True)
+        self.assertEqual(in_list.model_args.freeze, "embeddings,head,encoder")
+
     def test_an_encoder_in_memory_is_trained_with_the_head_that_it_has(self):
         size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         unnamed = BertForSequenceClassification(BertConfig(vocab_size=640, **size))
