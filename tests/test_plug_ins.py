@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import json
+import linecache
 import math
 import os
 import re
@@ -21,6 +22,7 @@ import torch
 from absl.testing import parameterized
 from law_worker import reported_by_two_ranks
 from support import changed_trainer, damaged_files, later_wins, untimed
+from transformers import EarlyStoppingCallback
 
 import fine_tune_t5
 import pre_train_t5
@@ -283,6 +285,76 @@ class CommandsTest(parameterized.TestCase):
         self.assertGreater(results["accuracy"], 75)
         self.assertIn("positive_share", results)
         self.assertTrue(any("train/certainty" in line for line in read_rows(folder / "reader" / "metrics.jsonl")))
+
+
+class Hiding:
+    """A transform with a setting."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, batch):
+        return batch
+
+    def hide(self, batch):
+        return batch
+
+
+def hide(batch, rate=0.0, words=()):
+    return batch
+
+
+def hiding(rate):
+    return lambda batch: hide(batch, rate)
+
+
+def of_a_notebook(line: str):
+    """A function whose code is in no file, but its lines are known."""
+    lines = f"def transform(batch):\n    {line}\n"
+    name = f"<cell {line}>"
+    linecache.cache[name] = (len(lines), None, lines.splitlines(True), name)
+    names = {"__name__": "__main__"}
+    exec(compile(lines, name, "exec"), names)
+    return names["transform"]
+
+
+MAKERS = {
+    "partial": lambda rate: functools.partial(hide, rate=rate),
+    "words_of_a_partial": lambda rate: functools.partial(hide, words={"a", f"b{rate}"}),
+    "partial_of_a_partial": lambda rate: functools.partial(functools.partial(hide, words=["a"]), rate=rate),
+    "function_in_a_partial": lambda rate: functools.partial(hide, words=hiding(rate)),
+    "instance": Hiding,
+    "method": lambda rate: Hiding(rate).hide,
+    "closure": hiding,
+    "notebook": lambda rate: of_a_notebook(f"return {{**batch, 'rate': {rate}}}"),
+}
+
+
+class IdentityTest(parameterized.TestCase):
+    @parameterized.parameters(*MAKERS)
+    def test_a_plug_in_with_another_setting_is_another_one(self, kind):
+        make = MAKERS[kind]
+        first, again, other = (plug_ins.PlugIns(batch_transform=make(rate)).described for rate in (0.1, 0.1, 0.3))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_what_cannot_be_compared_gives_a_warning(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            described = plug_ins.PlugIns(metrics=(functools.partial(hide, words=object()), Hiding(0.1))).described
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], "hide.*builtins.object")
+        self.assertEqual(
+            [set(entry) - {"name", "sha256"} for entry in described["metrics"]], [set(), {"settings_sha256"}]
+        )
+
+    def test_what_a_plug_in_does_to_itself_later_makes_no_other_run(self):
+        transform, callback = Hiding(0.1), EarlyStoppingCallback(early_stopping_patience=2)
+        used = plug_ins.PlugIns(batch_transform=transform, callbacks=(callback,))
+        before = used.described
+        transform.rate = 0.3
+        self.assertEqual(used.described, before)
+        callback.early_stopping_patience_counter = 1
+        self.assertEqual(plug_ins.PlugIns(callbacks=(callback,)).described["callbacks"], before["callbacks"])
 
 
 class PartsTest(parameterized.TestCase):
