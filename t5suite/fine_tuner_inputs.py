@@ -25,6 +25,7 @@ from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
+from t5suite.launch.row_formats import with_format
 from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
 from t5suite.models.attention_setting import attention_of
 from t5suite.models.encoders import have_head
@@ -88,13 +89,15 @@ def read_inputs(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
     Raises:
       ConfigError: a flag of the script alone, a setting that is given twice, `data` that is nothing of the kind.
     """
-    _check_no_script_flags(flags)
+    all_flags = _flags_with_those_of_files(flags)
+    _check_no_script_flags(all_flags)
     model_flags, model_in_memory = _model_flags(model)
     data_flags, rows = _data_flags(data, {**model_flags, **flags})
     implied_flags = model_flags | data_flags
     for name in implied_flags.keys() & flags.keys() - set(YIELDING_FLAGS):
         raise ConfigError(f"{name} is given twice: {implied_flags[name]!r:.100} and {flags[name]!r:.100}")
-    names_data = data is not None or any(name in flags for name in ("config", *flags_marked("data")))
+    named_flags = with_format({**implied_flags, **all_flags})
+    names_data = data is not None or not named_flags.keys().isdisjoint(flags_marked("data"))
     return Inputs({**implied_flags, **flags}, model_in_memory, rows, names_data)
 
 

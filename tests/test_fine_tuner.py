@@ -600,6 +600,8 @@ class InputsTest(parameterized.TestCase):
         (None, "glue/rte", {"benchmark": "mini"}, "benchmark is given twice: 'glue' and 'mini'"),
         ("t5-small", None, {"model_name_or_path": "x"}, "model_name_or_path is given twice"),
         (None, None, {"dry_run": True}, "dry_run=True: it is a flag of the script; in Python tuner.summary"),
+        (None, None, {"config": '{"predict_only": true}'}, "predict_only=True: it is a flag of the script"),
+        (None, None, {"config": '{"eval_checkpoints": "all"}'}, "eval_checkpoints='all': it is a flag of the script"),
     )
     def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
         with exits_with(78, message):
@@ -1222,6 +1224,21 @@ class ModelTest(EqualFiles):
             with exits_with(78, r"no rows to train on or to score: give FineTuner\(model, data\)"):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
+
+    def test_a_file_of_settings_names_data_only_if_it_has_a_flag_of_data(self):
+        rows = Path(tempfile.mkdtemp()) / "rows.csv"
+        pd.DataFrame(ROWS).to_csv(rows, index=False)
+        columns = {"text_column": "text", "target_column": "label", "validation_split": "0.5"}
+        trained = {"use_cpu": True, "quiet": True, "eval_strategy": "no", "max_steps": 1}
+        with exits_with(78, "no rows to train on"):
+            FineTuner("mini", config='{"learning_rate": 1e-4}', **trained, output_dir=str(folder())).train()
+        for flags in (
+            {"config": json.dumps({"train_file": str(rows), **columns})},
+            {"train_file": str(rows), **columns},
+        ):
+            made = FineTuner("mini", **flags, **trained, output_dir=str(folder()))
+            made.train()
+            self.assertEqual((made.plan.benchmark, made.plan.dataset_name), ("own", "rows"))
 
     @parameterized.parameters(
         ((), ""),
