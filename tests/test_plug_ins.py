@@ -26,7 +26,7 @@ from transformers import EarlyStoppingCallback
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_trainer, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_run, tiny_trainer, write_rows
 from t5suite.training import plug_ins
 from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
 from t5suite.training.plug_ins import TransformedCollator, row_generators
@@ -381,9 +381,19 @@ class PartsTest(parameterized.TestCase):
         values = {"token": torch.tensor([[1.0, 50.0], [3.0, 5.0]]), "row": torch.tensor([2.0, 4.0]), "batch": 6.0}
         found = {name: pair.tolist() for name, pair in weighted_sums(values, labels).items()}
         self.assertEqual(found, {"token": [9.0, 3.0], "row": [6.0, 2.0], "batch": [18.0, 3.0]})
-        for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
+        for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0], {"eval/accuracy": 1.0}, {7: 1.0}):
             with exits_with(78):
                 weighted_sums(wrong, labels)
+
+    def test_a_batch_metric_has_no_name_that_a_run_logs_itself(self):
+        logged_names = ["kl", "mfu", "tokens_seen", "skipped_updates"]  # by other runs
+        for line in read_rows(tiny_run(max_steps=1, max_eval_samples=2).directory / "metrics.jsonl"):
+            if "train/loss" in line:
+                logged_names += [name.removeprefix("train/") for name in line if name.startswith("train/")]
+        self.assertContainsSubset(["loss", "tokens_per_second", "peak_memory_gb"], logged_names)
+        for name in logged_names:
+            with exits_with(78, f"'{name}' is logged by the trainer"):
+                weighted_sums({name: 1.0}, torch.ones(1, 1))
 
     def test_what_is_logged_is_of_the_logged_update_alone(self):
         """Updates of two micro-batches each; what the last one came to is logged once."""
