@@ -797,6 +797,8 @@ class IdleFlagsTest(parameterized.TestCase):
         (["--text_column_name", "body", "--train_file", "a.jsonl.gz"], []),
         (["--eval_only", "--learning_rate", "1e-2"], ["learning_rate"]),
         (["--train_file", "a.txt", "--eval_only"], []),
+        (["--train_file", "a.txt", "--corpus_weights", "3"], ["corpus_weights"]),
+        (["--train_file", "a.txt", "b.txt", "--corpus_weights", "3", "1"], []),
         (["--eval_only", "--reference_code", "loss_chunks"], ["reference_code"]),
         (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
         (["--text_unit", "file", "--train_file", "a.jsonl"], ["text_unit"]),
