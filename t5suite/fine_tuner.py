@@ -33,12 +33,12 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
 from t5suite.fine_tuner_inputs import (
+    call_text,
     combine_plug_ins,
     own_class_of,
     prepare_model,
     read_inputs,
     separate_plug_ins,
-    words_of_flags,
 )
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model
 from t5suite.inference.decoding_settings import DecodingSettings
@@ -159,8 +159,8 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            words = words_of_flags(self._flags)
-            with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+            call = call_text(self._flags)
+            with run_directory(self.args, settings, [call], resume, self._default_directory) as run:
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
                 if run.finished:

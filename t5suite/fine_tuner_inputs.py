@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from t5suite.base.errors import ConfigError
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.lookup import script_module, suggestion
+from t5suite.base.redaction import MASK, is_secret_name
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.rows.files import SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
@@ -108,13 +109,23 @@ def _check_no_script_flags(flags: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}={flags[name]!r}: it is a flag of the script; in Python {entry['python']}")
 
 
-def words_of_flags(flags: Mapping[str, Any]) -> list[str]:
-    """The flags as a command line shows them, for the manifest.
+def call_text(flags: Mapping[str, Any]) -> str:
+    """The call of `FineTuner` with these flags, for the manifest: without secrets, and without what is in memory.
 
-    >>> words_of_flags({"max_steps": 10, "labels": ["bad", "good"]})
-    ['--max_steps=10', "--labels=['bad', 'good']"]
+    >>> call_text({"max_steps": 10, "labels": ["bad", "good"], "freeze": None})
+    "FineTuner(max_steps=10, labels=['bad', 'good'])"
     """
-    return [f"--{name}={value}" for name, value in flags.items()]
+    defaults = {name: entry.get("default") for name, entry in flags_of(SCRIPT).items()}
+    arguments = []
+    for name, value in flags.items():
+        if value is None and defaults.get(name) is None:
+            continue
+        if is_secret_name(name):
+            value = MASK
+        elif not isinstance(value, (bool, int, float, str, list, tuple, dict)):
+            value = str(value)
+        arguments.append(f"{name}={value!r}")
+    return f"FineTuner({', '.join(arguments)})"
 
 
 def separate_plug_ins(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:

@@ -1056,6 +1056,21 @@ class ModelTest(EqualFiles):
         again = tuner(freeze_regex=made.model_args.freeze_regex).model
         self.assertEqual([name for name, value in again.named_parameters() if not value.requires_grad], frozen_names)
 
+    def test_the_command_of_a_run_is_the_call_that_made_it(self):
+        flags = {"config_name": "mini", "max_steps": 1, "freeze": ["embeddings", "head"], "use_cpu": True}
+        flags |= {
+            "eval_strategy": "no",
+            "output_dir": str(folder()),
+            "max_train_samples": 8,
+            "dataset_name": "sentiment",
+        }
+        made = FineTuner(**flags, hub_token="hf_secret", freeze_regex=None, batch_transform=dict, quiet=True)
+        made.train()
+        _, call = json.loads((directory(made) / "manifest.json").read_text())["command"]
+        arguments = eval(call, {"FineTuner": dict})
+        self.assertEqual(arguments, {**flags, "hub_token": "***", "disable_tqdm": True})
+        self.assertIn("```\nFineTuner(config_name='mini', ", (directory(made) / "README.md").read_text())
+
     def test_what_is_frozen_later_is_added_to_what_a_file_or_a_list_freezes(self):
         file = Path(tempfile.mkdtemp()) / "settings.yaml"
         file.write_text("freeze: embeddings\nfreeze_regex: relative\n")
