@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.programs import run_command
 from t5suite.cli import main, parse_command_line
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
@@ -545,7 +546,6 @@ def encode_rows(
     """
     import datasets
 
-    from t5suite.base.errors import ConfigError
     from t5suite.data.batches.encodings import TextEncoding, bind_encoding
     from t5suite.models.families import encoding_for
     from t5suite.models.loading import load_tokenizer

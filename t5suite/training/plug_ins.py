@@ -144,7 +144,7 @@ def _digest_of_settings(plug_in, name: str) -> str | None:
 def _settings_of(plug_in):
     """What a plug-in holds: a partial function its arguments, a function its closure, an instance its attributes."""
     if isinstance(plug_in, functools.partial):
-        return [describe_object(plug_in.func), plug_in.args, plug_in.keywords]
+        return [_settings_of(plug_in.func), plug_in.args, plug_in.keywords]
     if inspect.ismethod(plug_in):
         return _settings_of(plug_in.__self__)
     if inspect.isfunction(plug_in):
