@@ -33,12 +33,12 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.fine_tuner_answers import answer_of_line, answer_rows
 from t5suite.fine_tuner_inputs import (
+    call_text,
     combine_plug_ins,
     own_class_of,
     prepare_model,
     read_inputs,
     separate_plug_ins,
-    words_of_flags,
 )
 from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model
 from t5suite.inference.decoding_settings import DecodingSettings
@@ -161,8 +161,8 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            words = words_of_flags(self._flags)
-            with run_directory(self.args, settings, words, resume, self._default_directory) as run:
+            call = call_text(self._flags)
+            with run_directory(self.args, settings, [call], resume, self._default_directory) as run:
                 if_refused.pop_all()
                 self._flags["output_dir"] = self.args.output_dir
                 self._default_directory = None
@@ -299,8 +299,8 @@ class FineTuner:
         if is_adapted(self.model):
             raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
         frozen_names = freeze(self.model, parts, pattern)
-        all_parts = [text for text in (self._flags.get("freeze"), parts) if text]
-        all_patterns = [text for text in (self._flags.get("freeze_regex"), pattern) if text]
+        all_parts = [text for text in (self.model_args.freeze, parts) if text]
+        all_patterns = [text for text in (self.model_args.freeze_regex, pattern) if text]
         self._flags["freeze"] = ",".join(all_parts) or None
         self._flags["freeze_regex"] = any_of(all_patterns)
         with self._process.entered():

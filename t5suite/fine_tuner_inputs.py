@@ -19,12 +19,14 @@ from transformers import PreTrainedModel
 from t5suite.base.errors import ConfigError
 from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.lookup import script_module, suggestion
+from t5suite.base.redaction import MASK, is_secret_name
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.rows.files import SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
+from t5suite.launch.row_formats import with_format
 from t5suite.models.adapters import has_adapter_layers, inner_model, is_adapted
 from t5suite.models.attention_setting import attention_of
 from t5suite.models.encoders import have_head
@@ -88,13 +90,15 @@ def read_inputs(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
     Raises:
       ConfigError: a flag of the script alone, a setting that is given twice, `data` that is nothing of the kind.
     """
-    _check_no_script_flags(flags)
+    all_flags = _flags_with_those_of_files(flags)
+    _check_no_script_flags(all_flags)
     model_flags, model_in_memory = _model_flags(model)
     data_flags, rows = _data_flags(data, {**model_flags, **flags})
     implied_flags = model_flags | data_flags
     for name in implied_flags.keys() & flags.keys() - set(YIELDING_FLAGS):
         raise ConfigError(f"{name} is given twice: {implied_flags[name]!r:.100} and {flags[name]!r:.100}")
-    names_data = data is not None or any(name in flags for name in ("config", *flags_marked("data")))
+    named_flags = with_format({**implied_flags, **all_flags})
+    names_data = data is not None or not named_flags.keys().isdisjoint(flags_marked("data"))
     return Inputs({**implied_flags, **flags}, model_in_memory, rows, names_data)
 
 
@@ -105,13 +109,23 @@ def _check_no_script_flags(flags: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}={flags[name]!r}: it is a flag of the script; in Python {entry['python']}")
 
 
-def words_of_flags(flags: Mapping[str, Any]) -> list[str]:
-    """The flags as a command line shows them, for the manifest.
+def call_text(flags: Mapping[str, Any]) -> str:
+    """The call of `FineTuner` with these flags, for the manifest: without secrets, and without what is in memory.
 
-    >>> words_of_flags({"max_steps": 10, "labels": ["bad", "good"]})
-    ['--max_steps=10', "--labels=['bad', 'good']"]
+    >>> call_text({"max_steps": 10, "labels": ["bad", "good"], "freeze": None})
+    "FineTuner(max_steps=10, labels=['bad', 'good'])"
     """
-    return [f"--{name}={value}" for name, value in flags.items()]
+    defaults = {name: entry.get("default") for name, entry in flags_of(SCRIPT).items()}
+    arguments = []
+    for name, value in flags.items():
+        if value is None and defaults.get(name) is None:
+            continue
+        if is_secret_name(name):
+            value = MASK
+        elif not isinstance(value, (bool, int, float, str, list, tuple, dict)):
+            value = str(value)
+        arguments.append(f"{name}={value!r}")
+    return f"FineTuner({', '.join(arguments)})"
 
 
 def separate_plug_ins(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.programs import run_command
 from t5suite.cli import main, parse_command_line
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
@@ -538,7 +539,10 @@ def encode_rows(
       model: default: a text-to-text model.
       tokenizer: an object, a name or a folder; default: the bundled one.
       languages: `source_lang`, `target_lang`, `source_lang_column` and `target_lang_column`, as the flags of these
-        names, for a tokenizer that has languages.
+        names, for a model whose tokenizer has languages.
+
+    Raises:
+      ConfigError: languages without a model.
     """
     import datasets
 
@@ -550,6 +554,8 @@ def encode_rows(
     if tokenizer is None or isinstance(tokenizer, (str, Path)):
         tokenizer = load_tokenizer(None if tokenizer is None else str(tokenizer))
     lengths = Lengths(source_length, target_length)
+    if model is None and languages:
+        raise ConfigError(f"encode_rows: {min(languages)} needs the model that reads the language; give model=...")
     if model is None:
         encoding = TextEncoding(tokenizer, lengths)
     else:
@@ -611,7 +617,7 @@ def evaluate_rows(
     {'accuracy': 37.5, 'invalid_rate': 0.0}
 
     Args:
-      method: as `--eval_method` takes it: generate, score, classify or loss.
+      method: generate, score or loss, as `--eval_method` takes it; classify for a model with an encoder's head.
       reference_code: as the flag of this name, whose value among a trainer's flags does nothing here.
     """
     import datasets

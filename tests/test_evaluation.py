@@ -15,6 +15,7 @@ import torch
 import transformers
 from absl.testing import parameterized
 from inner_sizes import evaluating_by_tokens, evaluating_without_loss
+from support import folder
 
 import fine_tune_t5
 from t5suite import Task, load_task
@@ -187,6 +188,25 @@ class GenerationTest(parameterized.TestCase):
         model.generation_config.eos_token_id = list(range(model.config.vocab_size))
         evaluation = evaluated(trainer, tiny_rows("entailment", count=4), "mini", "entailment")
         self.assertEqual((evaluation.truncated, evaluation.predictions), (0, [""] * 4))
+
+    @parameterized.parameters(({}, 1), ({"eos_token_id": 5}, [5, 1]))
+    def test_what_a_file_of_settings_leaves_open_is_the_tokenizer_s(self, settings, ends):
+        file = folder() / "generation.json"
+        file.write_text(json.dumps({"max_new_tokens": 3, **settings}))
+        trainer = tiny_trainer(generation_config=str(file))
+        generation = trainer.model.generation_config
+        self.assertEqual(
+            (generation.max_new_tokens, generation.decoder_start_token_id, generation.eos_token_id), (3, 0, ends)
+        )
+        rows = tiny_rows("entailment", count=4)
+        plain = evaluated(tiny_trainer(), rows, "mini", "entailment")
+        self.assertEqual(evaluated(trainer, rows, "mini", "entailment").predictions, plain.predictions)
+
+    def test_a_file_of_settings_with_an_id_beyond_the_vocabulary_is_refused(self):
+        file = folder() / "generation.json"
+        file.write_text(json.dumps({"forced_bos_token_id": 99999}))
+        with exits_with(78, f"--generation_config {file}: forced_bos_token_id is 99999"):
+            tiny_trainer(generation_config=str(file))
 
     @parameterized.parameters(1, 2)
     def test_labels_are_written_without_the_settings_of_the_checkpoint(self, num_beams):

@@ -621,6 +621,8 @@ class InputsTest(parameterized.TestCase):
         (None, "glue/rte", {"benchmark": "mini"}, "benchmark is given twice: 'glue' and 'mini'"),
         ("t5-small", None, {"model_name_or_path": "x"}, "model_name_or_path is given twice"),
         (None, None, {"dry_run": True}, "dry_run=True: it is a flag of the script; in Python tuner.summary"),
+        (None, None, {"config": '{"predict_only": true}'}, "predict_only=True: it is a flag of the script"),
+        (None, None, {"config": '{"eval_checkpoints": "all"}'}, "eval_checkpoints='all': it is a flag of the script"),
     )
     def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
         with exits_with(78, message):
@@ -1095,6 +1097,32 @@ class ModelTest(EqualFiles):
         again = tuner(freeze_regex=made.model_args.freeze_regex).model
         self.assertEqual([name for name, value in again.named_parameters() if not value.requires_grad], frozen_names)
 
+    def test_the_command_of_a_run_is_the_call_that_made_it(self):
+        flags = {"config_name": "mini", "max_steps": 1, "freeze": ["embeddings", "head"], "use_cpu": True}
+        flags |= {
+            "eval_strategy": "no",
+            "output_dir": str(folder()),
+            "max_train_samples": 8,
+            "dataset_name": "sentiment",
+        }
+        made = FineTuner(**flags, hub_token="hf_secret", freeze_regex=None, batch_transform=dict, quiet=True)
+        made.train()
+        _, call = json.loads((directory(made) / "manifest.json").read_text())["command"]
+        arguments = eval(call, {"FineTuner": dict})
+        self.assertEqual(arguments, {**flags, "hub_token": "***", "disable_tqdm": True})
+        self.assertIn("```\nFineTuner(config_name='mini', ", (directory(made) / "README.md").read_text())
+
+    def test_what_is_frozen_later_is_added_to_what_a_file_or_a_list_freezes(self):
+        file = Path(tempfile.mkdtemp()) / "settings.yaml"
+        file.write_text("freeze: embeddings\nfreeze_regex: relative\n")
+        in_file = tuner(config=str(file))
+        in_file.freeze(encoder=1, pattern="layer_norm")
+        self.assertEqual(in_file.model_args.freeze, "embeddings,encoder:1")
+        self.assertEqual(in_file.model_args.freeze_regex, "(?:relative)|(?:layer_norm)")
+        in_list = tuner(freeze=["embeddings", "head"])
+        in_list.freeze(encoder=True)
+        self.assertEqual(in_list.model_args.freeze, "embeddings,head,encoder")
+
     def test_an_encoder_in_memory_is_trained_with_the_head_that_it_has(self):
         size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         unnamed = BertForSequenceClassification(BertConfig(vocab_size=640, **size))
@@ -1252,6 +1280,21 @@ class ModelTest(EqualFiles):
             with exits_with(78, r"no rows to train on or to score: give FineTuner\(model, data\)"):
                 other.train()
         self.assertEqual(Path(other.args.output_dir).name, "mini-sentiment-T5ForConditionalGeneration")
+
+    def test_a_file_of_settings_names_data_only_if_it_has_a_flag_of_data(self):
+        rows = Path(tempfile.mkdtemp()) / "rows.csv"
+        pd.DataFrame(ROWS).to_csv(rows, index=False)
+        columns = {"text_column": "text", "target_column": "label", "validation_split": "0.5"}
+        trained = {"use_cpu": True, "quiet": True, "eval_strategy": "no", "max_steps": 1}
+        with exits_with(78, "no rows to train on"):
+            FineTuner("mini", config='{"learning_rate": 1e-4}', **trained, output_dir=str(folder())).train()
+        for flags in (
+            {"config": json.dumps({"train_file": str(rows), **columns})},
+            {"train_file": str(rows), **columns},
+        ):
+            made = FineTuner("mini", **flags, **trained, output_dir=str(folder()))
+            made.train()
+            self.assertEqual((made.plan.benchmark, made.plan.dataset_name), ("own", "rows"))
 
     @parameterized.parameters(
         ((), ""),

@@ -590,6 +590,16 @@ class EveryTaskTest(parameterized.TestCase):
 
 
 class TextTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["/home/ada/fine_tune_t5.py", "--train_file=/home/ada/my data/a.csv"], "t5suite fine_tune '--train_file=…/a.csv'"),
+        (
+            ["/home/ada/train.py", "FineTuner(train_file='/home/ada/my data/a.csv', labels=['bad', 'good'])"],
+            "FineTuner(train_file='…/a.csv', labels=['bad', 'good'])  # in …/train.py",
+        ),
+    )  # fmt: skip
+    def test_the_command_is_as_it_was_given_without_folders(self, command, expected):
+        self.assertEqual(cards.command_text({"command": command}), expected)
+
     def test_no_secret_no_folder_of_the_machine_and_nothing_that_steers_a_terminal_is_in_a_card(self):
         for run in (mirror_run(), file_run()):
             text = (run.directory / "README.md").read_text()

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import json
+import linecache
 import math
 import os
 import re
@@ -21,10 +22,11 @@ import torch
 from absl.testing import parameterized
 from law_worker import reported_by_two_ranks
 from support import changed_trainer, damaged_files, later_wins, untimed
+from transformers import EarlyStoppingCallback
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_trainer, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_run, tiny_trainer, write_rows
 from t5suite.training import plug_ins
 from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
 from t5suite.training.plug_ins import TransformedCollator, row_generators
@@ -285,6 +287,76 @@ class CommandsTest(parameterized.TestCase):
         self.assertTrue(any("train/certainty" in line for line in read_rows(folder / "reader" / "metrics.jsonl")))
 
 
+class Hiding:
+    """A transform with a setting."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, batch):
+        return batch
+
+    def hide(self, batch):
+        return batch
+
+
+def hide(batch, rate=0.0, words=()):
+    return batch
+
+
+def hiding(rate):
+    return lambda batch: hide(batch, rate)
+
+
+def of_a_notebook(line: str):
+    """A function whose code is in no file, but its lines are known."""
+    lines = f"def transform(batch):\n    {line}\n"
+    name = f"<cell {line}>"
+    linecache.cache[name] = (len(lines), None, lines.splitlines(True), name)
+    names = {"__name__": "__main__"}
+    exec(compile(lines, name, "exec"), names)
+    return names["transform"]
+
+
+MAKERS = {
+    "partial": lambda rate: functools.partial(hide, rate=rate),
+    "words_of_a_partial": lambda rate: functools.partial(hide, words={"a", f"b{rate}"}),
+    "partial_of_a_partial": lambda rate: functools.partial(functools.partial(hide, words=["a"]), rate=rate),
+    "function_in_a_partial": lambda rate: functools.partial(hide, words=hiding(rate)),
+    "instance": Hiding,
+    "method": lambda rate: Hiding(rate).hide,
+    "closure": hiding,
+    "notebook": lambda rate: of_a_notebook(f"return {{**batch, 'rate': {rate}}}"),
+}
+
+
+class IdentityTest(parameterized.TestCase):
+    @parameterized.parameters(*MAKERS)
+    def test_a_plug_in_with_another_setting_is_another_one(self, kind):
+        make = MAKERS[kind]
+        first, again, other = (plug_ins.PlugIns(batch_transform=make(rate)).described for rate in (0.1, 0.1, 0.3))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_what_cannot_be_compared_gives_a_warning(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            described = plug_ins.PlugIns(metrics=(functools.partial(hide, words=object()), Hiding(0.1))).described
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], "hide.*builtins.object")
+        self.assertEqual(
+            [set(entry) - {"name", "sha256"} for entry in described["metrics"]], [set(), {"settings_sha256"}]
+        )
+
+    def test_what_a_plug_in_does_to_itself_later_makes_no_other_run(self):
+        transform, callback = Hiding(0.1), EarlyStoppingCallback(early_stopping_patience=2)
+        used = plug_ins.PlugIns(batch_transform=transform, callbacks=(callback,))
+        before = used.described
+        transform.rate = 0.3
+        self.assertEqual(used.described, before)
+        callback.early_stopping_patience_counter = 1
+        self.assertEqual(plug_ins.PlugIns(callbacks=(callback,)).described["callbacks"], before["callbacks"])
+
+
 class PartsTest(parameterized.TestCase):
     def test_a_row_s_random_numbers_do_not_depend_on_its_batch(self):
         collator = tiny_trainer().data_collator
@@ -309,9 +381,19 @@ class PartsTest(parameterized.TestCase):
         values = {"token": torch.tensor([[1.0, 50.0], [3.0, 5.0]]), "row": torch.tensor([2.0, 4.0]), "batch": 6.0}
         found = {name: pair.tolist() for name, pair in weighted_sums(values, labels).items()}
         self.assertEqual(found, {"token": [9.0, 3.0], "row": [6.0, 2.0], "batch": [18.0, 3.0]})
-        for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
+        for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0], {"eval/accuracy": 1.0}, {7: 1.0}):
             with exits_with(78):
                 weighted_sums(wrong, labels)
+
+    def test_a_batch_metric_has_no_name_that_a_run_logs_itself(self):
+        logged_names = ["kl", "mfu", "tokens_seen", "skipped_updates"]  # by other runs
+        for line in read_rows(tiny_run(max_steps=1, max_eval_samples=2).directory / "metrics.jsonl"):
+            if "train/loss" in line:
+                logged_names += [name.removeprefix("train/") for name in line if name.startswith("train/")]
+        self.assertContainsSubset(["loss", "tokens_per_second", "peak_memory_gb"], logged_names)
+        for name in logged_names:
+            with exits_with(78, f"'{name}' is logged by the trainer"):
+                weighted_sums({name: 1.0}, torch.ones(1, 1))
 
     def test_what_is_logged_is_of_the_logged_update_alone(self):
         """Updates of two micro-batches each; what the last one came to is logged once."""

@@ -192,6 +192,16 @@ class IdleFlagsTest(parameterized.TestCase):
             "--save_steps 200 --save_strategy best",
             "^--save_steps 200 has no effect: it belongs to --save_strategy steps, and this is best",
         ),
+        (
+            "--save_strategy no --load_best_model_at_end True --metric_for_best_model accuracy",
+            "^--load_best_model_at_end has no effect: --save_strategy no writes no checkpoint",
+        ),
+        (
+            "--eval_strategy no --load_best_model_at_end",
+            "^--load_best_model_at_end has no effect: --eval_strategy no evaluates nothing",
+        ),
+        ("--save_strategy no", None),
+        ("--save_strategy no --load_best_model_at_end False", None),
         ("--eval_strategy steps --eval_steps 833 --max_steps 13333 --keep_every 3332", None),
         ("--eval_strategy steps --eval_steps 0.1 --max_steps 13333 --keep_every 1334", None),
         ("--eval_strategy steps --eval_steps 20 --max_steps 60 --keep_every 30", None),

@@ -484,10 +484,12 @@ class DirectoryTest(InFolderTest):
         longer = opening.open_run("runs/epochs", {**of_steps, "max_steps": 700}, extend=True)
         self.assertEqual(longer.changed, {"max_steps": (-1, 700)})
 
-    def test_a_run_with_other_settings_has_the_command_that_gave_them(self):
-        begun_run("runs/rte")
-        same = opening.open_run("runs/rte", CHOSEN_BY, argv=["--seed", "1"])
-        self.assertNotIn("command", same.manifest)
+    def test_a_run_that_goes_on_has_the_command_and_the_settings_of_its_last_start(self):
+        begun_run("runs/rte", share_rows=True, per_device_train_batch_size=32)
+        withdrawn = {**CHOSEN_BY, "share_rows": False, "per_device_train_batch_size": 16}
+        same = opening.open_run("runs/rte", withdrawn, argv=["--seed", "1"])
+        self.assertEqual((same.changed, same.manifest["settings"]), ({}, withdrawn))
+        self.assertEqual(same.manifest["command"], [sys.argv[0], "--seed", "1"])
         words = ["--max_steps", "20", "--extend", "--hub_token", "hf_x"]
         longer = opening.open_run("runs/rte", {**CHOSEN_BY, "max_steps": 20}, argv=words, extend=True)
         self.assertEqual(longer.manifest["command"], [sys.argv[0], *words[:-1], "***"])

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,12 +46,19 @@ HF = "hf_TokenOfNobodyAtAllXyzAbCdEfGhIj"
 HEX = "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7"
 
 
-def fine_tune(directory, **changes) -> dict:
-    """A short run in this process."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+def fine_tune(directory, messages=None, **changes) -> dict:
+    """A short run in this process; what it writes to its standard error goes to `messages`."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(messages or io.StringIO()):
         return fine_tune_t5.main(
             [f"--{name}={value}" for name, value in {**FLAGS, "output_dir": directory, **changes}.items()]
         )
+
+
+def messages_of(directory, **changes) -> str:
+    """What a short run in this process writes to its standard error."""
+    messages = io.StringIO()
+    fine_tune(directory, messages, **changes)
+    return messages.getvalue()
 
 
 def command(*words, largest_file=None, **variables) -> subprocess.CompletedProcess:
@@ -112,6 +120,16 @@ class RunTest(parameterized.TestCase):
         ):
             with named():
                 read()
+
+    def test_what_is_published_too_late_is_named_with_the_command_that_uploads_it(self):
+        messages = messages_of(finished_run(), push_to_hub=True, hub_model_id="ada/x", share_rows=True)
+        (line,) = [line for line in messages.splitlines() if "--push_to_hub has no effect" in line]
+        upload = shlex.split(line[line.index("hf upload") :])
+        self.assertEqual(upload[:4], ["hf", "upload", "ada/x", str(finished_run())])
+        self.assertContainsSubset(["model.safetensors", "README.md", "results.json"], upload[5::2])
+        self.assertNotIn("manifest.json", upload)
+        self.assertIn("--share_rows has no effect", messages)
+        self.assertNotIn("has no effect", messages_of(finished_run()))
 
 
 class FullDiskTest(parameterized.TestCase):

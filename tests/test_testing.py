@@ -129,6 +129,8 @@ class RowsAndTasksTest(parameterized.TestCase):
         model = testing.tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=128")
         (prompt, _) = testing.encode_rows(rows, task, model=model)
         self.assertGreater(len(prompt["input_ids"]), len(encoded[0]["input_ids"]))  # a separator, no end
+        with testing.exits_with(78, "source_lang needs the model"):
+            testing.encode_rows(rows, task, source_lang="eng_Latn")
 
     def test_a_made_up_row_has_the_tasks_columns(self):
         self.assertEqual(

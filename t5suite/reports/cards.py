@@ -6,6 +6,7 @@ PosixPath('runs/glue-rte-t5-small/README.md')
 The same run makes the same card, to the byte; it is rewritten whenever the run finishes again.
 """
 
+import ast
 import functools
 import shlex
 from dataclasses import replace
@@ -47,6 +48,7 @@ from t5suite.reports.card_usage import (
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
+from t5suite.reports.run_facts import is_python_call
 from t5suite.reports.run_records import code_of_author
 from t5suite.runs.directory import BASE_FOLDER
 from t5suite.tasks.cells import as_list
@@ -228,6 +230,7 @@ def card_text(facts: CardFacts, directory: Path) -> str:
         revisions=revision_flags(manifest),
         picture=picture,
         command=command_text(manifest),
+        command_language="" if is_python_call(manifest.get("command", [])) else "bash",
         machine=machine_rows(manifest),
         base=hub_name(facts.base),
         licence=licence(facts)["license"],
@@ -289,14 +292,29 @@ COMMANDS_OF_SCRIPTS = {
 
 
 def command_text(manifest: dict) -> str:
-    """The command of the run, its paths without their folders."""
-    words = [without_folders(word) for word in manifest.get("command", [])]
-    if not words:
+    """The command of the run, or its call from Python, the paths in it without their folders."""
+    command = manifest.get("command", [])
+    if not command:
         return "(not recorded)"
+    words = [without_folders(word) for word in command]
     script = Path(words[0]).name
     if script in COMMANDS_OF_SCRIPTS:
         return shlex.join([*COMMANDS_OF_SCRIPTS[script], *words[1:]])
+    if is_python_call(command):
+        return f"{_call_without_folders(command[1])}  # in {words[0]}"
     return f"python {shlex.join(words)}"
+
+
+def _call_without_folders(call: str) -> str:
+    """A call from Python, each path in its arguments without its folders."""
+    try:
+        tree = ast.parse(call, mode="eval")
+    except SyntaxError:  # a value that Python shows as <...>
+        return without_folders(call)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = without_folders(node.value)
+    return ast.unparse(tree)
 
 
 def summary_sentence(facts: CardFacts) -> str:

@@ -125,7 +125,7 @@ def environment_facts(manifest: dict) -> dict:
     """The command, times, versions and hardware of a run; a commit without its changes."""
     command = None
     if manifest.get("command"):
-        command = shlex.join(["python", *map(str, manifest["command"])])
+        command = command_shown(manifest["command"])
     commit = manifest.get("commit") or {}
     return {
         "command": command,
@@ -135,6 +135,22 @@ def environment_facts(manifest: dict) -> dict:
         "commit": {name: value for name, value in commit.items() if name != "diff"},
         "hardware": manifest.get("hardware") or {},
     }
+
+
+def command_shown(command: list) -> str:
+    """A manifest's command as a user would give it, or the call from Python that began the run.
+
+    >>> command_shown(["fine_tune_t5.py", "--seed", "7"]), command_shown(["train.py", "FineTuner(seed=7)"])
+    ('python fine_tune_t5.py --seed 7', 'FineTuner(seed=7)  # in train.py')
+    """
+    if is_python_call(command):
+        return f"{command[1]}  # in {command[0]}"
+    return shlex.join(["python", *map(str, command)])
+
+
+def is_python_call(command: list) -> bool:
+    """Whether a manifest's command is a call of `FineTuner`, and no command line."""
+    return len(command) == 2 and str(command[1]).startswith("FineTuner(")
 
 
 def note_on_results(directory: Path, status: str) -> str:

@@ -167,15 +167,15 @@ def _resume(run: Run, settings: dict, argv, extend: bool, is_default: bool) -> N
             run.manifest.pop(name, None)
     elif run.changed:
         check_changes(run, extend, is_default)
-    if run.changed or not run.finished:
-        run.manifest.update({"status": "running", **COMMAND})
+    if run.finished and not run.changed:
+        return
+    # Settings that change no result, such as --share_rows, are those of this command, too.
+    described_command = _described_command(argv)
+    run.manifest.update({"status": "running", **COMMAND, **described_command, "settings": public_settings(settings)})
     if run.changed:
-        run.manifest.update(_described_command(argv))
-        run.manifest["settings"] = public_settings(settings)
         run.manifest["fingerprint"] = settings_fingerprint(settings)
         run.note_changes(run.changed)
-    if not run.finished:
-        run.note_software(loaded_software())
+    run.note_software(loaded_software())
 
 
 def starts_again(run: Run) -> bool:

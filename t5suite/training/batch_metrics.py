@@ -15,7 +15,10 @@ from t5suite.data.batches.collators import IGNORED
 from t5suite.training.losses import LossWithMeans
 
 # Names that the trainer logs itself.
-RESERVED_NAMES = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
+RESERVED_NAMES = (
+    "loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates", "kl", "seconds_per_step",
+    "tokens_per_second", "tokens_seen", "mfu", "data_wait", "peak_memory_gb", "seconds_left",
+)  # fmt: skip
 
 
 class MeasuredLoss(LossWithMeans):
@@ -63,6 +66,8 @@ def weighted_sums(metrics, labels) -> dict[str, torch.Tensor]:
     for name, value in metrics.items():
         if name in RESERVED_NAMES:
             raise ConfigError(f"--batch_metrics: {name!r} is logged by the trainer; give it another name")
+        if not isinstance(name, str) or "/" in name:
+            raise ConfigError(f"--batch_metrics: {name!r} is not a metric's name; give a text without a slash")
         value = torch.as_tensor(value, device=labels.device).detach().double()
         if value.shape == labels.shape:
             weights = counts

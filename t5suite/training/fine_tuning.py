@@ -95,8 +95,18 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     if not trains and not any(task.splits("validation") for task in plan.evaluate):
         given_flags.pop("test_file", None)  # a test split alone is scored
     missing = missing_needs(changed, plan, trains, predicts)
-    unused = idle_accelerator_settings(changed)
+    unused = {**idle_accelerator_settings(changed), **idle_draws(changed, plan)}
     return fields.warn_of_flags_without_effect("fine_tune_t5", given_flags, missing, unused)
+
+
+def idle_draws(changed: dict, plan: Plan) -> dict[str, str]:
+    """Flags of the examples' order that have no effect on a mixture, with the reason."""
+    idle = {}
+    if len(plan.train) > 1 and changed.get("train_sampling_strategy") == "sequential":
+        idle["train_sampling_strategy"] = "a mixture's examples are drawn at random"
+    if changed.get("mixing") == "equal":
+        idle["mixing_temperature"] = "--mixing equal draws every task as often"
+    return idle
 
 
 def holds_rows_out(plan: Plan) -> bool:

@@ -26,11 +26,15 @@ over micro-batches, weighted by their numbers of labels.
 Only what the user names is imported, never what a checkpoint names. Shapes: B rows, S source and T target tokens.
 """
 
+import functools
 import hashlib
 import inspect
+import json
+import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,8 +45,11 @@ from t5suite.base.files import file_sha256
 from t5suite.tasks.evaluate_metrics import EvaluateMetric
 from t5suite.training.callback import names_of_suite_callbacks
 
+logger = logging.getLogger(__name__)
 
-class PlugIns(NamedTuple):
+
+@dataclass(frozen=True)
+class PlugIns:
     """What the user adds to a run; nothing by default.
 
     Attributes:
@@ -56,9 +63,11 @@ class PlugIns(NamedTuple):
     callbacks: tuple[TrainerCallback, ...] = ()
     model_class: type | None = None
 
-    @property
+    @functools.cached_property
     def described(self) -> dict[str, list[dict]]:
         """What the manifest says about them, by subject: names, and the SHA-256 of the files that they are in.
+
+        A callback is described by its class: its attributes are its state, which changes while it is trained.
 
         >>> PlugIns(batch_transform=shorter).described
         {'batch_transform': [{'name': 'my_data:shorter', 'sha256': '9f86...'}]}
@@ -67,7 +76,7 @@ class PlugIns(NamedTuple):
             "batch_transform": [self.batch_transform],
             "batch_metrics": [self.batch_metrics],
             "metrics": self.metrics,
-            "callbacks": self.callbacks,
+            "callbacks": [type(callback) for callback in self.callbacks],
             "model_class": [self.model_class],
         }
         described = {}
@@ -79,20 +88,85 @@ class PlugIns(NamedTuple):
 
 
 def describe_object(plug_in) -> dict[str, str | None]:
-    """A function, class or instance by name, and the SHA-256 of its file; None if it has no file (a notebook).
+    """A function, class or instance by its name, the SHA-256 of its code, and that of the settings that it holds.
 
-    >>> describe_object(collections.OrderedDict)["name"]
-    'collections:OrderedDict'
+    The code is its file; in a notebook, where there is none, its own lines, or None if they are not known either. What
+    cannot be compared gives a warning.
+
+    >>> describe_object(functools.partial(hide_words, rate=0.1))
+    {'name': 'my_data:hide_words', 'sha256': '9f86...', 'settings_sha256': '60ad...'}
     """
     if isinstance(plug_in, EvaluateMetric):
         described = {"name": plug_in.name, "sha256": plug_in.digest}
         return described if plug_in.commit is None else {**described, "commit": plug_in.commit}
-    named = plug_in if hasattr(plug_in, "__qualname__") else type(plug_in)
+    named = plug_in.func if isinstance(plug_in, functools.partial) else plug_in
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    name = f"{named.__module__}:{named.__qualname__}"
+    described = {"name": name, "sha256": _digest_of_code(named)}
+    if described["sha256"] is None and named.__module__ == "__main__":
+        logger.warning("%s: its code is in no file; a run with other code of this name counts as the same", name)
+    settings_digest = _digest_of_settings(plug_in, name)
+    if settings_digest is not None:
+        described["settings_sha256"] = settings_digest
+    return described
+
+
+def _digest_of_code(named) -> str | None:
+    """The SHA-256 of the file of a function or class, else of its lines; None if neither is known."""
     try:
-        digest = file_sha256(inspect.getsourcefile(named))
+        return file_sha256(inspect.getsourcefile(named))
     except (TypeError, OSError):
-        digest = None
-    return {"name": f"{named.__module__}:{named.__qualname__}", "sha256": digest}
+        pass
+    functions = [named]
+    if isinstance(named, type):
+        functions = [part for part in vars(named).values() if inspect.isfunction(part)]
+    try:
+        lines = "".join(inspect.getsource(function) for function in functions)
+    except (TypeError, OSError):
+        return None
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _digest_of_settings(plug_in, name: str) -> str | None:
+    """The SHA-256 of what a plug-in holds; None if it holds nothing, or, with a warning, what cannot be compared."""
+    try:
+        settings = _settings_of(plug_in)
+        text = json.dumps(settings, sort_keys=True, default=_comparable)
+    except (TypeError, ValueError, RecursionError) as error:
+        logger.warning(
+            "%s holds what cannot be compared (%s); a run with another value counts as the same", name, error
+        )
+        return None
+    return hashlib.sha256(text.encode()).hexdigest() if settings else None
+
+
+def _settings_of(plug_in):
+    """What a plug-in holds: a partial function its arguments, a function its closure, an instance its attributes."""
+    if isinstance(plug_in, functools.partial):
+        return [_settings_of(plug_in.func), plug_in.args, plug_in.keywords]
+    if inspect.ismethod(plug_in):
+        return _settings_of(plug_in.__self__)
+    if inspect.isfunction(plug_in):
+        return [cell.cell_contents for cell in plug_in.__closure__ or ()]
+    if isinstance(plug_in, type):
+        return None
+    return getattr(plug_in, "__dict__", None)
+
+
+def _comparable(value):
+    """What JSON has no form for: a set as a list, a path as text, a function or class as it is described.
+
+    Raises:
+      TypeError: another object.
+    """
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, functools.partial) or hasattr(value, "__qualname__"):
+        return describe_object(value)
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__}")
 
 
 def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[TrainerCallback, ...]:

@@ -118,6 +118,8 @@ def missing_needs_of_text(changed: dict) -> dict[str, str]:
     files = [*train_files, *validation_files]
     is_built = "train_corpus" in changed
     missing = {}
+    if len(changed.get("corpus_weights") or ()) == 1:
+        missing["several corpora"] = "there is one"
     if not any(has_row_format(file) for file in files):
         missing["columns"] = "no file has columns"
     if not any(has_plain_text(file) for file in files):

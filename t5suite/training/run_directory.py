@@ -27,6 +27,7 @@ from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached
 from t5suite.training.processes.signals import stop_requests
+from t5suite.training.uploads import warn_of_late_uploads
 
 # Lines of the log name the run, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.run")
@@ -87,6 +88,8 @@ def run_directory(args, settings: dict, argv, resume: str, default: str | None =
             # The same command would begin anew, or be refused.
             command = f"the same command with --output_dir {args.output_dir} and without --resume none"
             stack.enter_context(stop_requests().resumed_by(command))
+        if run.finished:
+            warn_of_late_uploads(run, settings)
         yield run
 
 

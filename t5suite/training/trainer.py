@@ -27,6 +27,8 @@ from transformers.trainer_callback import ExportableState
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
+from t5suite.models.families import recognize_family
+from t5suite.models.generation_settings import check_generation, complete_special_tokens
 from t5suite.models.t5.attention import slow_attention
 from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
@@ -183,6 +185,10 @@ class SuiteTrainer(Seq2SeqTrainer):
             eval_dataset={eval_set.name: eval_set.features for eval_set in eval_sets} or None,
             **kwargs,
         )
+        if args.generation_config is not None:  # transformers' trainer has put it in the place of the model's own
+            family = recognize_family(self.model)
+            complete_special_tokens(self.model, self.processing_class, family.special_tokens)
+            check_generation(self.model, f"--generation_config {args.generation_config}")
         set_use_cache(self.model, args.use_cache)
         if args.torch_compile:
             keep_compiled_code()

@@ -255,9 +255,7 @@ class HubUploads:
             folder = staged_run(directory, place / "run")
         except OSError as error:  # of a full disk, say
             shutil.rmtree(place, ignore_errors=True)
-            command = ["hf", "upload", repository, str(directory)]
-            for path in files_of_run(directory):
-                command += ["--include", path.relative_to(directory).as_posix()]
+            command = upload_command(repository, directory)
             problem = f"no copy of its files in {place} ({error}); upload them as they are"
             raise not_uploaded(repository, problem, command, settings["revision"]) from None
         log_files(repository, folder)
@@ -317,6 +315,30 @@ def not_uploaded(repository: str, problem: str, command: list[str], revision: st
     return UploadError(
         f"--push_to_hub: the run is finished, but {repository} was not uploaded: {problem}: {shlex.join(command)}"
     )
+
+
+def upload_command(repository: str, directory: Path) -> list[str]:
+    """The command that uploads a run's files as they are, without its answers and rows."""
+    command = ["hf", "upload", repository, str(directory)]
+    for path in files_of_run(directory):
+        command += ["--include", path.relative_to(directory).as_posix()]
+    return command
+
+
+def warn_of_late_uploads(run, settings: dict) -> None:
+    """Warns of flags that come too late: a run that has finished without them is not uploaded, and keeps no rows.
+
+    Args:
+      settings: those of the present command.
+    """
+    names = [name for name in ("push_to_hub", "share_rows") if settings.get(name)]
+    late_names = [name for name in names if not run.manifest["settings"].get(name)]
+    if "push_to_hub" in late_names:
+        repository = settings["hub_model_id"] or run.directory.absolute().name
+        command = shlex.join(upload_command(repository, run.directory))
+        logger.warning("--push_to_hub has no effect: the run has finished; its files are uploaded by: %s", command)
+    if "share_rows" in late_names:
+        logger.warning("--share_rows has no effect: the run has finished without it; give a new --output_dir")
 
 
 def staged_run(directory, folder: Path) -> Path:

@@ -249,7 +249,9 @@ class SuiteTrainingArguments(
     shared_facts = facts(theme="training")
 
     save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
-    train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
+    train_sampling_strategy: Literal["group_by_length", "random", "sequential"] = flag(
+        "group_by_length", "The order of the examples. sequential: of a single task."
+    )
     logging_steps: float = flag(
         50,
         "Steps between lines of metrics.jsonl.",
@@ -370,6 +372,7 @@ class SuiteTrainingArguments(
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
         self.saving_asked = {"save_strategy": self.save_strategy, "save_steps": self.save_steps}
+        self.best_is_asked = self.load_best_model_at_end
         if self.eval_strategy == IntervalStrategy.NO and self.save_strategy == SaveStrategy.BEST:
             raise ConfigError(
                 "--save_strategy best saves what an evaluation finds best, and --eval_strategy no makes none; choose "
@@ -401,8 +404,20 @@ class SuiteTrainingArguments(
 
 def warn_of_idle_saving_flags(args: SuiteTrainingArguments) -> None:
     """Warns of flags of saving that have no effect."""
+    warn_of_idle_choice(args)
     warn_of_idle_save_steps(args)
     warn_of_idle_keep_every(args)
+
+
+def warn_of_idle_choice(args: SuiteTrainingArguments) -> None:
+    """Warns if `--load_best_model_at_end` was given, and there is no checkpoint or no evaluation to choose by."""
+    is_idle = args.best_is_asked and not args.load_best_model_at_end
+    if not is_idle or "load_best_model_at_end" not in args.flags_given:
+        return
+    reason = "--save_strategy no writes no checkpoint"
+    if args.eval_strategy == IntervalStrategy.NO:
+        reason = "--eval_strategy no evaluates nothing"
+    logger.warning("--load_best_model_at_end has no effect: %s, and the last weights are kept", reason)
 
 
 def warn_of_idle_save_steps(args: SuiteTrainingArguments) -> None:

@@ -45,7 +45,10 @@ class TextArguments:
         None, "Folders of t5suite corpus build or adopt, in place of --train_file.", "common"
     )
     corpus_weights: list[float] | None = flag(
-        None, "How often each corpus or file is drawn from. Default: by size.", bounds="(0, inf) a weight"
+        None,
+        "How often each corpus or file is drawn from. Default: by size.",
+        bounds="(0, inf) a weight",
+        needs="several corpora",
     )
     streaming: bool = flag(False, "Tokenize while training, for large text; needs --max_steps.", "common")
     shuffle_buffer_size: int = flag(
