@@ -217,6 +217,8 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
       check_start: called with the `Start`, before anything is loaded.
     """
     args = trainer.args
+    if run.resumed and resume == "none":  # by a requeued job, which goes on with the run that it began
+        resume = "auto"
     start = trainer.ranks.together(
         choose_start,
         args.output_dir,

@@ -616,6 +616,27 @@ class HistoryTest(parameterized.TestCase):
         self.assertEqual(without_seconds(lines), without_seconds(expected))
         self.assertEqual(lines[-1]["seconds"], saved["seconds"])
 
+    @parameterized.parameters(([2],), ([0],), ([4],), ([1, 5],), ([2, 3, 4],))
+    def test_lines_that_are_lost_within_the_file_come_back_at_their_steps_and_the_others_stay(self, lost):
+        """Step 2 has two lines, one of training and one of an evaluation."""
+        names = ((1, "loss"), (2, "loss"), (2, "eval/loss"), (3, "loss"), (4, "loss"), (4, "eval/loss"))
+        logs = [{"step": step, "epoch": step / 4, name: 0.5 * step} for step, name in names]
+        metrics_of = lambda step, name: {name if "/" in name else f"train/{name}": 0.5 * step}
+        whole = [
+            {"step": step, "epoch": step / 4, "seconds": 10.0 * step, **metrics_of(step, name)} for step, name in names
+        ]
+        directory = Path(tempfile.mkdtemp())
+        (directory / "manifest.json").write_text(json.dumps({"run_id": "4f2a"}))
+        left = [line for number, line in enumerate(whole) if number not in lost]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in left))
+        lines = self.resumed(directory, {"num_lines": len(whole), "run_id": "4f2a"}, logs)
+        in_order = lambda lines: sorted(lines, key=lambda line: (line["step"], sorted(line)))
+        without_seconds = lambda lines: [{**line, "seconds": None} for line in in_order(lines)]
+        self.assertEqual(without_seconds(lines), without_seconds(whole))
+        self.assertEqual([line["step"] for line in lines], [1, 2, 2, 3, 4, 4])
+        self.assertContainsSubset(list(map(str, left)), list(map(str, lines)))
+        self.assertEqual([line["seconds"] for line in lines], sorted(line["seconds"] for line in lines))
+
     def test_an_evaluation_that_the_history_keeps_for_long_is_not_written_again(self):
         directory, saved, logs = self.begun()
         first_line, _ = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)

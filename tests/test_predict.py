@@ -615,6 +615,19 @@ class ResumeTest(parameterized.TestCase):
             run_cli(*predict_words("--window 2 --batch_size 1", rows="-", output=path))
         self.assertEqual(path.read_bytes(), whole.read_bytes())
 
+    def test_with_overwrite_a_requeued_job_goes_on_with_its_own_answers_and_discards_those_of_others(self):
+        rows = rows_file(count=10)
+        lines = unbroken().read_bytes().splitlines(True)
+        marked = lines[0].replace(b'"idx": 0', b'"idx": 9')
+        for writer, restarts, first in (("7", "1", marked), ("7", "0", lines[0]), ("6", "1", lines[0])):
+            path = output_path()
+            with mock.patch.dict(os.environ, {"SLURM_JOB_ID": writer}):
+                predict(rows, path, "--overwrite")
+            path.write_bytes(marked + b"".join(lines[1:7]))
+            with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts}):
+                predict(rows, path, "--overwrite")
+            self.assertEqual(path.read_bytes(), first + b"".join(lines[1:]), (writer, restarts))
+
     def test_a_window_is_written_before_the_input_ends(self):
         path = output_path()
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from support import changed_trainer, folder, later_wins, untimed, write_manifest
-from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, IntervalStrategy, Seq2SeqTrainer, TrainerCallback, TrainerState
 
 import fine_tune_t5
 import pre_train_t5
@@ -643,6 +643,59 @@ class EndOfEpochTest(parameterized.TestCase):
         for name in ("step", "loss", "grad_norm", "learning_rate", "kl", "spread"):
             self.assertEqual(rates(resumed, name), rates(self.whole, name))
         self.assertTrue(torch.equal(weights(resumed.model), weights(self.whole.model)))
+
+
+class OtherFlagsTest(parameterized.TestCase):
+    """A run of three updates an epoch that was stopped, and goes on with other flags."""
+
+    def resumed(self, stopped, step, of_this_run=True, eval_steps=None):
+        """The steps of the epochs' ends and of the evaluations of the run that goes on."""
+        checkpoint = Path(stopped.args.output_dir) / f"checkpoint-{step}"
+        trainer = make_trainer(stopped.args.output_dir, max_steps=8, save_strategy="no", eval_steps=eval_steps)
+        trainer.args.eval_strategy = IntervalStrategy.STEPS if eval_steps else IntervalStrategy.NO
+        epoch_ends, evaluations = [], []
+        end_epoch = trainer.progress.on_epoch_end
+
+        def note(args, state, control, **kwargs):
+            epoch_ends.append(state.global_step)
+            end_epoch(args, state, control, **kwargs)
+
+        def evaluate(**kwargs):
+            metrics = {"eval_selection": 0.0}
+            evaluations.append(trainer.state.global_step)
+            trainer.control = trainer.callback_handler.on_evaluate(
+                trainer.args, trainer.state, trainer.control, metrics
+            )
+            return metrics
+
+        trainer.progress.on_epoch_end = note
+        trainer.evaluate = evaluate
+        trainer.train(start=Start(checkpoint, restart=True, of_this_run=of_this_run))
+        return epoch_ends, evaluations
+
+    @parameterized.parameters(
+        (2, True, [2, 4, 6, 8]), (3, True, [2, 3, 6, 8]), (None, True, []), (2, False, [4, 6, 8]),
+    )  # fmt: skip
+    def test_an_evaluation_that_a_stop_cut_off_is_made_up_for_where_the_run_evaluates(
+        self, eval_steps, of_this_run, evaluations
+    ):
+        stopped = make_trainer(folder(), max_steps=4, save_steps=2, eval_steps=2)
+        stopped.args.eval_strategy = IntervalStrategy.STEPS
+
+        def stop(**kwargs):
+            stopped.stop.request("SIGTERM")
+            raise stopped.stop.preempted()
+
+        stopped.evaluate = stop
+        with changed_trainer(), exits_with(75):
+            stopped.train()
+        self.assertEqual(self.resumed(stopped, 2, of_this_run, eval_steps)[1], evaluations)
+
+    @parameterized.parameters((6, [6, 8]), (3, [3, 6, 8]), (5, [6, 8]))
+    def test_an_epoch_that_the_run_s_last_step_cut_off_goes_on_and_one_without_rows_ends(self, step, epoch_ends):
+        whole = make_trainer(folder(), max_steps=step, save_steps=step)
+        whole.train()
+        self.assertEqual(self.resumed(whole, step)[0], epoch_ends)
 
 
 class ResetTest(parameterized.TestCase):

@@ -524,6 +524,17 @@ class DirectoryTest(InFolderTest):
         begun_run("runs/rte-2", seed=2)
         self.assertEqual(directory_for("runs/rte", CHOSEN_BY, need_new=True), "runs/rte-3")
 
+    def test_what_a_run_read_from_the_hub_is_that_of_a_requeued_job_s_own_start_alone(self):
+        begun_run("runs/rte")
+        path = Path("runs/rte/manifest.json")
+        hub = {"models": {"t5-small": {"commit": "1"}}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "hub": hub, "slurm_job": "7", "slurm_restarts": 0}))
+        for job, restarts, resume, reads in (
+            ("7", "1", "none", hub), ("7", "0", "none", {}), ("8", "1", "none", {}), ("8", "1", "auto", hub)
+        ):  # fmt: skip
+            with mock.patch.dict(os.environ, {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts}):
+                self.assertEqual(opening.hub_before("runs/rte", resume, False), reads, (job, restarts, resume))
+
     def test_the_log_says_which_and_why(self):
         begun_run("runs/rte")
         with self.assertLogs("t5suite", "INFO") as logs:
@@ -748,6 +759,26 @@ class OwnRowsTest(InFolderTest):
         run_it(output_dir="runs/rows-tiny-2", max_steps=2)
         manifest = json.loads(Path("runs/rows-tiny-2/manifest.json").read_text())
         self.assertEqual((manifest["status"], manifest["training"]["steps"]), ("finished", 2))
+
+    @parameterized.parameters(
+        ({}, ["rows-tiny", "rows-tiny-2"]), ({"overwrite_output_dir": True}, ["rows-tiny", "rows-tiny.old-1"]),
+    )  # fmt: skip
+    def test_a_requeued_job_goes_on_with_the_run_that_it_began_anew_and_another_job_begins_its_own(self, flags, names):
+        flags = {"resume": "none", "max_steps": 2, **flags}
+        job = {"SLURM_JOB_ID": "7"}
+        stopping = changed_trainer(stop_requested=lambda trainer: trainer.state.global_step == 0)
+        with mock.patch.dict(os.environ, job), exits_with(75), stopping:
+            run_it(**flags)
+        for _ in range(2):  # the second time it is finished
+            with mock.patch.dict(os.environ, {**job, "SLURM_RESTART_COUNT": "1"}):
+                run_it(**flags)
+            self.assertCountEqual(os.listdir("runs"), names)
+        newest = Path("runs") / (names[1] if "-2" in names[1] else names[0])
+        training = json.loads((newest / "manifest.json").read_text())["training"]
+        self.assertEqual((training["from_step"], training["steps"]), (1, 2))
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}):
+            run_it(**flags)
+        self.assertLen(os.listdir("runs"), 3)
 
     def test_a_finished_run_names_the_steps_whose_weights_it_keeps(self):
         one = {"task": None, "step": 20, "by": "accuracy", "equal_steps": [40, 60]}

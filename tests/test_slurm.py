@@ -257,6 +257,8 @@ class EndTest(parameterized.TestCase):
         (1, "began began 75 75", "RUNNING", 0, 75, True), (1, "began began 75 70", "RUNNING", 0, 70, False),
         (0, "began began 0", "RUNNING", 0, 0, False), (1, "1 75 71 65", "RUNNING", 0, 71, False),
         (1, "75 1 1", "RUNNING", 0, 1, False),
+        # A launcher started its workers again.
+        (0, "71 0", "RUNNING", 0, 0, False), (0, "75 75 0 0", "TIMEOUT", 0, 0, False),
     )  # fmt: skip
     def test_what_was_stopped_is_requeued_and_what_failed_is_not(
         self, code, noted, state, restarts, exit_code, requeued

@@ -12,6 +12,7 @@ after the last whole window and answers the other rows: its batches, and so its 
 run.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import named_errors, read_json, write_json
 from t5suite.base.redaction import printable
+from t5suite.runs.lock import is_former_self, slurm_record
 
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
@@ -31,7 +33,7 @@ class ResumableOutput:
 
     Args:
       settings: plain data; a file is not continued with other settings.
-      overwrite: start over and discard existing answers.
+      overwrite: start over and discard existing answers; a Slurm job that was requeued continues its own.
 
     Attributes:
       recorded_rows, recorded_digest: what the progress file says about the input's first rows; 0 and None without one.
@@ -54,7 +56,9 @@ class ResumableOutput:
         Raises:
           ConfigError: there is a file that is not an output of this command, or that has other settings.
         """
-        if self.overwrite or not (self.path.exists() or self.progress_path.exists()):
+        if not (self.path.exists() or self.progress_path.exists()):
+            return 0
+        if self.overwrite and not self._is_of_this_job():
             return 0
         progress = self.read_progress()
         self._check_settings(progress["settings"])
@@ -66,6 +70,12 @@ class ResumableOutput:
         row_count = min(line_count, self.recorded_rows)  # further lines may be those of other settings
         self._continued_rows = row_count - row_count % window
         return self._continued_rows
+
+    def _is_of_this_job(self) -> bool:
+        """Whether this Slurm job wrote the existing answers, before it was requeued."""
+        with contextlib.suppress(ConfigError):
+            return is_former_self(self.read_progress())
+        return False
 
     def read_progress(self) -> dict:
         """What the progress file says about the existing answers.
@@ -158,6 +168,7 @@ class ResumableOutput:
             "rows": rows,
             "digest": digest,
             "finished": finished,
+            **slurm_record(),
         }
         write_json(self.progress_path, content)
 

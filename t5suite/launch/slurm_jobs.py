@@ -57,17 +57,17 @@ def decide(exit_code: int, notes: Notes, state: str, restarts: int, max_requeues
     """Whether a job is requeued, and its exit code.
 
     Args:
-      exit_code: of its step.
-      notes: of workers, whose codes take precedence, because launchers have their own.
+      exit_code: of its step; one that ended with 0 is done, whatever workers noted before a launcher restarted them.
+      notes: of workers, whose codes take precedence over another one, because launchers have their own.
       state: the job's, as Slurm reports it.
       restarts: how often it has been requeued.
     """
+    if exit_code == EXIT_FINISHED:
+        return Decision(False, exit_code, "finished")
     failure = notes.first_failure()
     if failure is not None:
         return Decision(False, failure, f"a worker failed with {failure}, and would fail again")
     reason = _reason_to_continue(exit_code, notes, state)
-    if reason is None and exit_code == EXIT_FINISHED:
-        return Decision(False, exit_code, "finished")
     if reason is None and notes.lost_count:
         return Decision(False, exit_code, f"failed with {exit_code}: {LOST_WORKER}")
     if reason is None:
@@ -82,11 +82,10 @@ def decide(exit_code: int, notes: Notes, state: str, restarts: int, max_requeues
 
 
 def _reason_to_continue(exit_code: int, notes: Notes, state: str) -> str | None:
-    """Why a job whose workers have not failed is not done yet; None if it is, or failed."""
+    """Why a job whose workers have not failed is not done yet; None if its step failed."""
     if notes.tell_of_stop() or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
         return "the run was stopped, or the hub failed for now; it goes on from its last checkpoint"
-    was_killed = state == "TIMEOUT" and exit_code != EXIT_FINISHED
-    if was_killed and EXIT_FINISHED not in notes.codes:
+    if state == "TIMEOUT" and EXIT_FINISHED not in notes.codes:
         return "the run was killed at its time limit and resumes from its last checkpoint"
     return None
 

@@ -11,6 +11,7 @@ Data with their columns, model, seed and objective choose the directory. All oth
 opened.
 """
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Container, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import MANIFEST, differences_text, read_manifest
+from t5suite.runs.lock import is_former_self
 from t5suite.runs.settings import public_settings
 
 logger = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ def directory_for(
     Args:
       settings: every flag by name; one that is missing is not compared.
       allowed: settings that may differ from those of the run that is there (`--allow_changed`).
-      need_new: only a free directory will do (`--resume none`).
+      need_new: only a free directory will do (`--resume none`), or one whose run this Slurm job began before it was
+        requeued.
     """
     compared = [name for name in CHOOSING_SETTINGS if name in settings and name not in allowed]
     chosen = public_settings({name: settings[name] for name in compared})
@@ -64,7 +67,7 @@ def directory_for(
         if not (directory / MANIFEST).is_file():
             break
         differences = _differences(directory, chosen)
-        if not differences and not need_new:
+        if not differences and (not need_new or _is_of_this_job(directory)):
             break
         first_differences = first_differences or differences
     if first_differences:
@@ -83,3 +86,10 @@ def _differences(directory: Path, chosen: Mapping[str, object]) -> str:
         return ""
     pairs = {name: (settings.get(name), value) for name, value in chosen.items()}
     return differences_text({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+
+
+def _is_of_this_job(directory: Path) -> bool:
+    """Whether this Slurm job began the run that is there, before it was requeued."""
+    with contextlib.suppress(ConfigError):
+        return is_former_self(read_manifest(directory))
+    return False

@@ -183,10 +183,14 @@ def owner_record(run_id: str | None) -> dict:
         "process_started": process_start(os.getpid()),
         "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    if "SLURM_JOB_ID" in os.environ:
-        record["slurm_job"] = os.environ["SLURM_JOB_ID"]
-        record["slurm_restarts"] = _slurm_restarts()
-    return record
+    return record | slurm_record()
+
+
+def slurm_record() -> dict:
+    """What identifies this Slurm job and its start, for `is_former_self`; {} outside of one."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return {}
+    return {"slurm_job": os.environ["SLURM_JOB_ID"], "slurm_restarts": _slurm_restarts()}
 
 
 def _record_of(content: bytes) -> dict | None:
@@ -232,7 +236,7 @@ def living_owner(directory) -> dict | None:
 
 
 def is_former_self(record: dict | None) -> bool:
-    """Whether an owner was this Slurm job before it was requeued, which Slurm does once its processes have ended."""
+    """Whether a record is of this Slurm job before it was requeued, which Slurm does once its processes have ended."""
     job = os.environ.get("SLURM_JOB_ID")
     if record is None or job is None or record.get("slurm_job") != job:
         return False

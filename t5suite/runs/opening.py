@@ -26,7 +26,7 @@ from t5suite.base.provenance import hardware, loaded_software, versions
 from t5suite.base.redaction import redacted
 from t5suite.base.script_flags import TABLE_FILE, flags_marked
 from t5suite.runs.directory import MANIFEST, Run, current_time, differences_text, has_trained, new_run_id, read_manifest
-from t5suite.runs.lock import RunLock
+from t5suite.runs.lock import RunLock, is_former_self, slurm_record
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
@@ -66,7 +66,8 @@ def open_run(
 
     Args:
       settings: every flag by name; those that do not affect the result are ignored when runs are compared.
-      need_new: reject a directory with a run in it, even this one (`--resume none`).
+      need_new: reject a directory with a run in it, even this one (`--resume none`); a Slurm job that was requeued
+        resumes the run that it began.
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.
       overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
@@ -134,7 +135,7 @@ def _new_or_resumed_run(
         return Run(directory, _new_manifest(new_run_id(), settings, argv), allowed=allowed)
     refuse_links_out(directory)
     manifest = _read_or_rebuild_manifest(directory, settings, argv)
-    if need_new:
+    if need_new and not is_former_self(manifest):
         run_id = manifest["run_id"]
         raise ConfigError(
             f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
@@ -307,6 +308,7 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
         "follows_data_seed": True,  # in earlier versions --data_seed had no effect
         **loaded_software(),
         **COMMAND,
+        **slurm_record(),
         "hardware": hardware(),
     }
 
@@ -381,9 +383,12 @@ def hub_before(output_dir, resume: str, overwrite: bool) -> dict:
     Args:
       resume, overwrite: `--resume`, `--overwrite_output_dir`.
     """
-    if resume == "none" or overwrite or not (Path(output_dir) / MANIFEST).is_file():
+    if overwrite or not (Path(output_dir) / MANIFEST).is_file():
         return {}
     try:
-        return read_manifest(output_dir).get("hub", {})
+        manifest = read_manifest(output_dir)
     except ConfigError:  # a damaged manifest is reported when the run is opened
         return {}
+    if resume == "none" and not is_former_self(manifest):
+        return {}
+    return manifest.get("hub", {})

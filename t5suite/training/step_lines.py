@@ -5,6 +5,9 @@
 A checkpoint counts the lines that were written before it. A run that resumes from it drops all later lines.
 """
 
+import bisect
+import collections
+import contextlib
 import itertools
 import json
 import logging
@@ -13,7 +16,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from t5suite.base.files import named_errors
+from t5suite.base.files import named_errors, whole_file
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.runs.directory import METRICS, run_id_of
 from t5suite.training.callback import Callback
@@ -63,7 +66,7 @@ class StepLines(Callback):
     def add(self, line: dict) -> None:
         """Appends a line."""
         with named_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.write(_as_text(line))
         self.num_lines += 1
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -120,6 +123,15 @@ class StepLines(Callback):
             return None
 
 
+def _as_text(line: dict) -> str:
+    return json.dumps(line, allow_nan=False) + "\n"
+
+
+def _step_and_names(line: dict) -> tuple[int, frozenset[str]]:
+    """What tells the lines of a run's metrics apart: a step may have one of training and one of an evaluation."""
+    return line["step"], frozenset(line)
+
+
 class MetricsCallback(StepLines):
     """One line of `metrics.jsonl` per log, which trackers read. On resume, lines after the resumed step are dropped."""
 
@@ -153,16 +165,40 @@ class MetricsCallback(StepLines):
         if self.last_line:
             self.seconds_before = self.last_line["seconds"]
         if expected_count > self.num_lines:
-            # Of what is older the history has evaluations alone.
-            self._write_again(state.log_history[-MOST_LOGS:][self.num_lines - expected_count :])
+            # Of what is older the history has evaluations alone; of what is older than the file it has another run's.
+            self._write_again(state.log_history[-min(expected_count, MOST_LOGS) :])
         self.trackers.begin()
 
     def _write_again(self, logs: list[dict]) -> None:
+        """Adds the lines of those logs that the file has lost, each at its step."""
+        lines = self._readable_lines()
+        remaining = collections.Counter(map(_step_and_names, lines))
+        lost_steps = []
         for log in logs:
             line = {"step": log["step"], "epoch": round(log["epoch"], 6), "seconds": self.seconds_before}
-            self.add(line | without_nan(training_metrics(log)))
-        steps = f", of steps {logs[0]['step']} to {logs[-1]['step']}," if logs else ""
-        logger.warning("%s: %d lines%s are written again from the checkpoint", self.path, len(logs), steps)
+            line |= without_nan(training_metrics(log))
+            if remaining[_step_and_names(line)]:
+                remaining[_step_and_names(line)] -= 1
+                continue
+            place = bisect.bisect(lines, line["step"], key=lambda earlier: earlier["step"])
+            if lines:
+                line["seconds"] = lines[max(0, place - 1)]["seconds"]
+            lines.insert(place, line)
+            lost_steps.append(line["step"])
+        with whole_file(self.path) as temporary:
+            temporary.write_text("".join(map(_as_text, lines)), encoding="utf-8")
+        self.num_lines = len(lines)
+        steps = f", of steps {lost_steps[0]} to {lost_steps[-1]}," if lost_steps else ""
+        logger.warning("%s: %d lines%s are written again from the checkpoint", self.path, len(lost_steps), steps)
+
+    def _readable_lines(self) -> list[dict]:
+        """The lines that are left, without those that are damaged."""
+        lines = []
+        if self.path.is_file():
+            for text in self.path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    lines.append(json.loads(text))
+        return [line for line in lines if isinstance(line, dict) and {"step", "seconds"} <= line.keys()]
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         """Writes one line; names without a prefix get `train/`."""

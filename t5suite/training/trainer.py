@@ -708,6 +708,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if not pending:
             return
         logger.info("step %d: running what was still due after its checkpoint", self.state.global_step)
+        self.control.should_evaluate &= self.args.eval_strategy != "no"  # the flag may have changed since
         # Random numbers are restored with the first batch; a checkpoint written here needs them already.
         self._restore_random_state()
         log_save_evaluate = functools.partial(

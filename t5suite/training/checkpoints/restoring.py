@@ -399,8 +399,8 @@ def saved_progress(start: Start, ranks: Ranks) -> dict | None:
         return None
     progress = read_json(start.checkpoint / PROGRESS_FILE)
     if start.restart:
-        # Early stopping and evaluations that were due went by the former flags.
-        progress |= {"stopped": False, "pending": {}}
+        # Early stopping went by the former flags.
+        progress |= {"stopped": False, "pending": _still_pending(start, progress["pending"])}
     # The losses since the last line of the log: this rank's own sum, or the mean over the saved ranks if the number of
     # ranks has changed.
     files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
@@ -408,6 +408,20 @@ def saved_progress(start: Start, ranks: Ranks) -> dict | None:
         files = [start.checkpoint / RANK_FILE.format(rank=ranks.rank)]
     sums = [read_json(path)["loss_since_log"] for path in files]
     return {**progress, "loss_since_log": sum(sums) / max(len(sums), 1)}
+
+
+def _still_pending(start: Start, pending: dict) -> dict:
+    """What a run with other flags still does at its own checkpoint: an evaluation that was due, an epoch's end.
+
+    An epoch that ended with the run's last step, before its rows did, goes on.
+    """
+    if not (pending and start.of_this_run):
+        return {}
+    epoch = read_json(start.checkpoint / STATE_FILE)["epoch"]
+    epoch_ends = pending["epoch_end"] and float(epoch).is_integer()
+    if not (pending["evaluate"] or epoch_ends):
+        return {}
+    return {**pending, "epoch_end": epoch_ends}
 
 
 def restore_random_numbers(checkpoint: Path, ranks: Ranks, seed: int, step: int) -> None:
