@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,14 +27,16 @@ from odd_tokenizers import word_tokenizer
 from PIL import Image
 from report_runs import reported
 from support import folder as new_folder
-from tiny_predictor import random_model, saved
+from tiny_predictor import TINY, random_model, saved
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.reports import cards, learning_curves, shared_files
-from t5suite.testing import example_row, make_task, read_rows, save_model, tiny_run, write_rows
+from t5suite.tasks.task_card import HEADED
+from t5suite.testing import example_row, make_task, read_rows, run_cli, save_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -822,6 +825,56 @@ class EvaluatedAnswerTest(parameterized.TestCase):
         in_words = [re.sub("<extra_id_[0-9]+>", " ", " ".join(words)).split() for words in answers]
         self.assertNotEmpty(in_words[0])
         self.assertEqual(in_words, in_words[:1] * 6)
+
+
+def commanded_by(folder) -> str:
+    """What the command of a card answers where its model is."""
+    (block,) = [block for _, block in blocks(folder, "bash") if block.startswith("t5suite predict")]
+    command, *rows, _ = block.splitlines()
+    place = new_folder()
+    (place / "rows.jsonl").write_text("\n".join(rows))
+    files = ["--input", place / "rows.jsonl", "--output", place / "answers.jsonl", "--use_cpu"]
+    with contextlib.chdir(folder):
+        run_cli(*shlex.split(command.partition(" --input ")[0])[1:], *files)
+    (answer,) = read_rows(place / "answers.jsonl")
+    return answer["prediction"]
+
+
+class PrintedAnswerTest(parameterized.TestCase):
+    """The Python of a card prints what its command answers."""
+
+    def assert_the_same(self, folder):
+        printed = printed_by(folder, blocks(folder, "python")[0][1])
+        answer = commanded_by(folder)
+        self.assertNotEmpty(answer)
+        self.assertEqual(printed.split(), re.sub("<extra_id_[0-9]+>", " ", answer).split())
+
+    def check(self, family: str, adapter: str | None, **flags):
+        """For a model that writes, or chooses a class."""
+        model = saved(random_model(family))
+        few = {"model_family": family, "adapter": adapter, "learning_rate": 1e-9, "share_rows": True}
+        run = finished(model, dataset_name="sentiment", **few, **{"eval_method": "generate", **flags})
+        self.assert_the_same(run.directory)
+
+    @parameterized.parameters(
+        ("encoder", None), ("encoder", "lora"), ("seq2seq", "prefix"), ("causal", "prompt_tuning")
+    )
+    @pytest.mark.quick_cases(4)
+    def test_answers_of_models_that_transformers_and_peft_alone_cannot_load(self, family, adapter):
+        self.check(family, adapter)
+
+    @parameterized.product(family=(*TINY,), adapter=(None, *ADAPTERS))
+    @pytest.mark.slow
+    def test_answers_of_every_family_with_every_adapter(self, family, adapter):
+        if adapter == "prefix" and family in HEADED:
+            self.skipTest("heads take no prefixes")
+        self.check(family, adapter)
+
+    @parameterized.parameters("causal", "masked", "encoder")
+    @pytest.mark.quick_cases(1)
+    def test_the_python_of_a_run_that_evaluated_nothing_answers(self, family):
+        run = unscored(saved(random_model(family)), dataset_name="sentiment", model_family=family)
+        self.assertNotEmpty(printed_by(run.directory, blocks(run.directory, "python")[0][1]).split())
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Python and commands that use a run's model, for its card.
 
->>> print("\\n".join(usage_lines(eval_set, "seq2seq")))
+>>> print("\\n".join(usage_lines(eval_set, "seq2seq", None, manifest, {})))
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 <BLANKLINE>
 model = AutoModelForSeq2SeqLM.from_pretrained(".")
@@ -19,10 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding
+from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
 from t5suite.reports.next_commands import flags_of_task_file
-from t5suite.tasks.cells import value_at, with_value_at
+from t5suite.tasks.cells import as_list, value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
@@ -33,7 +34,7 @@ AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaske
 # Where the base of an adapter is: PEFT loads one by the name that the adapter stores, and the run keeps another one.
 OVER_NAMED_BASE = "over a named base"
 OVER_OWN_BASE = "over a base of its own"
-# transformers takes a base from a folder, but not from one beside an adapter in a repository of the hub.
+# transformers takes a base, and t5suite an adapter, from a folder, but not from a repository of the hub.
 FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_download("OWNER/NAME")'
 # Characters of an example.
 LONGEST_EXAMPLE = 300
@@ -75,16 +76,13 @@ def hidden_value(value):
     return NOT_SHOWN
 
 
-def own_class_lines(model_class: str | None = None) -> list[str]:
-    """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
-    class_argument = ""
-    if model_class:
-        class_argument = f', model_class="{model_class}"'
+def own_class_lines(model_class: str) -> list[str]:
+    """Python that loads a model of the user's own class."""
     return [
         "from t5suite.models.loading import load_model, load_tokenizer",
         "",
         'tokenizer = load_tokenizer(".")',
-        f'model = load_model(".", tokenizer=tokenizer{class_argument})',
+        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")',
     ]
 
 
@@ -124,45 +122,74 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
 def usage_lines(
     eval_set,
     family: str,
-    adapter_base: str | None = None,
-    manifest: Mapping | None = None,
-    models_own: Mapping | None = None,
+    adapter_base: str | None,
+    manifest: Mapping,
+    models_own: Mapping,
 ) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
-      eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
+      eval_set: one with examples; None: texts are '...'.
       family: seq2seq, causal, masked or encoder.
       adapter_base: as in `loading_lines`.
       manifest: of the run; it names the file that its task is from, and the flags of answers.
       models_own: the generation settings that are saved with the model.
     """
-    if eval_set and eval_set.method == "score":
-        return _choice_lines(eval_set, manifest or {})
+    if eval_set is None and (family != "seq2seq" or _has_virtual_tokens(manifest)):
+        return _lines_without_rows(manifest)
+    if _needs_t5suite(eval_set, family, manifest):
+        return _tuner_lines(eval_set, manifest)
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
         return _text_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if isinstance(eval_set.encoding, LabelsEncoding):
-        return _word_label_lines(eval_set, family, adapter_base)
-    return _head_lines(eval_set, family, adapter_base)
+        return _word_label_lines(eval_set, adapter_base)
+    return _head_lines(eval_set, adapter_base)
 
 
-def _choice_lines(eval_set, manifest: Mapping) -> list[str]:
-    """A model that was scored by its labels: what it would write was never scored."""
+def _needs_t5suite(eval_set, family: str, manifest: Mapping) -> bool:
+    """Whether transformers and PEFT alone would answer otherwise than `t5suite predict`.
+
+    They do not choose among labels, know no head over T5's encoder alone, and read other positions behind virtual
+    tokens (`models.prompted`).
+    """
+    is_scored_by_labels = eval_set is not None and eval_set.method == "score"
+    return is_scored_by_labels or family == "encoder" or _has_virtual_tokens(manifest)
+
+
+def _has_virtual_tokens(manifest: Mapping) -> bool:
+    adapter = manifest["model"].get("adapter")
+    return adapter is not None and ADAPTERS[adapter].is_virtual
+
+
+def _lines_without_rows(manifest: Mapping) -> list[str]:
+    """A model of a run without evaluated rows: each column that its first task reads is '...'."""
+    name, entry = next(iter(manifest["tasks"].items()))
+    row = dict.fromkeys(as_list(entry["text_column_name"]), NOT_SHOWN)
+    return ["from t5suite import FineTuner", "", *_predicting_lines(row, name, {}, manifest)]
+
+
+def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
+    """A model that t5suite alone loads and answers with."""
     task_flags = _task_file_beside(eval_set.task, manifest)
     imports = ["from t5suite import FineTuner"]
     if task_flags is None:
         modules = _modules_of_rows(manifest["settings"])
         imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
     row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
-    arguments = "".join(f", {name}={value!r}" for name, value in (task_flags or {}).items())
-    return [
-        *imports,
-        "",
-        f"row = {row!r}".replace("`", "'"),
-        f'print(FineTuner("."{arguments}).predict(row, dataset_name={eval_set.task.name!r}))',
-    ]
+    return [*imports, "", *_predicting_lines(row, eval_set.task.name, task_flags or {}, manifest)]
+
+
+def _predicting_lines(row: Mapping, task_name: str, task_flags: Mapping, manifest: Mapping) -> list[str]:
+    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
+    lines = [f"row = {row!r}".replace("`", "'")]
+    folder = '"."'
+    if "adapter" in manifest["model"]:
+        lines = [FOLDER_LINE, *lines]
+        folder = "folder"
+    arguments = "".join(f", {name}={value!r}" for name, value in task_flags.items())
+    return [*lines, f"print(FineTuner({folder}{arguments}).predict(row, dataset_name={task_name!r}))"]
 
 
 def _modules_of_rows(settings: Mapping) -> list[str]:
@@ -249,34 +276,32 @@ def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> lis
     ]
 
 
-def _head_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
+def _head_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A head for one class or one number."""
     answer = "float(model(**inputs).logits)"
     if eval_set.encoding.words is not None:
         words = _label_words(eval_set.encoding, adapter_base)
         answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
-        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, adapter_base),
+        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, adapter_base),
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
         f"print({answer})",
     ]
 
 
-def _word_label_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
+def _word_label_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A head for a label at each word."""
     words = _label_words(eval_set.encoding, adapter_base)
     return [
-        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, adapter_base),
+        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, adapter_base),
         f"words = [{_texts_read(eval_set)}]",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
         f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
     ]
 
 
-def _head_loading_lines(auto_class: str, encoding, family: str, adapter_base: str | None) -> list[str]:
+def _head_loading_lines(auto_class: str, encoding, adapter_base: str | None) -> list[str]:
     """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
-    if family == "encoder":
-        return own_class_lines()
     if not adapter_base:
         return loading_lines(auto_class)
     num_outputs = max(1, len(encoding.words or ()))
