@@ -142,7 +142,8 @@ def usage_lines(
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
-        return _text_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
+        call = _generate_call(eval_set, family, manifest, models_own)
+        return _text_lines(eval_set, adapter_base, call, models_own)
     if isinstance(eval_set.encoding, LabelsEncoding):
         return _word_label_lines(eval_set, adapter_base)
     return _head_lines(eval_set, adapter_base)
@@ -214,28 +215,35 @@ def _literal(text: str) -> str:
     return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
 
 
-def _language_lines(eval_set) -> list[str]:
-    """Python that sets the languages of the first row, where each row has its own; others are saved with the model."""
+def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
+    """Python that sets the languages of the first row, where each row has its own; others are saved with the model.
+
+    Not with an adapter, whose folder has the tokenizer's language alone.
+    """
     encoding = eval_set and eval_set.encoding
     if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
         return []
-    source, target = encoding.languages.of(eval_set.rows[0])
+    languages = encoding.languages
+    source, target = languages.of(eval_set.rows[0])
     lines = []
-    if encoding.languages.source_lang_column:
+    if languages.source_lang_column:
         lines.append(f"tokenizer.src_lang = {source!r}")
-    if encoding.languages.target_lang_column:
-        lines.append(f"model.generation_config.forced_bos_token_id = {encoding.ids[target]}  # {target}")
+    setting = encoding.setting_of_target
+    if languages.target_lang_column:
+        lines.append(f"model.generation_config.{setting} = {encoding.ids[target]}  # {target}")
+    elif adapter_base:
+        lines.append(f"model.generation_config.{setting} = {models_own[setting]}")
     return lines
 
 
-def _text_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
+def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_own: Mapping) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
     if eval_set:
         inputs = without_cut(eval_set.shown_inputs(0))
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
-        *_language_lines(eval_set),
+        *_language_lines(eval_set, adapter_base, models_own),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
@@ -248,10 +256,11 @@ def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: 
         return "model.generate(**inputs)"
     flags = (manifest or {}).get("settings", {})
     num_beams = flags.get("generation_num_beams") or 1
+    answer_tokens = flags.get("generation_max_length") or eval_set.max_target_tokens
     arguments = {
         "do_sample": False,
         "num_beams": num_beams,
-        "max_new_tokens": flags.get("generation_max_length") or eval_set.max_target_tokens,
+        "max_new_tokens": eval_set.encoding.num_fixed_tokens + answer_tokens,
     }
     is_plain = eval_set.task.writes_plainly
     for name in settings_with_effect(models_own or {}, num_beams):
