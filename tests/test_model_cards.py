@@ -23,7 +23,7 @@ from absl.testing import parameterized
 from hub_repositories import files_of, nllb_repository
 from hub_server import Fault, HubServer, failing
 from huggingface_hub import ModelCard, parse_eval_result_entries
-from odd_tokenizers import word_tokenizer
+from odd_tokenizers import line_end_tokenizer, word_tokenizer
 from PIL import Image
 from report_runs import reported
 from support import folder as new_folder
@@ -36,7 +36,7 @@ from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.reports import cards, learning_curves, shared_files
 from t5suite.tasks.task_card import HEADED
-from t5suite.testing import example_row, make_task, read_rows, run_cli, save_model, tiny_run, write_rows
+from t5suite.testing import example_row, make_task, read_rows, run_cli, save_model, tiny_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -82,10 +82,10 @@ def expected_index(results: dict) -> dict:
     }
 
 
-def finished(model=None, **flags):
+def finished(model=None, data=None, **flags):
     """A run of one update, for its card."""
     few = {"max_steps": 1, "max_train_samples": 8, "max_eval_samples": 8, "eval_method": "loss"}
-    return tiny_run(model, **{**few, "save_strategy": "no", **flags})
+    return tiny_run(model, data, **{**few, "save_strategy": "no", **flags})
 
 
 def unscored(model=None, **flags):
@@ -869,6 +869,16 @@ class PrintedAnswerTest(parameterized.TestCase):
         if adapter == "prefix" and family in HEADED:
             self.skipTest("heads take no prefixes")
         self.check(family, adapter)
+
+    @parameterized.parameters("It was good.", "")
+    def test_a_prompt_is_read_as_in_training(self, text):
+        """Its text and its separator apart; an empty text has no separator."""
+        tokenizer = line_end_tokenizer()
+        model = tiny_model("gpt2", "n_embd=32,n_layer=2,n_head=2,n_positions=128", tokenizer=tokenizer, scale=4.0)
+        rows = [{"input": each, "output": "wet"} for each in (text, *"abcdefg")]
+        flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True, "metrics": "rouge"}
+        run = finished(str(save_model(new_folder(), model, tokenizer)), {"train": rows, "validation": rows}, **flags)
+        self.assert_the_same(run.directory)
 
     @parameterized.parameters("causal", "masked", "encoder")
     @pytest.mark.quick_cases(1)

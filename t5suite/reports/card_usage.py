@@ -271,18 +271,24 @@ def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: 
 
 def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
-    encoding = eval_set.encoding
-    inputs = without_cut(eval_set.shown_inputs(0))
-    special_tokens = ", add_special_tokens=False"
-    if encoding.lead:
-        special_tokens = ""
     return [
+        "import torch",
         *loading_lines(AUTO_CLASSES["causal"], adapter_base),
-        f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
-        f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
-        f'answer = {generate_call}[0, inputs["input_ids"].shape[1] :]',
+        *_prompt_ids_lines(eval_set.encoding, without_cut(eval_set.shown_inputs(0))),
+        'inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}',
+        f"answer = {generate_call}[0, len(ids) :]",
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
     ]
+
+
+def _prompt_ids_lines(encoding, text: str) -> list[str]:
+    """Python that makes a prompt's ids; text and separator are tokenized apart, as no token spans both in training."""
+    if not text:
+        return [f"ids = {encoding.prompts([text])[0]}"]
+    calls = []
+    for part in (text, encoding.separator.rstrip(" ")):
+        calls.append(f'    *tokenizer({_literal(part)}, add_special_tokens=False)["input_ids"],')
+    return ["ids = [", *(f"    {token_id}," for token_id in encoding.lead), *calls, "]"]
 
 
 def _head_lines(eval_set, adapter_base: str | None) -> list[str]:
