@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding
+from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding, with_spaces
 from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
@@ -152,11 +152,15 @@ def usage_lines(
 def _needs_t5suite(eval_set, family: str, manifest: Mapping) -> bool:
     """Whether transformers and PEFT alone would answer otherwise than `t5suite predict`.
 
-    They do not choose among labels, know no head over T5's encoder alone, and read other positions behind virtual
-    tokens (`models.prompted`).
+    They do not choose among labels, know no head over T5's encoder alone, read other positions behind virtual tokens
+    (`models.prompted`), and some tokenizers split words otherwise than `LabelsEncoding`.
     """
-    is_scored_by_labels = eval_set is not None and eval_set.method == "score"
-    return is_scored_by_labels or family == "encoder" or _has_virtual_tokens(manifest)
+    if family == "encoder" or _has_virtual_tokens(manifest):
+        return True
+    if eval_set is None:
+        return False
+    reads_words = isinstance(eval_set.encoding, LabelsEncoding)
+    return eval_set.method == "score" or (reads_words and _words_for_tokenizer(eval_set) is None)
 
 
 def _has_virtual_tokens(manifest: Mapping) -> bool:
@@ -309,10 +313,25 @@ def _word_label_lines(eval_set, adapter_base: str | None) -> list[str]:
     words = _label_words(eval_set.encoding, adapter_base)
     return [
         *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, adapter_base),
-        f"words = [{_texts_read(eval_set)}]",
+        f"words = {_words_for_tokenizer(eval_set)!r}",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
-        f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
+        "labels = model(**inputs).logits[0].argmax(-1).tolist()",
+        "firsts = [inputs.word_ids().index(place) for place in range(len(words))]  # the first token of each word",
+        f'print(" ".join({words}[labels[first]] for first in firsts))',
     ]
+
+
+def _words_for_tokenizer(eval_set) -> list[str] | None:
+    """The first row's words, with or without spaces, such that the tokenizer reads them as in training; else None."""
+    encoding = eval_set.encoding
+    texts = encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
+    if not encoding.tokenizer.is_fast:  # others do not say which tokens are a word's
+        return None
+    (ids,) = encoding.inputs([texts])["input_ids"]
+    for words in (list(texts), with_spaces(texts)):
+        if encoding.tokenizer(words, is_split_into_words=True)["input_ids"] == ids:
+            return words
+    return None
 
 
 def _head_loading_lines(auto_class: str, encoding, adapter_base: str | None) -> list[str]:
