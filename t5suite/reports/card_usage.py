@@ -22,7 +22,7 @@ from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding, wit
 from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
-from t5suite.reports.next_commands import flags_of_task_file
+from t5suite.reports.next_commands import flags_of_task_file, writing_flags
 from t5suite.tasks.cells import as_list, value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
@@ -172,7 +172,7 @@ def _lines_without_rows(manifest: Mapping) -> list[str]:
     """A model of a run without evaluated rows: each column that its first task reads is '...'."""
     name, entry = next(iter(manifest["tasks"].items()))
     row = dict.fromkeys(as_list(entry["text_column_name"]), NOT_SHOWN)
-    return ["from t5suite import FineTuner", "", *_predicting_lines(row, name, {}, manifest)]
+    return ["from t5suite import FineTuner", "", *_predicting_lines(row, {}, {"dataset_name": name}, manifest)]
 
 
 def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
@@ -183,18 +183,30 @@ def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
         modules = _modules_of_rows(manifest["settings"])
         imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
     row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
-    return [*imports, "", *_predicting_lines(row, eval_set.task.name, task_flags or {}, manifest)]
+    arguments = {"dataset_name": eval_set.task.name, **_writing_flags_of(eval_set, manifest)}
+    return [*imports, "", *_predicting_lines(row, task_flags or {}, arguments, manifest)]
 
 
-def _predicting_lines(row: Mapping, task_name: str, task_flags: Mapping, manifest: Mapping) -> list[str]:
+def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
+    """`writing_flags` of a split whose answers were written."""
+    if eval_set.method != "generate":
+        return {}
+    return writing_flags(manifest["settings"])
+
+
+def _predicting_lines(row: Mapping, task_flags: Mapping, arguments: Mapping, manifest: Mapping) -> list[str]:
     """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
     lines = [f"row = {row!r}".replace("`", "'")]
     folder = '"."'
     if "adapter" in manifest["model"]:
         lines = [FOLDER_LINE, *lines]
         folder = "folder"
-    arguments = "".join(f", {name}={value!r}" for name, value in task_flags.items())
-    return [*lines, f"print(FineTuner({folder}{arguments}).predict(row, dataset_name={task_name!r}))"]
+    return [*lines, f"print(FineTuner({folder}{_keywords(task_flags)}).predict(row{_keywords(arguments)}))"]
+
+
+def _keywords(arguments: Mapping) -> str:
+    """Python of further arguments of a call."""
+    return "".join(f", {name}={value!r}" for name, value in arguments.items())
 
 
 def _modules_of_rows(settings: Mapping) -> list[str]:
@@ -383,6 +395,7 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
             return []
         if len(manifest.get("tasks", {})) > 1 and not task_flags:
             task_flags = {"dataset_name": eval_set.task.name}
+        task_flags |= _writing_flags_of(eval_set, manifest)
         flags = _flags(manifest["settings"].get("model_class"), **task_flags)
         return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
     return []
@@ -404,11 +417,11 @@ def _row_without_label(eval_set, number: int) -> str:
     return json.dumps(columns, ensure_ascii=False, default=str)
 
 
-def _flags(model_class: str | None, **task_flags: str) -> str:
-    """The flags that name the model in this folder, and a task."""
+def _flags(model_class: str | None, **flags_by_name: str | int) -> str:
+    """The flags that name the model in this folder, and those by name."""
     flags = ["--model_name_or_path ."]
-    for name, value in task_flags.items():
-        flags.append(f"--{name} {shlex.quote(value)}")
+    for name, value in flags_by_name.items():
+        flags.append(f"--{name} {shlex.quote(str(value))}")
     if model_class:
         flags.append(f"--model_class {model_class}")
     return " ".join(flags)
