@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 import yaml
 from absl.testing import parameterized
 from hub_repositories import files_of, nllb_repository
@@ -884,6 +885,17 @@ class PrintedAnswerTest(parameterized.TestCase):
         flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True, "metrics": "rouge"}
         run = finished(str(save_model(new_folder(), model, tokenizer)), {"train": rows, "validation": rows}, **flags)
         self.assert_the_same(run.directory)
+
+    @parameterized.parameters(-7.0, 3.0, 7.0)
+    @pytest.mark.quick_cases(3)
+    def test_a_number_is_clipped_to_the_range_of_its_task(self, bias):
+        """That of `similarity` is 0 to 5."""
+        model = random_model("masked", "similarity")
+        torch.nn.init.constant_(model.classifier.bias, bias)
+        flags = {"dataset_name": "similarity", "learning_rate": 1e-9, "share_rows": True, "eval_method": "generate"}
+        folder = finished(saved(model), **flags).directory
+        printed = float(printed_by(folder, blocks(folder, "python")[0][1]))
+        self.assertAlmostEqual(printed, float(commanded_by(folder)), delta=1e-5)
 
     @parameterized.parameters(word_tokenizer, byte_tokenizer, ByT5Tokenizer)
     @pytest.mark.quick_cases(3)

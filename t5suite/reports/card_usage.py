@@ -13,6 +13,7 @@ All are run in the model's folder.
 """
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import HEADED
+from t5suite.training.evaluation import number_range
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
 # Where the base of an adapter is: PEFT loads one by the name that the adapter stores, and the run keeps another one.
@@ -309,8 +311,9 @@ def _prompt_ids_lines(encoding, text: str) -> list[str]:
 
 def _head_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A head for one class or one number."""
-    answer = "float(model(**inputs).logits)"
-    if eval_set.encoding.words is not None:
+    if eval_set.encoding.words is None:
+        answer = _number_in_range("float(model(**inputs).logits)", *number_range(eval_set.task))
+    else:
         words = _label_words(eval_set.encoding, adapter_base)
         answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
@@ -318,6 +321,17 @@ def _head_lines(eval_set, adapter_base: str | None) -> list[str]:
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
         f"print({answer})",
     ]
+
+
+def _number_in_range(number: str, low: float, high: float) -> str:
+    """Python for a number that is clipped to the task's range, if it has one.
+
+    >>> _number_in_range("float(model(**inputs).logits)", 0.0, 5.0)
+    'min(max(float(model(**inputs).logits), 0.0), 5.0)'
+    """
+    if math.isinf(low):
+        return number
+    return f"min(max({number}, {low}), {high})"
 
 
 def _word_label_lines(eval_set, adapter_base: str | None) -> list[str]:
