@@ -886,6 +886,20 @@ class PrintedAnswerTest(parameterized.TestCase):
         run = finished(str(save_model(new_folder(), model, tokenizer)), {"train": rows, "validation": rows}, **flags)
         self.assert_the_same(run.directory)
 
+    @parameterized.parameters("seq2seq", "causal")
+    @pytest.mark.quick_cases(2)
+    def test_the_row_is_a_short_one_that_is_read_whole_and_is_shown_as_it_is(self, family):
+        long, cut, whole = "It came late. " * 90, "It came late. " * 30, "`It` " + "the " * 79
+        rows = [{"input": text, "output": "wet"} for text in (long, cut, whole, whole)]
+        flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True, "metrics": "rouge"}
+        flags |= {"max_source_length": 100, "generation_max_length": 7}
+        if family == "causal":
+            flags["answer_separator"] = ""
+        folder = finished(saved(random_model(family)), {"train": rows, "validation": rows}, **flags).directory
+        self.assert_the_same(folder)
+        shown = [blocks(folder, "python")[0][1], blocks(folder, "bash")[0][1]]
+        self.assertEqual([whole.strip() in text for text in shown], [True, True])
+
     @parameterized.parameters(-7.0, 3.0, 7.0)
     @pytest.mark.quick_cases(3)
     def test_a_number_is_clipped_to_the_range_of_its_task(self, bias):

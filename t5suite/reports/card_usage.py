@@ -38,11 +38,12 @@ OVER_NAMED_BASE = "over a named base"
 OVER_OWN_BASE = "over a base of its own"
 # transformers takes a base, and t5suite an adapter, from a folder, but not from a repository of the hub.
 FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_download("OWNER/NAME")'
-# Characters of an example.
-LONGEST_EXAMPLE = 300
-# Characters of a row that the command answers, and how many rows are tried.
+# Characters of a row whose answer is shown, and how many rows are tried.
 LONGEST_ROW = 1000
 MOST_ROWS = 100
+# Characters of a text that is shown whole, and what is shown of a longer one.
+LONGEST_TEXT = 2000
+LONGEST_EXAMPLE = 300
 # In place of every text of a row that is not shown.
 NOT_SHOWN = "..."
 
@@ -54,6 +55,23 @@ def with_hidden_rows(eval_set):
     examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
+
+
+def with_short_row(eval_set):
+    """The evaluated split with one row, whose answer a card shows: the first that is short and that is read whole.
+
+    Without such a one the first that is short; without that either, the first of all.
+    """
+    parts = []
+    for number in range(min(MOST_ROWS, len(eval_set.rows))):
+        part = replace(eval_set, example_set=eval_set.example_set.part([number]))
+        if not part.examples or len(_row_without_label(part)) > LONGEST_ROW:
+            continue
+        inputs = part.shown_inputs(0)
+        if inputs == without_cut(inputs):
+            return part
+        parts.append(part)
+    return parts[0] if parts else eval_set
 
 
 def hidden_row(row: Mapping, languages: Languages) -> dict:
@@ -184,7 +202,7 @@ def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
     if task_flags is None:
         modules = _modules_of_rows(manifest["settings"])
         imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
-    row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
+    row = json.loads(_row_without_label(eval_set))
     arguments = {"dataset_name": eval_set.task.name, **_writing_flags_of(eval_set, manifest)}
     return [*imports, "", *_predicting_lines(row, task_flags or {}, arguments, manifest)]
 
@@ -198,7 +216,7 @@ def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
 
 def _predicting_lines(row: Mapping, task_flags: Mapping, arguments: Mapping, manifest: Mapping) -> list[str]:
     """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
-    lines = [f"row = {row!r}".replace("`", "'")]
+    lines = [f"row = {row!r}"]
     folder = '"."'
     if "adapter" in manifest["model"]:
         lines = [FOLDER_LINE, *lines]
@@ -229,8 +247,10 @@ def _task_file_beside(task, manifest: Mapping) -> dict[str, str] | None:
 
 
 def _literal(text: str) -> str:
-    """A text as Python, without the quotes that would end a block of Markdown."""
-    return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
+    """A text as Python; a very long one is cut, with '...' at its end."""
+    if len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_EXAMPLE] + NOT_SHOWN
+    return repr(text)
 
 
 def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
@@ -304,7 +324,7 @@ def _prompt_ids_lines(encoding, text: str) -> list[str]:
     if not text:
         return [f"ids = {encoding.prompts([text])[0]}"]
     calls = []
-    for part in (text, encoding.separator.rstrip(" ")):
+    for part in filter(None, (text, encoding.separator.rstrip(" "))):
         calls.append(f'    *tokenizer({_literal(part)}, add_special_tokens=False)["input_ids"],')
     return ["ids = [", *(f"    {token_id}," for token_id in encoding.lead), *calls, "]"]
 
@@ -399,10 +419,10 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
     None, too, for tasks with functions that are not a task file's.
     """
     for eval_set in eval_sets:
-        if eval_set.method == "loss":
+        if eval_set.method == "loss" or not eval_set.rows:
             continue
-        row = _short_row(eval_set)
-        if row is None:
+        row = _row_without_label(eval_set)
+        if len(row) > LONGEST_ROW:
             continue
         task_flags = _task_file_beside(eval_set.task, manifest)
         if task_flags is None:
@@ -415,19 +435,10 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
     return []
 
 
-def _short_row(eval_set) -> str | None:
-    """A row without its label, as a line of JSON; None if the first ones are all long."""
-    for number in range(min(MOST_ROWS, len(eval_set.rows))):
-        line = _row_without_label(eval_set, number)
-        if len(line) <= LONGEST_ROW:
-            return line
-    return None
-
-
-def _row_without_label(eval_set, number: int) -> str:
-    """A row as a line of JSON."""
+def _row_without_label(eval_set) -> str:
+    """The first row as a line of JSON."""
     label = eval_set.task.entry.get("label_column_name")
-    columns = {name: value for name, value in eval_set.rows[number].items() if name != label}
+    columns = {name: value for name, value in eval_set.rows[0].items() if name != label}
     return json.dumps(columns, ensure_ascii=False, default=str)
 
 

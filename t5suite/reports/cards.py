@@ -43,6 +43,7 @@ from t5suite.reports.card_usage import (
     predict_lines,
     usage_lines,
     with_hidden_rows,
+    with_short_row,
 )
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
@@ -72,7 +73,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     for eval_set in eval_sets:
         shows_rows = may_show_rows(eval_set.name, manifest)
         scored[eval_set.name] = scored_result(eval_set, report.results[eval_set.name], shows_rows)
-        shown_sets.append(eval_set if shows_rows else with_hidden_rows(eval_set))
+        shown_sets.append(with_short_row(eval_set) if shows_rows else with_hidden_rows(eval_set))
     example_set = next((eval_set for eval_set in shown_sets if eval_set.examples), None)
     family = recognize_family(model).name
     own_class = manifest["settings"].get("model_class")
