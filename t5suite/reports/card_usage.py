@@ -256,7 +256,7 @@ def _literal(text: str) -> str:
 def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
     """Python that sets the languages of the first row, where each row has its own; others are saved with the model.
 
-    Not with an adapter, whose folder has the tokenizer's language alone.
+    An adapter's folder lacks the language of answers, which is a setting of the model's generation.
     """
     encoding = eval_set and eval_set.encoding
     if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
@@ -288,11 +288,11 @@ def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_o
     ]
 
 
-def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: Mapping | None) -> str:
+def _generate_call(eval_set, family: str, manifest: Mapping, models_own: Mapping) -> str:
     """The call with the settings of the evaluation, in place of those that are saved with the model."""
     if not eval_set:
         return "model.generate(**inputs)"
-    flags = (manifest or {}).get("settings", {})
+    flags = manifest["settings"]
     num_beams = flags.get("generation_num_beams") or 1
     answer_tokens = flags.get("generation_max_length") or eval_set.max_target_tokens
     arguments = {
@@ -301,7 +301,7 @@ def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: 
         "max_new_tokens": eval_set.encoding.num_fixed_tokens + answer_tokens,
     }
     is_plain = eval_set.task.writes_plainly
-    for name in settings_with_effect(models_own or {}, num_beams):
+    for name in settings_with_effect(models_own, num_beams):
         if name not in arguments and not is_heeded(name, is_plain, family == "seq2seq", num_beams):
             arguments[name] = NEUTRAL_SETTINGS.get(name)
     return f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
