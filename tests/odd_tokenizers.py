@@ -2,7 +2,7 @@
 
 import functools
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 
@@ -16,6 +16,21 @@ def byte_tokenizer():
     )
     backend.train_from_iterator(["answer: positive negative", "It was good and bad."] * 9, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
+@functools.cache
+def line_end_tokenizer():
+    """A tokenizer in Qwen's and Llama 3's manner: a full stop and the line's end behind it are one piece."""
+    pattern = Regex(r" ?[^\s\p{L}\p{N}]+[\r\n]*| ?\p{L}+| ?\p{N}+|\s+")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"), as_bytes])
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    backend.train_from_iterator(["It was good.\nanswer: positive"] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|end|>")
 
 
 @functools.cache

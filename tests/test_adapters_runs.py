@@ -140,6 +140,10 @@ class RunTest(parameterized.TestCase):
         ({"adapter": "lora", "freeze": "encoder"}, "--freeze has no effect beside --adapter"),
         ({"adapter_base": "x"}, "--adapter_base has no effect"),
         ({"adapter": "prefix", "gradient_checkpointing": True}, "prefix: .*--gradient_checkpointing turns off"),
+        (
+            {"adapter": "lora", "generation_config": "own.json"},
+            "--generation_config own.json: an adapter has the settings",
+        ),
     )
     def test_flags_that_do_not_go_together(self, flags, message):
         with exits_with(78, message):

@@ -200,6 +200,50 @@ class OneLanguageTest(parameterized.TestCase):
         self.assertEqual(names["model"].generate(**inputs, max_new_tokens=2)[0, 1].item(), language)
 
 
+def plain_text(answer: str, kind: str) -> str:
+    """An answer without what plain transformers leaves out: languages' codes, and pieces that are not known."""
+    its_tokenizer = tokenizer(kind)
+    codes = getattr(its_tokenizer, "lang_code_to_token", {}).values()
+    for left_out in (*its_tokenizer.all_special_tokens, *codes):
+        answer = answer.replace(left_out, " ")
+    return " ".join(answer.split())
+
+
+class AdapterTest(parameterized.TestCase):
+    """The folder of an adapter has no settings of generation: its base is another's, and names no language."""
+
+    @parameterized.parameters(*KINDS)
+    @pytest.mark.quick_cases(2)
+    def test_its_card_and_its_export_write_the_language_that_predict_does(self, kind):
+        _, source, target, text = KINDS[kind]
+        config = model_of(kind).config
+        config.tie_word_embeddings = False  # answers have several pieces
+        set_seed(1)
+        model = AutoModelForSeq2SeqLM.from_config(config)
+        for parameter in model.parameters():
+            parameter.data.mul_(6 if parameter.ndim > 1 else 1)
+        base, exported = tempfile.mkdtemp(), tempfile.mkdtemp() + "/exported"
+        model.save_pretrained(base)
+        tokenizer(kind).save_pretrained(base)
+        rows = [{"text": text.removeprefix(">>de<< "), "label": "gut und"}] * 2
+        flags = {"target_lang": target, "no_eval": False, "generation_max_length": 5, "share_rows": True}
+        flags |= {"source_lang": source} if source else {}
+        tuner = tuner_of(kind, {"train": rows, "validation": rows}, base, adapter="lora", **flags)
+        tuner.train()
+        folder = tuner.args.output_dir
+        run_cli("export", "--model_name_or_path", folder, "--output_dir", exported)
+        expected = plain_text(FineTuner(folder, quiet=True, use_cpu=True).predict(rows[0], max_new_tokens=5), kind)
+        self.assertNotEmpty(expected)
+        python = re.search(r"^```python\n(.*?)^```", Path(folder, "README.md").read_text(), re.S | re.M)[1]
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(python, {})
+        self.assertEqual(plain_text(printed.getvalue(), kind), expected)
+        plain, its_tokenizer = AutoModelForSeq2SeqLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+        ids = plain.generate(**its_tokenizer(text, return_tensors="pt"), max_new_tokens=20, do_sample=False)[0]
+        answer = plain_text(its_tokenizer.decode(ids, skip_special_tokens=True), kind)
+        self.assertStartsWith(answer, expected)
+
+
 class LanguagesOfRowsTest(parameterized.TestCase):
     ROWS = [
         {"text": text, "label": text, "lang": code}

@@ -1,6 +1,5 @@
 """Model cards: the hub reads them, their numbers are the results', they tell no secrets, and their code runs."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -8,32 +7,38 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 import yaml
 from absl.testing import parameterized
 from hub_repositories import files_of, nllb_repository
 from hub_server import Fault, HubServer, failing
 from huggingface_hub import ModelCard, parse_eval_result_entries
-from odd_tokenizers import word_tokenizer
+from odd_tokenizers import byte_tokenizer, line_end_tokenizer, word_tokenizer
 from PIL import Image
 from report_runs import reported
 from support import folder as new_folder
-from tiny_predictor import random_model, saved
+from tiny_predictor import TINY, random_model, saved
+from transformers import ByT5Tokenizer
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.reports import cards, learning_curves, shared_files
-from t5suite.testing import example_row, make_task, read_rows, save_model, tiny_run, write_rows
+from t5suite.tasks.task_card import HEADED
+from t5suite.testing import example_row, make_task, read_rows, run_cli, save_model, tiny_model, tiny_run, write_rows
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -79,10 +84,10 @@ def expected_index(results: dict) -> dict:
     }
 
 
-def finished(model=None, **flags):
+def finished(model=None, data=None, **flags):
     """A run of one update, for its card."""
     few = {"max_steps": 1, "max_train_samples": 8, "max_eval_samples": 8, "eval_method": "loss"}
-    return tiny_run(model, **{**few, "save_strategy": "no", **flags})
+    return tiny_run(model, data, **{**few, "save_strategy": "no", **flags})
 
 
 def unscored(model=None, **flags):
@@ -770,11 +775,13 @@ VARIANTS = {
 }
 
 
-def labelled_words() -> dict:
+def labelled_words(more_words: Sequence[str] = ()) -> dict:
     """The flags of a task with a label for each word, and its rows."""
     place = new_folder()
     (place / "tasks.yaml").write_text(WORD_LABELS)
-    path = write_rows(place / "rows.jsonl", [{"tokens": ["Ann", f"sings{i}"], "tags": [1, 0]} for i in range(16)])
+    words = ["Ann", "sings", *more_words]
+    rows = [{"tokens": [*words, f"it{i}"], "tags": [1] + [0] * len(words)} for i in range(16)]
+    path = write_rows(place / "rows.jsonl", rows)
     task = {"task_file": place / "tasks.yaml", "benchmark": "words", "dataset_name": "names"}
     return {**task, "train_file": path, "validation_file": path}
 
@@ -834,6 +841,104 @@ class EvaluatedAnswerTest(parameterized.TestCase):
         self.assertEqual(in_words, in_words[:1] * 6)
 
 
+def commanded_by(folder) -> str:
+    """What the command of a card answers where its model is."""
+    (block,) = [block for _, block in blocks(folder, "bash") if block.startswith("t5suite predict")]
+    command, *rows, _ = block.splitlines()
+    place = new_folder()
+    (place / "rows.jsonl").write_text("\n".join(rows))
+    files = ["--input", place / "rows.jsonl", "--output", place / "answers.jsonl", "--use_cpu"]
+    with contextlib.chdir(folder):
+        run_cli(*shlex.split(command.partition(" --input ")[0])[1:], *files)
+    (answer,) = read_rows(place / "answers.jsonl")
+    return answer["prediction"]
+
+
+class PrintedAnswerTest(parameterized.TestCase):
+    """The Python of a card prints what its command answers."""
+
+    def assert_the_same(self, folder):
+        answers = [printed_by(folder, blocks(folder, "python")[0][1]), commanded_by(folder)]
+        printed, commanded = (re.sub("<extra_id_[0-9]+>", " ", answer).split() for answer in answers)
+        self.assertNotEmpty(printed)
+        self.assertEqual(printed, commanded)
+
+    def check(self, family: str, adapter: str | None, **flags):
+        """For a model that writes, or chooses a class."""
+        model = saved(random_model(family))
+        few = {"model_family": family, "adapter": adapter, "learning_rate": 1e-9, "share_rows": True}
+        if family not in HEADED:
+            few |= {"generation_num_beams": 3, "generation_max_length": 7}
+        run = finished(model, dataset_name="sentiment", **few, **{"eval_method": "generate", **flags})
+        self.assert_the_same(run.directory)
+
+    @parameterized.parameters(
+        ("encoder", None), ("encoder", "lora"), ("seq2seq", "prefix"), ("causal", "prompt_tuning")
+    )
+    @pytest.mark.quick_cases(4)
+    def test_answers_of_models_that_transformers_and_peft_alone_cannot_load(self, family, adapter):
+        self.check(family, adapter)
+
+    @parameterized.product(family=(*TINY,), adapter=(None, *ADAPTERS))
+    @pytest.mark.slow
+    def test_answers_of_every_family_with_every_adapter(self, family, adapter):
+        if adapter == "prefix" and family in HEADED:
+            self.skipTest("heads take no prefixes")
+        self.check(family, adapter)
+
+    @parameterized.parameters("It was good.", "")
+    def test_a_prompt_is_read_as_in_training(self, text):
+        """Its text and its separator apart; an empty text has no separator."""
+        tokenizer = line_end_tokenizer()
+        model = tiny_model("gpt2", "n_embd=32,n_layer=2,n_head=2,n_positions=128", tokenizer=tokenizer, scale=4.0)
+        rows = [{"input": each, "output": "wet"} for each in (text, *"abcdefg")]
+        flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True, "metrics": "rouge"}
+        run = finished(str(save_model(new_folder(), model, tokenizer)), {"train": rows, "validation": rows}, **flags)
+        self.assert_the_same(run.directory)
+
+    @parameterized.parameters("seq2seq", "causal")
+    @pytest.mark.quick_cases(2)
+    def test_the_row_is_a_short_one_that_is_read_whole_and_is_shown_as_it_is(self, family):
+        long, cut, whole = "It came late. " * 90, "It came late. " * 30, "`It` " + "the " * 79
+        rows = [{"input": text, "output": "wet"} for text in (long, cut, whole, whole)]
+        flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True, "metrics": "rouge"}
+        flags |= {"max_source_length": 100, "generation_max_length": 7}
+        if family == "causal":
+            flags["answer_separator"] = ""
+        folder = finished(saved(random_model(family)), {"train": rows, "validation": rows}, **flags).directory
+        self.assert_the_same(folder)
+        shown = [blocks(folder, "python")[0][1], blocks(folder, "bash")[0][1]]
+        self.assertEqual([whole.strip() in text for text in shown], [True, True])
+
+    @parameterized.parameters(-7.0, 3.0, 7.0)
+    @pytest.mark.quick_cases(3)
+    def test_a_number_is_clipped_to_the_range_of_its_task(self, bias):
+        """That of `similarity` is 0 to 5."""
+        model = random_model("masked", "similarity")
+        torch.nn.init.constant_(model.classifier.bias, bias)
+        flags = {"dataset_name": "similarity", "learning_rate": 1e-9, "share_rows": True, "eval_method": "generate"}
+        folder = finished(saved(model), **flags).directory
+        printed = float(printed_by(folder, blocks(folder, "python")[0][1]))
+        self.assertAlmostEqual(printed, float(commanded_by(folder)), delta=1e-5)
+
+    @parameterized.parameters(word_tokenizer, byte_tokenizer, ByT5Tokenizer)
+    @pytest.mark.quick_cases(3)
+    def test_words_are_read_as_in_training(self, make_tokenizer):
+        tokenizer = make_tokenizer()
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        model = tiny_model("bert", TINY["masked"][1], tokenizer=tokenizer, family="masked", scale=4.0)
+        rows = labelled_words(("it", "rains", "and", "is", "'s", "wet"))
+        base = str(save_model(new_folder(), model, tokenizer))
+        flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True}
+        self.assert_the_same(finished(base, **rows, **flags).directory)
+
+    @parameterized.parameters("causal", "masked", "encoder")
+    @pytest.mark.quick_cases(1)
+    def test_the_python_of_a_run_that_evaluated_nothing_answers(self, family):
+        run = unscored(saved(random_model(family)), dataset_name="sentiment", model_family=family)
+        self.assertNotEmpty(printed_by(run.directory, blocks(run.directory, "python")[0][1]).split())
+
+
 @pytest.mark.slow
 class BlocksTest(parameterized.TestCase):
     """What a card shows is run as it stands, by a shell that knows nothing of the checkout."""
@@ -882,7 +987,7 @@ class BlocksTest(parameterized.TestCase):
         folder = trained(**labelled_words(), **model)
         self.assertEqual(card_of(folder).data.pipeline_tag, "token-classification")
         printed = self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
-        self.assertContainsSubset(set(ast.literal_eval(printed)), {"other", "name"})
+        self.assertContainsSubset(set(printed.split()), {"other", "name"})
 
     @parameterized.parameters("span_corruption", "masked_lm", "causal_lm")
     def test_pre_trained_models_have_cards_that_run(self, objective):

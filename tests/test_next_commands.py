@@ -19,7 +19,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import cli_output, exits_with, run_cli, save_model, write_rows
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, save_model, write_rows
 
 SETTINGS = (
     "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
@@ -113,6 +113,17 @@ class LastLinesTest(parameterized.TestCase):
         self.assertEqual(tables[1], tables[0])
         settings = json.loads(Path(f"{run}-again", "manifest.json").read_text())["settings"]
         self.assertEqual(settings["eval_method"], "score")
+
+    def test_the_command_answers_as_the_evaluation_did(self):
+        rows = write_rows(empty_folder() / "rows.jsonl", [{"input": f"film {i}", "output": "good"} for i in range(12)])
+        run = empty_folder() / "run"
+        words = ["--train_file", rows, "--validation_file", rows, "--output_dir", run, "--eval_method", "generate"]
+        words += ["--generation_num_beams", 3, "--generation_max_length", 7, "--data_format", "jsonl"]
+        predict = shlex.split(output_of_run(*words, settings=WITH_SCORES)[-2])
+        answers = [json.loads(line)["prediction"] for line in cli_output(*predict[1:], "--use_cpu").splitlines()]
+        (file,) = (run / "predictions").glob("*.jsonl")
+        evaluated = [row["prediction"] for row in read_rows(file)]
+        self.assertEqual(answers[: len(evaluated)], evaluated)
 
     @pytest.mark.slow
     def test_a_pre_trained_model_is_to_be_fine_tuned(self):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import functools
 import http.client
+import itertools
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 from urllib.parse import urlsplit
@@ -408,6 +410,46 @@ class HandMadeFilesTest(parameterized.TestCase):
                 self.assertEqual(status, 500)
                 self.assertIn("the server could not answer; its log says why", answer.decode())
                 self.assertNotIn(str(files), answer.decode())
+
+
+def wait_from_fourth_step(step: int) -> None:
+    if step >= 3:
+        time.sleep(0.7)
+
+
+def fail_at_fourth_step(step: int) -> None:
+    if step == 3:
+        raise ValueError("a fault of the model")
+
+
+class BrokenStreamTest(parameterized.TestCase):
+    """A stream whose status 200 is sent ends with an error of OpenAI's form, which their clients raise."""
+
+    @parameterized.parameters((wait_from_fourth_step, 503), (fail_at_fourth_step, 500))
+    def test_what_ends_a_stream_early_is_its_last_event_and_is_counted(self, at_step, status):
+        steps = itertools.count()
+        forward = T5ForConditionalGeneration.forward
+
+        @functools.wraps(forward)
+        def slow_or_failing(*args, **kwargs):
+            at_step(next(steps))
+            return forward(*args, **kwargs)
+
+        with (
+            served_model(model_folder(), "--use_cpu", "--timeout", 2) as url,
+            mock.patch.object(T5ForConditionalGeneration, "forward", slow_or_failing),
+            self.assertNoLogs("uvicorn.error", "ERROR"),
+        ):
+            body = {"prompt": "a film", "max_tokens": 30, "stream": True}
+            answered_status, _, answer = request(url, "POST", "/v1/completions", body)
+            counted = request(url, "GET", "/metrics")[2].decode()
+        *pieces, last, rest = answer.decode().split("\n\n")
+        self.assertEqual((answered_status, rest), (200, ""))
+        self.assertNotEmpty(pieces)
+        error = json.loads(last.removeprefix("data: "))["error"]
+        self.assertEqual((error["type"], {*error}), ("server_error", {"message", "type", "param", "code"}))
+        self.assertRegex(counted, rf'requests_total{{route="/v1/completions",status="{status}"}} 1')
+        self.assertNotIn('status="200"', counted)
 
 
 class PageTest(ServedTest):

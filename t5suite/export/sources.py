@@ -33,13 +33,14 @@ from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
-from t5suite.models.families import recognize_family
+from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.models.weight_files import FOLDER_FILES
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import TASK_CARD, read_task_card
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
@@ -153,6 +154,9 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
         card = read_task_card(folder, calls_functions=False)
         tasks = () if card is None else tuple(card.tasks.values())  # an encoder's base gets the head of their labels
         model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, tasks=tasks, **options))
+        if card is not None and "languages" in card.settings:
+            # An adapter's folder has no settings of generation: the encoding gives the model those of its languages.
+            encoding_for(model, tokenizer, card.lengths, languages=Languages(**card.settings["languages"]))
     elif flags.adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
     elif flags.model_class is not None or MODEL_CLASS in stored_settings(weights_place):

@@ -1,6 +1,6 @@
 """Python and commands that use a run's model, for its card.
 
->>> print("\\n".join(usage_lines(eval_set, "seq2seq")))
+>>> print("\\n".join(usage_lines(eval_set, "seq2seq", None, manifest, {})))
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 <BLANKLINE>
 model = AutoModelForSeq2SeqLM.from_pretrained(".")
@@ -13,33 +13,37 @@ All are run in the model's folder.
 """
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding
+from t5suite.data.batches.encodings import LabelsEncoding, LanguageEncoding, with_spaces
+from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
-from t5suite.reports.next_commands import flags_of_task_file
-from t5suite.tasks.cells import value_at, with_value_at
+from t5suite.reports.next_commands import flags_of_task_file, writing_flags
+from t5suite.tasks.cells import as_list, value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import HEADED
+from t5suite.training.evaluation import number_range
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
 # Where the base of an adapter is: PEFT loads one by the name that the adapter stores, and the run keeps another one.
 OVER_NAMED_BASE = "over a named base"
 OVER_OWN_BASE = "over a base of its own"
-# transformers takes a base from a folder, but not from one beside an adapter in a repository of the hub.
+# transformers takes a base, and t5suite an adapter, from a folder, but not from a repository of the hub.
 FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_download("OWNER/NAME")'
-# Characters of an example.
-LONGEST_EXAMPLE = 300
-# Characters of a row that the command answers, and how many rows are tried.
+# Characters of a row whose answer is shown, and how many rows are tried.
 LONGEST_ROW = 1000
 MOST_ROWS = 100
+# Characters of a text that is shown whole, and what is shown of a longer one.
+LONGEST_TEXT = 2000
+LONGEST_EXAMPLE = 300
 # In place of every text of a row that is not shown.
 NOT_SHOWN = "..."
 
@@ -51,6 +55,23 @@ def with_hidden_rows(eval_set):
     examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
+
+
+def with_short_row(eval_set):
+    """The evaluated split with one row, whose answer a card shows: the first that is short and that is read whole.
+
+    Without such a one the first that is short; without that either, the first of all.
+    """
+    parts = []
+    for number in range(min(MOST_ROWS, len(eval_set.rows))):
+        part = replace(eval_set, example_set=eval_set.example_set.part([number]))
+        if not part.examples or len(_row_without_label(part)) > LONGEST_ROW:
+            continue
+        inputs = part.shown_inputs(0)
+        if inputs == without_cut(inputs):
+            return part
+        parts.append(part)
+    return parts[0] if parts else eval_set
 
 
 def hidden_row(row: Mapping, languages: Languages) -> dict:
@@ -75,16 +96,13 @@ def hidden_value(value):
     return NOT_SHOWN
 
 
-def own_class_lines(model_class: str | None = None) -> list[str]:
-    """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
-    class_argument = ""
-    if model_class:
-        class_argument = f', model_class="{model_class}"'
+def own_class_lines(model_class: str) -> list[str]:
+    """Python that loads a model of the user's own class."""
     return [
         "from t5suite.models.loading import load_model, load_tokenizer",
         "",
         'tokenizer = load_tokenizer(".")',
-        f'model = load_model(".", tokenizer=tokenizer{class_argument})',
+        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")',
     ]
 
 
@@ -124,45 +142,91 @@ def loading_lines(auto_class: str, adapter_base: str | None = None, arguments: s
 def usage_lines(
     eval_set,
     family: str,
-    adapter_base: str | None = None,
-    manifest: Mapping | None = None,
-    models_own: Mapping | None = None,
+    adapter_base: str | None,
+    manifest: Mapping,
+    models_own: Mapping,
 ) -> list[str]:
     """Python that answers the first row of an evaluated split.
 
     Args:
-      eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
+      eval_set: one with examples; None: texts are '...'.
       family: seq2seq, causal, masked or encoder.
       adapter_base: as in `loading_lines`.
       manifest: of the run; it names the file that its task is from, and the flags of answers.
       models_own: the generation settings that are saved with the model.
     """
-    if eval_set and eval_set.method == "score":
-        return _choice_lines(eval_set, manifest or {})
+    if eval_set is None and (family != "seq2seq" or _has_virtual_tokens(manifest)):
+        return _lines_without_rows(manifest)
+    if _needs_t5suite(eval_set, family, manifest):
+        return _tuner_lines(eval_set, manifest)
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
-        return _text_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
+        call = _generate_call(eval_set, family, manifest, models_own)
+        return _text_lines(eval_set, adapter_base, call, models_own)
     if isinstance(eval_set.encoding, LabelsEncoding):
-        return _word_label_lines(eval_set, family, adapter_base)
-    return _head_lines(eval_set, family, adapter_base)
+        return _word_label_lines(eval_set, adapter_base)
+    return _head_lines(eval_set, adapter_base)
 
 
-def _choice_lines(eval_set, manifest: Mapping) -> list[str]:
-    """A model that was scored by its labels: what it would write was never scored."""
+def _needs_t5suite(eval_set, family: str, manifest: Mapping) -> bool:
+    """Whether transformers and PEFT alone would answer otherwise than `t5suite predict`.
+
+    They do not choose among labels, know no head over T5's encoder alone, read other positions behind virtual tokens
+    (`models.prompted`), and some tokenizers split words otherwise than `LabelsEncoding`.
+    """
+    if family == "encoder" or _has_virtual_tokens(manifest):
+        return True
+    if eval_set is None:
+        return False
+    reads_words = isinstance(eval_set.encoding, LabelsEncoding)
+    return eval_set.method == "score" or (reads_words and _words_for_tokenizer(eval_set) is None)
+
+
+def _has_virtual_tokens(manifest: Mapping) -> bool:
+    adapter = manifest["model"].get("adapter")
+    return adapter is not None and ADAPTERS[adapter].is_virtual
+
+
+def _lines_without_rows(manifest: Mapping) -> list[str]:
+    """A model of a run without evaluated rows: each column that its first task reads is '...'."""
+    name, entry = next(iter(manifest["tasks"].items()))
+    row = dict.fromkeys(as_list(entry["text_column_name"]), NOT_SHOWN)
+    return ["from t5suite import FineTuner", "", *_predicting_lines(row, {}, {"dataset_name": name}, manifest)]
+
+
+def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
+    """A model that t5suite alone loads and answers with."""
     task_flags = _task_file_beside(eval_set.task, manifest)
     imports = ["from t5suite import FineTuner"]
     if task_flags is None:
         modules = _modules_of_rows(manifest["settings"])
         imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
-    row = json.loads(_short_row(eval_set) or _row_without_label(eval_set, 0))
-    arguments = "".join(f", {name}={value!r}" for name, value in (task_flags or {}).items())
-    return [
-        *imports,
-        "",
-        f"row = {row!r}".replace("`", "'"),
-        f'print(FineTuner("."{arguments}).predict(row, dataset_name={eval_set.task.name!r}))',
-    ]
+    row = json.loads(_row_without_label(eval_set))
+    arguments = {"dataset_name": eval_set.task.name, **_writing_flags_of(eval_set, manifest)}
+    return [*imports, "", *_predicting_lines(row, task_flags or {}, arguments, manifest)]
+
+
+def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
+    """`writing_flags` of a split whose answers were written."""
+    if eval_set.method != "generate":
+        return {}
+    return writing_flags(manifest["settings"])
+
+
+def _predicting_lines(row: Mapping, task_flags: Mapping, arguments: Mapping, manifest: Mapping) -> list[str]:
+    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
+    lines = [f"row = {row!r}"]
+    folder = '"."'
+    if "adapter" in manifest["model"]:
+        lines = [FOLDER_LINE, *lines]
+        folder = "folder"
+    return [*lines, f"print(FineTuner({folder}{_keywords(task_flags)}).predict(row{_keywords(arguments)}))"]
+
+
+def _keywords(arguments: Mapping) -> str:
+    """Python of further arguments of a call."""
+    return "".join(f", {name}={value!r}" for name, value in arguments.items())
 
 
 def _modules_of_rows(settings: Mapping) -> list[str]:
@@ -183,51 +247,61 @@ def _task_file_beside(task, manifest: Mapping) -> dict[str, str] | None:
 
 
 def _literal(text: str) -> str:
-    """A text as Python, without the quotes that would end a block of Markdown."""
-    return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
+    """A text as Python; a very long one is cut, with '...' at its end."""
+    if len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_EXAMPLE] + NOT_SHOWN
+    return repr(text)
 
 
-def _language_lines(eval_set) -> list[str]:
-    """Python that sets the languages of the first row, where each row has its own; others are saved with the model."""
+def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
+    """Python that sets the languages of the first row, where each row has its own; others are saved with the model.
+
+    An adapter's folder lacks the language of answers, which is a setting of the model's generation.
+    """
     encoding = eval_set and eval_set.encoding
     if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
         return []
-    source, target = encoding.languages.of(eval_set.rows[0])
+    languages = encoding.languages
+    source, target = languages.of(eval_set.rows[0])
     lines = []
-    if encoding.languages.source_lang_column:
+    if languages.source_lang_column:
         lines.append(f"tokenizer.src_lang = {source!r}")
-    if encoding.languages.target_lang_column:
-        lines.append(f"model.generation_config.forced_bos_token_id = {encoding.ids[target]}  # {target}")
+    setting = encoding.setting_of_target
+    if languages.target_lang_column:
+        lines.append(f"model.generation_config.{setting} = {encoding.ids[target]}  # {target}")
+    elif adapter_base:
+        lines.append(f"model.generation_config.{setting} = {models_own[setting]}")
     return lines
 
 
-def _text_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
+def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_own: Mapping) -> list[str]:
     """An encoder-decoder model."""
     inputs = "..."
     if eval_set:
         inputs = without_cut(eval_set.shown_inputs(0))
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
-        *_language_lines(eval_set),
+        *_language_lines(eval_set, adapter_base, models_own),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
 
 
-def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: Mapping | None) -> str:
+def _generate_call(eval_set, family: str, manifest: Mapping, models_own: Mapping) -> str:
     """The call with the settings of the evaluation, in place of those that are saved with the model."""
     if not eval_set:
         return "model.generate(**inputs)"
-    flags = (manifest or {}).get("settings", {})
+    flags = manifest["settings"]
     num_beams = flags.get("generation_num_beams") or 1
+    answer_tokens = flags.get("generation_max_length") or eval_set.max_target_tokens
     arguments = {
         "do_sample": False,
         "num_beams": num_beams,
-        "max_new_tokens": flags.get("generation_max_length") or eval_set.max_target_tokens,
+        "max_new_tokens": eval_set.encoding.num_fixed_tokens + answer_tokens,
     }
     is_plain = eval_set.task.writes_plainly
-    for name in settings_with_effect(models_own or {}, num_beams):
+    for name in settings_with_effect(models_own, num_beams):
         if name not in arguments and not is_heeded(name, is_plain, family == "seq2seq", num_beams):
             arguments[name] = NEUTRAL_SETTINGS.get(name)
     return f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
@@ -235,48 +309,79 @@ def _generate_call(eval_set, family: str, manifest: Mapping | None, models_own: 
 
 def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
-    encoding = eval_set.encoding
-    inputs = without_cut(eval_set.shown_inputs(0))
-    special_tokens = ", add_special_tokens=False"
-    if encoding.lead:
-        special_tokens = ""
     return [
+        "import torch",
         *loading_lines(AUTO_CLASSES["causal"], adapter_base),
-        f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
-        f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
-        f'answer = {generate_call}[0, inputs["input_ids"].shape[1] :]',
+        *_prompt_ids_lines(eval_set.encoding, without_cut(eval_set.shown_inputs(0))),
+        'inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}',
+        f"answer = {generate_call}[0, len(ids) :]",
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
     ]
 
 
-def _head_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
+def _prompt_ids_lines(encoding, text: str) -> list[str]:
+    """Python that makes a prompt's ids; text and separator are tokenized apart, as no token spans both in training."""
+    if not text:
+        return [f"ids = {encoding.prompts([text])[0]}"]
+    calls = []
+    for part in filter(None, (text, encoding.separator.rstrip(" "))):
+        calls.append(f'    *tokenizer({_literal(part)}, add_special_tokens=False)["input_ids"],')
+    return ["ids = [", *(f"    {token_id}," for token_id in encoding.lead), *calls, "]"]
+
+
+def _head_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A head for one class or one number."""
-    answer = "float(model(**inputs).logits)"
-    if eval_set.encoding.words is not None:
+    if eval_set.encoding.words is None:
+        answer = _number_in_range("float(model(**inputs).logits)", *number_range(eval_set.task))
+    else:
         words = _label_words(eval_set.encoding, adapter_base)
         answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
-        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, adapter_base),
+        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, adapter_base),
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
         f"print({answer})",
     ]
 
 
-def _word_label_lines(eval_set, family: str, adapter_base: str | None) -> list[str]:
+def _number_in_range(number: str, low: float, high: float) -> str:
+    """Python for a number that is clipped to the task's range, if it has one.
+
+    >>> _number_in_range("float(model(**inputs).logits)", 0.0, 5.0)
+    'min(max(float(model(**inputs).logits), 0.0), 5.0)'
+    """
+    if math.isinf(low):
+        return number
+    return f"min(max({number}, {low}), {high})"
+
+
+def _word_label_lines(eval_set, adapter_base: str | None) -> list[str]:
     """A head for a label at each word."""
     words = _label_words(eval_set.encoding, adapter_base)
     return [
-        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, adapter_base),
-        f"words = [{_texts_read(eval_set)}]",
+        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, adapter_base),
+        f"words = {_words_for_tokenizer(eval_set)!r}",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
-        f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
+        "labels = model(**inputs).logits[0].argmax(-1).tolist()",
+        "firsts = [inputs.word_ids().index(place) for place in range(len(words))]  # the first token of each word",
+        f'print(" ".join({words}[labels[first]] for first in firsts))',
     ]
 
 
-def _head_loading_lines(auto_class: str, encoding, family: str, adapter_base: str | None) -> list[str]:
+def _words_for_tokenizer(eval_set) -> list[str] | None:
+    """The first row's words, with or without spaces, such that the tokenizer reads them as in training; else None."""
+    encoding = eval_set.encoding
+    texts = encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
+    if not encoding.tokenizer.is_fast:  # others do not say which tokens are a word's
+        return None
+    (ids,) = encoding.inputs([texts])["input_ids"]
+    for words in (list(texts), with_spaces(texts)):
+        if encoding.tokenizer(words, is_split_into_words=True)["input_ids"] == ids:
+            return words
+    return None
+
+
+def _head_loading_lines(auto_class: str, encoding, adapter_base: str | None) -> list[str]:
     """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
-    if family == "encoder":
-        return own_class_lines()
     if not adapter_base:
         return loading_lines(auto_class)
     num_outputs = max(1, len(encoding.words or ()))
@@ -314,42 +419,34 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
     None, too, for tasks with functions that are not a task file's.
     """
     for eval_set in eval_sets:
-        if eval_set.method == "loss":
+        if eval_set.method == "loss" or not eval_set.rows:
             continue
-        row = _short_row(eval_set)
-        if row is None:
+        row = _row_without_label(eval_set)
+        if len(row) > LONGEST_ROW:
             continue
         task_flags = _task_file_beside(eval_set.task, manifest)
         if task_flags is None:
             return []
         if len(manifest.get("tasks", {})) > 1 and not task_flags:
             task_flags = {"dataset_name": eval_set.task.name}
+        task_flags |= _writing_flags_of(eval_set, manifest)
         flags = _flags(manifest["settings"].get("model_class"), **task_flags)
         return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
     return []
 
 
-def _short_row(eval_set) -> str | None:
-    """A row without its label, as a line of JSON; None if the first ones are all long."""
-    for number in range(min(MOST_ROWS, len(eval_set.rows))):
-        line = _row_without_label(eval_set, number)
-        if len(line) <= LONGEST_ROW:
-            return line
-    return None
-
-
-def _row_without_label(eval_set, number: int) -> str:
-    """A row as a line of JSON."""
+def _row_without_label(eval_set) -> str:
+    """The first row as a line of JSON."""
     label = eval_set.task.entry.get("label_column_name")
-    columns = {name: value for name, value in eval_set.rows[number].items() if name != label}
+    columns = {name: value for name, value in eval_set.rows[0].items() if name != label}
     return json.dumps(columns, ensure_ascii=False, default=str)
 
 
-def _flags(model_class: str | None, **task_flags: str) -> str:
-    """The flags that name the model in this folder, and a task."""
+def _flags(model_class: str | None, **flags_by_name: str | int) -> str:
+    """The flags that name the model in this folder, and those by name."""
     flags = ["--model_name_or_path ."]
-    for name, value in task_flags.items():
-        flags.append(f"--{name} {shlex.quote(value)}")
+    for name, value in flags_by_name.items():
+        flags.append(f"--{name} {shlex.quote(str(value))}")
     if model_class:
         flags.append(f"--model_class {model_class}")
     return " ".join(flags)

@@ -19,8 +19,8 @@ from t5suite.base.files import whole_file
 from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
 from t5suite.base.redaction import printable, redacted, without_folders
-from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
+from t5suite.models.families import recognize_family
 from t5suite.reports.card_facts import CardFacts, ScoredResult, data_sets_of_tasks, hub_commit, hub_name
 from t5suite.reports.card_metadata import hub_metadata, licence
 from t5suite.reports.card_tables import (
@@ -44,6 +44,7 @@ from t5suite.reports.card_usage import (
     predict_lines,
     usage_lines,
     with_hidden_rows,
+    with_short_row,
 )
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
@@ -74,11 +75,9 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     for eval_set in eval_sets:
         shows_rows = may_show_rows(eval_set.name, manifest)
         scored[eval_set.name] = scored_result(eval_set, report.results[eval_set.name], shows_rows)
-        shown_sets.append(eval_set if shows_rows else with_hidden_rows(eval_set))
+        shown_sets.append(with_short_row(eval_set) if shows_rows else with_hidden_rows(eval_set))
     example_set = next((eval_set for eval_set in shown_sets if eval_set.examples), None)
-    family = "seq2seq"
-    if example_set:
-        family = card_family(example_set.encoding)
+    family = recognize_family(model).name
     own_class = manifest["settings"].get("model_class")
     if own_class:
         usage = own_class_lines(own_class)
@@ -108,17 +107,6 @@ def adapter_of(directory, manifest: dict) -> str | None:
 def may_show_rows(name: str, manifest: dict) -> bool:
     """Whether a card may show rows of an evaluated split: the author's own need `--share_rows`."""
     return not manifest["scored"][name]["own_rows"] or bool(manifest["settings"].get("share_rows"))
-
-
-def card_family(encoding) -> str:
-    """The family of models whose rows have this encoding."""
-    if getattr(encoding, "whole", False):
-        return "encoder"
-    if isinstance(encoding, PromptEncoding):
-        return "causal"
-    if isinstance(encoding, SegmentEncoding):
-        return "masked"
-    return "seq2seq"
 
 
 def scored_result(eval_set, result, shows_rows: bool) -> ScoredResult:

@@ -15,7 +15,7 @@ from t5suite.data.rows.file_rows import format_by_name
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.entry_checks import names_own_function
 from t5suite.tasks.registry import Task
-from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.task_card import HEADED, read_task_card
 
 # The file that the command names is the user's own, if there is one: new rows first, those of training last.
 FILE_FLAGS = ("test_file", "validation_file", "train_file")
@@ -53,6 +53,9 @@ def next_commands(directory, manifest: dict) -> list[str]:
         model += [f"--{name}", value]
     file = _rows_to_answer(settings)
     predict = ["t5suite", "predict", *model, "--input", file]
+    if card.family not in HEADED and not card.scores_by_labels(task):
+        for name, value in writing_flags(settings).items():
+            predict += [f"--{name}", str(value)]
     if file != NO_FILE:
         predict += flags_of_file(file, settings)
     return [
@@ -75,6 +78,19 @@ def flags_of_task_file(task: Task, manifest: Mapping) -> dict[str, str] | None:
     if not file or Path(file).suffix != ".py":
         return None
     return {"benchmark": task.benchmark, "dataset_name": task.name, "task_file": str(file)}
+
+
+def writing_flags(settings: Mapping) -> dict[str, int]:
+    """The flags of `t5suite predict` with which it writes as the run's evaluation did.
+
+    >>> writing_flags({"generation_num_beams": 4, "generation_max_length": None})
+    {'num_beams': 4}
+    """
+    values = {
+        "num_beams": settings.get("generation_num_beams"),
+        "max_new_tokens": settings.get("generation_max_length"),
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def flags_of_file(file: str, settings: dict) -> list[str]:

@@ -18,7 +18,7 @@ A refused request has `{"detail": why}`, on the routes of OpenAI's API its form 
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -62,6 +62,7 @@ def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> 
                 # What cannot be answered fails here, with its status.
                 first_piece = await service.first_piece(pieces, lambda: until_disconnect(request))
                 events = service.events(first_piece, pieces, body.includes_usage)
+                events = events_to_the_end(service, "/v1/completions", events)
                 return StreamingResponse(events, media_type="text/event-stream")
             lines = await service.lines(job, numbered_rows("prompt", body.prompts), lambda: until_disconnect(request))
             return JSONResponse(service.completion(lines))
@@ -93,29 +94,50 @@ async def until_disconnect(request: Request) -> None:
 
 
 async def answered(service: Service, route: str, answer) -> Response:
-    """What `answer()` returns, or the refusal for what it raises; counted and timed."""
+    """What `answer()` returns, or the refusal for what it raises; timed, and counted unless it is a stream."""
     started = time.perf_counter()
     response = await _response(service, route, answer)
-    service.metrics.requests.labels(route, response.status_code).inc()
+    if not isinstance(response, StreamingResponse):
+        service.metrics.requests.labels(route, response.status_code).inc()
     service.metrics.request_seconds.observe(time.perf_counter() - started)
     return response
+
+
+async def events_to_the_end(service: Service, route: str, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events of a stream, whose status 200 is sent: what ends it early is its last event. It is counted here."""
+    status = CLIENT_LEFT
+    try:
+        async for event in events:
+            yield event
+        status = 200
+    except Exception as error:
+        refusal = _refusal_of(service, route, error)
+        status = refusal.status_code
+        yield b"data: " + refusal.body + b"\n\n"
+    finally:
+        service.metrics.requests.labels(route, status).inc()
 
 
 async def _response(service: Service, route: str, answer) -> Response:
     try:
         return await answer()
-    except (ConfigError, DataError) as error:
+    except Exception as error:
+        return _refusal_of(service, route, error)
+
+
+def _refusal_of(service: Service, route: str, error: Exception) -> Response:
+    """What a client is told of an error."""
+    if isinstance(error, (ConfigError, DataError)):
         return _refusal(route, 400, str(error).replace("--", ""))
-    except Busy as error:
+    if isinstance(error, Busy):
         headers = {"Retry-After": str(_seconds_until_free(service))}
         return _refusal(route, 429, f"{error}; try again later", headers)
-    except TimeoutError:
+    if isinstance(error, TimeoutError):
         return _refusal(route, 503, f"no answer within {service.limits.seconds:g} seconds")
-    except ClientLeft:
+    if isinstance(error, ClientLeft):
         return Response(status_code=CLIENT_LEFT)
-    except Exception:
-        logger.exception("a request could not be answered")
-        return _refusal(route, 500, "the server could not answer; its log says why")
+    logger.error("a request could not be answered", exc_info=error)
+    return _refusal(route, 500, "the server could not answer; its log says why")
 
 
 def _refusal(route: str, status: int, message: str, headers: dict | None = None) -> JSONResponse:

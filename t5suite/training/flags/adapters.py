@@ -86,6 +86,8 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     if kind is None and not is_adapted(model):
         _check_whole_matrices(model, trains)
         return model
+    if trains or is_adapted(model):
+        _check_generation(arguments.training)
     if not trains:
         if kind is not None:
             logger.warning("--adapter %s has no effect: nothing is trained", kind)
@@ -138,6 +140,15 @@ def _check_recomputes(kind: str, args) -> None:
     """Refuses to recompute activations with prefixes."""
     if kind == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: it needs the key/value cache, which --gradient_checkpointing turns off")
+
+
+def _check_generation(args) -> None:
+    """Refuses settings of generation beside an adapter, which is saved without any."""
+    if args.generation_config is not None:
+        raise ConfigError(
+            f"--generation_config {args.generation_config}: an adapter has the settings of generation of its base "
+            "model; write them into that model's generation_config.json"
+        )
 
 
 def _check_beside_adapter(arguments) -> None:

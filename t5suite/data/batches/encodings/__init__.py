@@ -19,7 +19,7 @@ Long texts are truncated on the right; end-of-sequence, separator and special to
 a batch of rows by column. It also has `prompts`, `answers` and `texts`, and a `key` for caches.
 """
 
-from t5suite.data.batches.encodings.labels_encoding import LabelsEncoding
+from t5suite.data.batches.encodings.labels_encoding import LabelsEncoding, with_spaces
 from t5suite.data.batches.encodings.language_encoding import LanguageEncoding, language_ids
 from t5suite.data.batches.encodings.prompt_encoding import DEFAULT_SEPARATOR, PromptEncoding
 from t5suite.data.batches.encodings.segment_encoding import SegmentEncoding, answer_text
@@ -28,5 +28,5 @@ from t5suite.data.batches.encodings.text_encoding import TextEncoding, bind_enco
 
 __all__ = [
     "DEFAULT_SEPARATOR", "LabelsEncoding", "LanguageEncoding", "PromptEncoding", "SegmentEncoding", "TextEncoding",
-    "answer_text", "bind_encoding", "language_ids", "leading_ids",
+    "answer_text", "bind_encoding", "language_ids", "leading_ids", "with_spaces",
 ]  # fmt: skip

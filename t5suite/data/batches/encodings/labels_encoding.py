@@ -19,6 +19,15 @@ from t5suite.tasks.tokens import encoded
 LONGEST_ROW = 1 << 40  # more tokens than any row has
 
 
+def with_spaces(words: Sequence[str]) -> list[str]:
+    """Words as they are tokenized, each but the first with the space before it.
+
+    >>> with_spaces(["Ann", "sings"])
+    ['Ann', ' sings']
+    """
+    return [word if place == 0 else f" {word}" for place, word in enumerate(words)]
+
+
 @dataclass(frozen=True)
 class LabelsEncoding(SegmentEncoding):
     """Words with a label each, at the first token of the word; its other tokens have no label.
@@ -67,10 +76,8 @@ class LabelsEncoding(SegmentEncoding):
 
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
         """`input_ids` of words, and `labels` that mark the first token of each: no label of a text without words."""
-        words_with_spaces = []
-        for words in texts:
-            words_with_spaces += [word if place == 0 else f" {word}" for place, word in enumerate(words)]
-        ids_of_words = iter(self._ids_of_words(words_with_spaces))
+        words_with_spaces = itertools.chain.from_iterable(map(with_spaces, texts))
+        ids_of_words = iter(self._ids_of_words(list(words_with_spaces)))
         lead, tail = around(self.tokenizer)
         room = self.lengths.source - len(tail)
         columns = {"input_ids": [], "labels": []}

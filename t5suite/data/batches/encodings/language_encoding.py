@@ -82,6 +82,11 @@ class LanguageEncoding(TextEncoding):
         return "first" if ids[0] in self.ids.values() else "last"
 
     @property
+    def setting_of_target(self) -> str:
+        """The setting of generation that has the language of answers."""
+        return "forced_bos_token_id" if self.form == "first" else "decoder_start_token_id"
+
+    @property
     def key(self) -> str:
         """What caches must distinguish."""
         return "languages\x00" + "\x00".join(map(str, self.languages))
