@@ -253,7 +253,7 @@ def _refuse_another_plan(directory: Path, folder_plan: dict, plan: dict) -> None
     if folder_plan["sources"] != plan["sources"]:
         folder_sources = {tuple(source) for source in folder_plan["sources"]}
         differing_sources = folder_sources ^ {tuple(source) for source in plan["sources"]}
-        names = ", ".join(f"{name} ({size} bytes)" for name, size in sorted(differing_sources)[:3]) or "their order"
+        names = ", ".join(_identity_text(*source) for source in sorted(differing_sources)[:3]) or "their order"
         raise ChangedDataError(
             f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir"
         )
@@ -268,6 +268,13 @@ def _refuse_another_plan(directory: Path, folder_plan: dict, plan: dict) -> None
         raise AnotherCorpusError(
             f"--output_dir {directory} holds another corpus: {', '.join(differences)}. Give a new one"
         )
+
+
+def _identity_text(name: str, size: int | None, commit: str | None = None) -> str:
+    """A source's `identity`, in a message."""
+    if commit is not None:
+        return f"{name} (commit {commit})"
+    return name if size is None else f"{name} ({size} bytes)"
 
 
 def _checksum_names(plan: CorpusPlan) -> dict[int, str]:
