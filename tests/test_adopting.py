@@ -160,6 +160,29 @@ class TrainingTest(parameterized.TestCase):
             for name, tensor in adopted_batch.items():
                 np.testing.assert_array_equal(tensor.numpy(), built_batch[name].numpy())
 
+    def test_corpora_that_hold_out_by_different_rules_are_named_unless_a_file_is_scored(self):
+        """A document of both may be trained on in one and scored in the other."""
+        lines, adopted = texts(), folder()
+        write_datatrove(adopted, "a", ids_of(lines))
+        adopt(adopted, "--validation_fraction", 0.2)
+        built, built_alike, built_by_more = (
+            build_corpus(write_lines(lines), validation_fraction=fraction).directory for fraction in (0.2, 0.2, 0.3)
+        )
+        validation = ["--validation_file", str(write_lines(lines[:50]))]
+        for corpora, flags, is_named in (
+            ((built, built_alike), [], False),
+            ((built, built_by_more), [], True),
+            ((built, built_by_more), validation, False),
+            ((adopted, built), [], True),
+        ):
+            words = [*pre_train_words(max_steps=1), *flags, "--train_corpus", *map(str, corpora)]
+            messages = io.StringIO()
+            with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(io.StringIO()):
+                pre_train_t5.main(words)
+            lines_of_rules = [line for line in messages.getvalue().splitlines() if "--validation_fraction" in line]
+            named = [str(corpus) for line in lines_of_rules for corpus in corpora if str(corpus) in line]
+            self.assertEqual(named, [str(corpus) for corpus in corpora] if is_named else [])
+
     @pytest.mark.slow
     @pytest.mark.resume
     def test_a_killed_run_goes_on_with_the_same_losses(self):

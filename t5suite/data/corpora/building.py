@@ -15,6 +15,7 @@ each source's SHA-256. `t5suite.data.corpora.store` describes the finished folde
 import concurrent.futures
 import fcntl
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
 from t5suite.data.corpora.units import build_unit, build_unit_of, finished_unit
 
+logger = logging.getLogger(__name__)
 BUILD = "build.json"
 LOCK = ".lock"
 
@@ -87,6 +89,14 @@ def build_corpus(
     directory = Path(output_dir)
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
+    if fraction != settings.validation_fraction:
+        logger.warning(
+            "%s: --validation_fraction %s would leave nothing to train on, or nothing held out, of this small text; it "
+            "is %s instead",
+            directory,
+            settings.validation_fraction,
+            fraction,
+        )
     directory.mkdir(parents=True, exist_ok=True)
     with corpus_lock(directory / LOCK):
         _claim_folder(directory, plan)
