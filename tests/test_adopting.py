@@ -399,6 +399,15 @@ class AgainTest(parameterized.TestCase):
         built = build_corpus(write_lines(texts()))
         with exits_with(78, "holds a corpus that was built, not adopted"):
             adopt(self.place, "--output_dir", built.directory)
+        for flags in ([], ["--output_dir", folder() / "corpus"]):
+            with exits_with(78, f"{built.directory}: holds a corpus that was built; .*--train_corpus {built.directory}"):
+                adopt(built.directory, *flags)
+
+    def test_nothing_is_built_over_an_adopted_corpus(self):
+        content = self.path.read_bytes()
+        with exits_with(78, f"{self.place}: holds an adopted corpus"):
+            build_corpus(write_lines(texts()), self.place)
+        self.assertEqual(self.path.read_bytes(), content)
 
 
 class KilledTest(parameterized.TestCase):

@@ -246,7 +246,10 @@ def _refuse_foreign_files(directory: Path, plan: CorpusPlan) -> None:
 
 def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     """The finished corpus, if it is of this plan and its sources are still the same."""
-    store = TokenStore.open(directory).check_once()
+    store = TokenStore.open(directory)
+    if "adopted" in store.manifest:
+        raise ConfigError(f"--output_dir {directory}: holds an adopted corpus; give a new one")
+    store.check_once()
     _refuse_another_plan(directory, store.manifest["plan"], plan.described())
     mtimes = store.manifest["build"]["mtimes"]
     for source, built_source in zip(plan.sources, store.manifest["sources"], strict=True):
