@@ -400,7 +400,9 @@ class AgainTest(parameterized.TestCase):
         with exits_with(78, "holds a corpus that was built, not adopted"):
             adopt(self.place, "--output_dir", built.directory)
         for flags in ([], ["--output_dir", folder() / "corpus"]):
-            with exits_with(78, f"{built.directory}: holds a corpus that was built; .*--train_corpus {built.directory}"):
+            with exits_with(
+                78, f"{built.directory}: holds a corpus that was built; .*--train_corpus {built.directory}"
+            ):
                 adopt(built.directory, *flags)
 
     def test_nothing_is_built_over_an_adopted_corpus(self):
