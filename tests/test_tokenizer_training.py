@@ -142,6 +142,7 @@ class EveryKindTest(parameterized.TestCase):
         with exits_with(78, r"--vocab_size 110: .* alone are (\d+)") as caught:
             trained(kind, vocab_size=110)
         smallest = int(str(caught.exception).split(" alone are ")[1].split(";")[0])
+        self.assertEqual("--character_coverage" in str(caught.exception), kind != "bpe", "bpe has no such setting")
         self.assertLen(trained(kind, vocab_size=smallest)[0], smallest)
         with exits_with(78):
             trained(kind, vocab_size=smallest - 1)
