@@ -304,6 +304,9 @@ class RefusalTest(parameterized.TestCase):
             adopt(self.place)
         with exits_with(65, "nowhere: no such folder"):
             adopt("nowhere")
+        tokens = write_datatrove(folder(), "a", [[END]])
+        with exits_with(65, f"{tokens}: no such folder; name the one with the tokens"):
+            adopt(tokens)
         write_lines(["text"], "a.txt", self.place)
         with exits_with(65, "no files of tokens"):
             adopt(self.place)
@@ -318,6 +321,7 @@ class RefusalTest(parameterized.TestCase):
         ("--output_dir", __file__, "a file; name a folder"),
     )
     def test_impossible_flags(self, flag, value, message):
+        write_datatrove(self.place, "a", [[END]])
         with exits_with(78, message):
             adopt(self.place, flag, value)
 

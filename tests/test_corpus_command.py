@@ -188,6 +188,11 @@ class FlagsTest(parameterized.TestCase):
             (["bild"], 78, "unknown sub-command 'bild'; did you mean build"),
             (["build", "--input", "x", "--output_dir", "y"], 78, "required: --tokenizer_name"),
             (["show", "nowhere"], 65, "nowhere"),
+            (
+                ["collocations", "x", "--output_file", "y", "--num_collocations", "0"],
+                78,
+                "--num_collocations 0: must be",
+            ),
             (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
             (["show", "x", "--inputs_length", "1"], 78, "--inputs_length 1: must be at least 4"),
             (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),
