@@ -75,7 +75,7 @@ def _build_flags(actions) -> None:
         "--tokenizer_engine",
         choices=("auto", "tokenizers"),
         default="auto",
-        help="the encoder; all give the same ids (default: auto)",
+        help="auto (default): the fast one if it agrees on a sample of the documents; tokenizers: the tokenizer itself",
     )
     add("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     add("--unit_megabytes", type=float, default=64.0, help="text of a unit of work, and so of a shard (default: 64)")

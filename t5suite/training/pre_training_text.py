@@ -52,7 +52,7 @@ class TextSettings:
       validation_files: what is scored; nothing is held out of the training text then.
       validation_fraction: the share of the training text's documents that is held out if there are no validation files.
       document_separator: 'eos' between documents, or 'none'.
-      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
+      tokenizer_engine: which encoder is used: auto compares a sample of the ids (`make_text_encoder`).
       split_sentences: the language whose rules split sentences, such as 'en', for pairs of them; None keeps documents
         whole.
     """

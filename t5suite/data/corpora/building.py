@@ -76,7 +76,7 @@ def build_corpus(
       settings: what determines the tokens; its `validation_fraction` is the share of the documents that are held out,
         by their text's hash (`fitting_fraction`). A killed build loses at most the units in progress.
       shard: `(i, n)`: only every n-th unit from the i-th on; returns None while other jobs' units are missing.
-      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
+      tokenizer_engine: which encoder is used: auto compares a sample of the ids (`make_text_encoder`).
 
     Raises:
       ConfigError: impossible settings; the folder holds a corpus of other settings.
