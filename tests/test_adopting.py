@@ -160,6 +160,29 @@ class TrainingTest(parameterized.TestCase):
             for name, tensor in adopted_batch.items():
                 np.testing.assert_array_equal(tensor.numpy(), built_batch[name].numpy())
 
+    def test_corpora_that_hold_out_by_different_rules_are_named_unless_a_file_is_scored(self):
+        """A document of both may be trained on in one and scored in the other."""
+        lines, adopted = texts(), folder()
+        write_datatrove(adopted, "a", ids_of(lines))
+        adopt(adopted, "--validation_fraction", 0.2)
+        built, built_alike, built_by_more = (
+            build_corpus(write_lines(lines), validation_fraction=fraction).directory for fraction in (0.2, 0.2, 0.3)
+        )
+        validation = ["--validation_file", str(write_lines(lines[:50]))]
+        for corpora, flags, is_named in (
+            ((built, built_alike), [], False),
+            ((built, built_by_more), [], True),
+            ((built, built_by_more), validation, False),
+            ((adopted, built), [], True),
+        ):
+            words = [*pre_train_words(max_steps=1), *flags, "--train_corpus", *map(str, corpora)]
+            messages = io.StringIO()
+            with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(io.StringIO()):
+                pre_train_t5.main(words)
+            lines_of_rules = [line for line in messages.getvalue().splitlines() if "--validation_fraction" in line]
+            named = [str(corpus) for line in lines_of_rules for corpus in corpora if str(corpus) in line]
+            self.assertEqual(named, [str(corpus) for corpus in corpora] if is_named else [])
+
     @pytest.mark.slow
     @pytest.mark.resume
     def test_a_killed_run_goes_on_with_the_same_losses(self):
@@ -281,6 +304,9 @@ class RefusalTest(parameterized.TestCase):
             adopt(self.place)
         with exits_with(65, "nowhere: no such folder"):
             adopt("nowhere")
+        tokens = write_datatrove(folder(), "a", [[END]])
+        with exits_with(65, f"{tokens}: no such folder; name the one with the tokens"):
+            adopt(tokens)
         write_lines(["text"], "a.txt", self.place)
         with exits_with(65, "no files of tokens"):
             adopt(self.place)
@@ -295,6 +321,7 @@ class RefusalTest(parameterized.TestCase):
         ("--output_dir", __file__, "a file; name a folder"),
     )
     def test_impossible_flags(self, flag, value, message):
+        write_datatrove(self.place, "a", [[END]])
         with exits_with(78, message):
             adopt(self.place, flag, value)
 
@@ -376,6 +403,17 @@ class AgainTest(parameterized.TestCase):
         built = build_corpus(write_lines(texts()))
         with exits_with(78, "holds a corpus that was built, not adopted"):
             adopt(self.place, "--output_dir", built.directory)
+        for flags in ([], ["--output_dir", folder() / "corpus"]):
+            with exits_with(
+                78, f"{built.directory}: holds a corpus that was built; .*--train_corpus {built.directory}"
+            ):
+                adopt(built.directory, *flags)
+
+    def test_nothing_is_built_over_an_adopted_corpus(self):
+        content = self.path.read_bytes()
+        with exits_with(78, f"{self.place}: holds an adopted corpus"):
+            build_corpus(write_lines(texts()), self.place)
+        self.assertEqual(self.path.read_bytes(), content)
 
 
 class KilledTest(parameterized.TestCase):

@@ -4,6 +4,7 @@ Seen through `t5suite corpus build` with a tokenizer that keeps every byte.
 """
 
 import errno
+import json
 import os
 import random
 import re
@@ -279,6 +280,15 @@ class HubTest(parameterized.TestCase):
         self.assertLen(corpus.texts(), 9)
         named = [place for source in corpus.manifest["sources"] for place in source["named"].get("empty", [])]
         self.assertEqual(named, [f"hub:{self.hub}:en, file 1:2"])
+
+    def test_a_corpus_of_another_commit_is_refused_by_its_name(self):
+        """The stand-in has no commits, so the plan gets one, as the plan of a corpus of the hub has it."""
+        name, commit = f"hub:{self.hub}:en", "a" * 40
+        corpus = build(name)
+        corpus.manifest["plan"]["sources"] = [[name, None, commit]]
+        (corpus.directory / "corpus.json").write_text(json.dumps(corpus.manifest))
+        with exits_with(65, rf"other sources .*{name} \(commit {commit}\)"):
+            build(name, directory=corpus.directory)
 
 
 class HeldOutTest(parameterized.TestCase):

@@ -16,8 +16,9 @@ from support import folder
 from tokenizer_folders import gpt2_tokenizer
 from transformers import AutoTokenizer
 
+import pre_train_t5
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.testing import bundled_model, exits_with, run_cli
+from t5suite.testing import TINY_T5, bundled_model, exits_with, run_cli
 
 WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
 
@@ -128,6 +129,22 @@ class ShowTest(parameterized.TestCase):
         facts, *_ = self.lines(self.directory, "--objective", objective)
         self.assertEqual(facts["blocks"][objective]["inputs_length"], inputs_length)
 
+    def test_blocks_are_as_many_as_training_makes(self):
+        """UL2's blocks are of seven lengths: the shorter ones fit where a mean one does not."""
+        flags = ["--objective", "ul2", "--inputs_length", "38"]
+        blocks = self.lines(self.directory, *flags)[0]["blocks"]["ul2"]
+        run_directory = folder() / "run"
+        words = ["--train_corpus", self.directory, "--output_dir", run_directory, "--config_overrides", TINY_T5, *flags]
+        words += ["--use_cpu", "--disable_tqdm", "True", "--max_steps", "1", "--mode_tokens", "none"]
+        pre_train_t5.main([str(word) for word in words])
+        examples = json.loads((run_directory / "manifest.json").read_text())["data"]["examples"]
+        self.assertEqual((blocks["train"], blocks["validation"]), (examples["an_epoch"], examples["held_out"]))
+
+    def test_a_text_that_is_shorter_than_a_block_has_none(self):
+        blocks = self.lines(self.directory)[0]["blocks"]["span_corruption"]
+        self.assertLess(Corpus(self.directory).manifest["splits"]["validation"]["tokens"], blocks["tokens_length"][0])
+        self.assertEqual(blocks["validation"], 0)
+
 
 class WithoutSentinelsTest(parameterized.TestCase):
     def test_a_corpus_whose_tokenizer_has_no_sentinels_is_shown_without_blocks(self):
@@ -171,6 +188,11 @@ class FlagsTest(parameterized.TestCase):
             (["bild"], 78, "unknown sub-command 'bild'; did you mean build"),
             (["build", "--input", "x", "--output_dir", "y"], 78, "required: --tokenizer_name"),
             (["show", "nowhere"], 65, "nowhere"),
+            (
+                ["collocations", "x", "--output_file", "y", "--num_collocations", "0"],
+                78,
+                "--num_collocations 0: must be",
+            ),
             (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
             (["show", "x", "--inputs_length", "1"], 78, "--inputs_length 1: must be at least 4"),
             (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),

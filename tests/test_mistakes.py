@@ -70,6 +70,7 @@ BAD_INPUTS = [
      "--eval_strategy epoch: a stream is one epoch", {}),
     (f"{PRE} --streaming --train_file a.jsonl --max_steps 9 --logging_strategy epoch --dry_run", 78,
      "give --logging_strategy steps --logging_steps N", {}),
+    (f"{PRE} --streaming --train_corpus c --max_steps 9", 78, "--streaming with --train_corpus: a built corpus", {}),
     (f"{PRE} --load_in_8bit", 78, "--load_in_8bit: pre-training trains the matrices", {}),
     (f"{PRE} --load_in_4bit", 78, "--load_in_4bit: pre-training trains the matrices", {}),
     (f"{FINE} --save_on_each_node True", 78, "--save_on_each_node True: all nodes share", {}),

@@ -116,8 +116,11 @@ class TokensTest(parameterized.TestCase):
     def test_a_small_text_has_a_document_and_its_duplicates_on_each_side(self, fraction, small_side):
         lines = [f"{word} {number}" for number, word in enumerate(WORDS[:12])]
         extreme = (min if small_side == "validation" else max)(lines, key=document_hash)
-        corpus = build(write_lines(lines * 3), tokenizer=byte_tokenizer(), validation_fraction=fraction)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            corpus = build(write_lines(lines * 3), tokenizer=byte_tokenizer(), validation_fraction=fraction)
         self.assertEqual(corpus.texts(small_side), [extreme] * 3)
+        fraction_of_log = float(logs.output[0].split()[-2])
+        self.assertEqual([is_held_out(line, fraction_of_log) for line in lines].count(small_side == "validation"), 1)
         counts = corpus.manifest["splits"]
         self.assertEqual(counts["train"]["documents"] + counts["validation"]["documents"], 36)
 
@@ -308,7 +311,7 @@ class AddedTokensTest(parameterized.TestCase):
     @parameterized.parameters(((), ("praised",)), (MODES, ("praised",)))
     def test_added_words_make_it_another_tokenizer(self, controls, words):
         corpus = build(write_lines(texts()))
-        with exits_with(78, "another tokenizer"):
+        with exits_with(78, r"--add_tokens: .*\(praised\); .*--train_file"):
             run_cli(
                 "corpus", "show", corpus.directory, "--tokenizer_name", tokenizer_with(bundled_model(), controls, words)
             )

@@ -1,5 +1,6 @@
 """Laws of trained tokenizers: size, special ids, round trip, the same bytes each time, and errors that say what fits."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -11,7 +12,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from corpus_files import is_held_out
+from corpus_files import is_held_out, parquet, write_packed
 from support import folder, renamed_folders
 from transformers import AutoTokenizer, T5Tokenizer
 
@@ -141,6 +142,7 @@ class EveryKindTest(parameterized.TestCase):
         with exits_with(78, r"--vocab_size 110: .* alone are (\d+)") as caught:
             trained(kind, vocab_size=110)
         smallest = int(str(caught.exception).split(" alone are ")[1].split(";")[0])
+        self.assertEqual("--character_coverage" in str(caught.exception), kind != "bpe", "bpe has no such setting")
         self.assertLen(trained(kind, vocab_size=smallest)[0], smallest)
         with exits_with(78):
             trained(kind, vocab_size=smallest - 1)
@@ -152,6 +154,18 @@ class EveryKindTest(parameterized.TestCase):
             with exits_with(65):
                 cli_output(*train_words(kind, text_file(texts), output_dir))
             self.assertFalse(output_dir.exists())
+
+    @KINDS
+    def test_what_ends_the_reading_of_the_text_ends_the_training_as_it_does(self, kind):
+        source = write_packed("a.parquet", parquet(TEXT))
+        for cause in (OSError(errno.EIO, "Error reading bytes"), KeyboardInterrupt()):
+            fault = mock.patch("pyarrow.parquet.ParquetFile.iter_batches", side_effect=cause)
+            with self.subTest(type(cause).__name__), fault, self.assertRaises(type(cause)):
+                cli_output(*train_words(kind, source, folder() / "tokenizer"))
+        bad_file = write_packed("a.jsonl", b'{"text": "one"}\n{"text": 3}\n')
+        with exits_with(65) as caught:
+            cli_output(*train_words(kind, bad_file, folder() / "tokenizer"))
+        self.assertStartsWith(str(caught.exception), f"{bad_file}:2: ")
 
 
 class UnigramTest(parameterized.TestCase):

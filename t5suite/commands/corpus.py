@@ -75,7 +75,7 @@ def _build_flags(actions) -> None:
         "--tokenizer_engine",
         choices=("auto", "tokenizers"),
         default="auto",
-        help="the encoder; all give the same ids (default: auto)",
+        help="auto (default): the fast one if it agrees on a sample of the documents; tokenizers: the tokenizer itself",
     )
     add("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     add("--unit_megabytes", type=float, default=64.0, help="text of a unit of work, and so of a shard (default: 64)")
@@ -170,8 +170,8 @@ def _adopt(arguments) -> None:
     list_token_files = load_object("t5suite.contrib.token_files.folders:list_token_files", "t5suite corpus adopt")
 
     settings = make_settings(arguments.validation_fraction, arguments.unit_megabytes, arguments.num_workers)
-    check_output_folder("--output_dir", arguments.output_dir or arguments.folder)
     list_token_files(Path(arguments.folder))
+    check_output_folder("--output_dir", arguments.output_dir or arguments.folder)
     from t5suite.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(arguments.tokenizer_name)
@@ -324,7 +324,7 @@ def _find_collocations(arguments) -> None:
     find_collocations = load_object("t5suite.contrib.collocations:find_collocations", "t5suite corpus collocations")
     save_collocations = load_object("t5suite.contrib.collocations:save_collocations", "t5suite corpus collocations")
 
-    check_at_least(arguments, max_tokens=2)
+    check_at_least(arguments, max_tokens=2, num_collocations=1)
     store, tokenizer = _open(arguments)
     tokens_P = store.split("train")[: arguments.max_tokens]
     default_size = min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))

@@ -52,7 +52,7 @@ class TextSettings:
       validation_files: what is scored; nothing is held out of the training text then.
       validation_fraction: the share of the training text's documents that is held out if there are no validation files.
       document_separator: 'eos' between documents, or 'none'.
-      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
+      tokenizer_engine: which encoder is used: auto compares a sample of the ids (`make_text_encoder`).
       split_sentences: the language whose rules split sentences, such as 'en', for pairs of them; None keeps documents
         whole.
     """
@@ -176,6 +176,8 @@ def tokenized_text(
         scored_stores = [validation_store]
     for store in scored_stores:
         check_held_out(store)
+    if trains and scores_training_text:
+        _warn_of_different_rules(scored_stores)
     described = {name: describe_store(store) for name, store in stores.items()}
     return Text(train, [store.split("validation") for store in scored_stores], described)
 
@@ -212,6 +214,21 @@ def check_held_out(store: TokenStore) -> None:
         raise DataError(
             f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it where "
             "the text is tokenized, or give a --validation_file"
+        )
+
+
+def _warn_of_different_rules(stores: Sequence[TokenStore]) -> None:
+    """Warns if a document of two corpora may be held out of one and trained on in the other."""
+    rules = {}
+    for store in stores:
+        content = "ids" if "adopted" in store.manifest else "text"
+        fraction = store.manifest["settings"]["validation_fraction"]
+        rules[store.directory] = f"--validation_fraction {fraction} by the hash of the {content}"
+    if len(set(rules.values())) > 1:
+        logger.warning(
+            "the corpora hold out documents by different rules, so one that is in two of them may be trained on and "
+            "scored: %s; corpora of one rule, or a --validation_file, avoid that",
+            ", ".join(f"{directory} {rule}" for directory, rule in rules.items()),
         )
 
 

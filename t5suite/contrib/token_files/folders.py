@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import read_json
 from t5suite.contrib.token_files.datatrove import DatatroveFile, open_datatrove_file
 from t5suite.contrib.token_files.megatron import MegatronFile, open_megatron_file
+from t5suite.data.corpora.store import MANIFEST
 
 TokenFile = DatatroveFile | MegatronFile
 
@@ -20,11 +22,15 @@ def list_token_files(folder: Path) -> tuple[str, list[TokenFile]]:
     """`(form, files)` of a folder and those below it, sorted by name; hidden ones are ignored.
 
     Raises:
+      ConfigError: the folder holds a corpus that was built.
       DataError: no such folder, nothing to adopt, tokens without an index or an index without tokens, files of both
         forms or of two widths, or what opening one raises.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; name the one with the tokens of datatrove or Megatron")
+    manifest = folder / MANIFEST
+    if manifest.is_file() and "adopted" not in read_json(manifest):
+        raise ConfigError(f"{folder}: holds a corpus that was built; train on it as it is (--train_corpus {folder})")
     paths = sorted(path for path in folder.rglob("*") if _is_visible_file(path, folder))
     paths_by_form = {form: _paths_of_tokens(paths, endings) for form, endings in FORMS.items()}
     forms = [form for form, paths_of_form in paths_by_form.items() if paths_of_form]

@@ -15,6 +15,7 @@ each source's SHA-256. `t5suite.data.corpora.store` describes the finished folde
 import concurrent.futures
 import fcntl
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ from t5suite.data.corpora.tally import Tally
 from t5suite.data.corpora.unit_workers import run_jobs
 from t5suite.data.corpora.units import build_unit, build_unit_of, finished_unit
 
+logger = logging.getLogger(__name__)
 BUILD = "build.json"
 LOCK = ".lock"
 
@@ -74,7 +76,7 @@ def build_corpus(
       settings: what determines the tokens; its `validation_fraction` is the share of the documents that are held out,
         by their text's hash (`fitting_fraction`). A killed build loses at most the units in progress.
       shard: `(i, n)`: only every n-th unit from the i-th on; returns None while other jobs' units are missing.
-      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
+      tokenizer_engine: which encoder is used: auto compares a sample of the ids (`make_text_encoder`).
 
     Raises:
       ConfigError: impossible settings; the folder holds a corpus of other settings.
@@ -87,6 +89,14 @@ def build_corpus(
     directory = Path(output_dir)
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
+    if fraction != settings.validation_fraction:
+        logger.warning(
+            "%s: --validation_fraction %s would leave nothing to train on, or nothing held out, of this small text; it "
+            "is %s instead",
+            directory,
+            settings.validation_fraction,
+            fraction,
+        )
     directory.mkdir(parents=True, exist_ok=True)
     with corpus_lock(directory / LOCK):
         _claim_folder(directory, plan)
@@ -236,7 +246,10 @@ def _refuse_foreign_files(directory: Path, plan: CorpusPlan) -> None:
 
 def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     """The finished corpus, if it is of this plan and its sources are still the same."""
-    store = TokenStore.open(directory).check_once()
+    store = TokenStore.open(directory)
+    if "adopted" in store.manifest:
+        raise ConfigError(f"--output_dir {directory}: holds an adopted corpus; give a new one")
+    store.check_once()
     _refuse_another_plan(directory, store.manifest["plan"], plan.described())
     mtimes = store.manifest["build"]["mtimes"]
     for source, built_source in zip(plan.sources, store.manifest["sources"], strict=True):
@@ -253,7 +266,7 @@ def _refuse_another_plan(directory: Path, folder_plan: dict, plan: dict) -> None
     if folder_plan["sources"] != plan["sources"]:
         folder_sources = {tuple(source) for source in folder_plan["sources"]}
         differing_sources = folder_sources ^ {tuple(source) for source in plan["sources"]}
-        names = ", ".join(f"{name} ({size} bytes)" for name, size in sorted(differing_sources)[:3]) or "their order"
+        names = ", ".join(_identity_text(*source) for source in sorted(differing_sources)[:3]) or "their order"
         raise ChangedDataError(
             f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir"
         )
@@ -268,6 +281,13 @@ def _refuse_another_plan(directory: Path, folder_plan: dict, plan: dict) -> None
         raise AnotherCorpusError(
             f"--output_dir {directory} holds another corpus: {', '.join(differences)}. Give a new one"
         )
+
+
+def _identity_text(name: str, size: int | None, commit: str | None = None) -> str:
+    """A source's `identity`, in a message."""
+    if commit is not None:
+        return f"{name} (commit {commit})"
+    return name if size is None else f"{name} ({size} bytes)"
 
 
 def _checksum_names(plan: CorpusPlan) -> dict[int, str]:

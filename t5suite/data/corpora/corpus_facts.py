@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from t5suite.base.errors import DataError
+from t5suite.data.corpora.block_layout import BlockLayout
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.corpora.tally import Tally
 
@@ -81,10 +83,17 @@ def describe_blocks(store: TokenStore, collator) -> dict:
     >>> describe_blocks(store, collator)
     {'tokens_length': [568], 'inputs_length': 512, 'targets_length': 114, 'train': 5357, 'validation': 55}
     """
-    mean_length = float(np.dot(collator.tokens_lengths, collator.weights) / sum(collator.weights))
     return {
         "tokens_length": list(collator.tokens_lengths),
         "inputs_length": collator.inputs_length,
         "targets_length": collator.targets_length,
-        **{name: int(counts["tokens"] / mean_length) for name, counts in store.manifest["splits"].items()},
+        **{name: _num_blocks(counts["tokens"], collator) for name, counts in store.manifest["splits"].items()},
     }
+
+
+def _num_blocks(num_tokens: int, collator) -> int:
+    """As many as training makes of a text."""
+    try:
+        return BlockLayout(num_tokens, collator.tokens_lengths, collator.weights).num_blocks
+    except DataError:  # the text is shorter than a block
+        return 0

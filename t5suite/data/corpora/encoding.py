@@ -12,9 +12,9 @@ model, with the best score of all, so the search for the best pieces finds `</s>
 
 Two engines give the ids. The tokenizer's own (`tokenizers`) is the reference. SentencePiece's encoder, which T5 itself
 used, is 7 to 11 times faster. It is used if it agrees with the reference on PROBES, and no words were added to the
-vocabulary (`--add_tokens`), which its model does not know; a corpus build keeps comparing and falls back if they ever
-differ. `--reference_code quick_tokenizer` and `t5suite corpus build
---tokenizer_engine tokenizers` disable it.
+vocabulary (`--add_tokens`), which its model does not know. A corpus build compares a sample of its documents, and
+encodes a unit anew where one differs; an odd text outside the sample may differ. `--reference_code quick_tokenizer`
+and `t5suite corpus build --tokenizer_engine tokenizers` disable it.
 """
 
 import itertools

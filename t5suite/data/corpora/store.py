@@ -200,11 +200,20 @@ class TokenStore:
     def check_tokenizer(self, tokenizer) -> None:
         """Raises ConfigError where the corpus was built with another tokenizer."""
         built = self.manifest["tokenizer"]
-        if not encodes_alike(tokenizer, built["fingerprint"], built["vocabulary_size"]):
+        if encodes_alike(tokenizer, built["fingerprint"], built["vocabulary_size"]):
+            return
+        added_tokens = [token for token, number in tokenizer.get_vocab().items() if number >= built["vocabulary_size"]]
+        if tokenizer_fingerprint(tokenizer, added_tokens) == built["fingerprint"]:
+            words = ", ".join(sorted(set(added_tokens) - set(control_tokens(tokenizer)))[:3])
             raise ConfigError(
-                f"--tokenizer_name {tokenizer.name_or_path}: the corpus {self.directory} was built with another "
-                f"tokenizer ({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
+                f"--add_tokens: the corpus {self.directory} was built by this tokenizer without the words that have "
+                f"been added to it ({words}); read the text itself (--train_file), or build a corpus with a "
+                "saved tokenizer that has them"
             )
+        raise ConfigError(
+            f"--tokenizer_name {tokenizer.name_or_path}: the corpus {self.directory} was built with another "
+            f"tokenizer ({built['name']}, {built['vocabulary_size']} ids); build it again, or give that one"
+        )
 
     def files(self) -> dict[str, StoredFile]:
         """Every file of the corpus by its name, adopted ones included."""

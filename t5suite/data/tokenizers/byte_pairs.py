@@ -1,5 +1,6 @@
 """Texts -> GPT-2's kind of tokenizer: byte pairs."""
 
+from t5suite.base.errors import ConfigError
 from t5suite.data.tokenizers.files import tokenizer_files
 from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, check_size
 
@@ -17,7 +18,10 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     specials = list(dict.fromkeys(GPT_TOKENS.values()))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(specials) + len(alphabet)
-    check_size(settings.vocab_size, smallest)
+    if settings.vocab_size < smallest:
+        raise ConfigError(
+            f"--vocab_size {settings.vocab_size}: the bytes and special tokens alone are {smallest}; give a larger one"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

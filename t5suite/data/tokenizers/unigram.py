@@ -26,9 +26,18 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
     _check_room(settings)
     num_pieces = settings.vocab_size - settings.num_sentinels
     model = io.BytesIO()
+    reading_errors = []
+
+    def lines():
+        try:
+            yield from training_lines(texts())
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # of each, sentencepiece makes a RuntimeError
+            reading_errors.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=training_lines(texts()),
+            sentence_iterator=lines(),
             model_writer=model,
             model_type="unigram",
             vocab_size=num_pieces,
@@ -43,6 +52,8 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:  # what sentencepiece raises when a check fails
+        if reading_errors:
+            raise reading_errors[0] from None
         _explain_error(str(error), settings)
         raise DataError(
             f"sentencepiece cannot train on this text with --vocab_size {settings.vocab_size}: {error}"

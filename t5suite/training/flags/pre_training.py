@@ -74,12 +74,12 @@ class TextArguments:
     )
 
     def __post_init__(self):
-        if self.streaming and not self.train_file:
-            self.train_file = [STREAMED_BY_DEFAULT]
         if self.train_file and self.train_corpus:
             raise ConfigError("--train_file and --train_corpus: give one of them")
         if self.streaming and self.train_corpus:
             raise ConfigError("--streaming with --train_corpus: a built corpus is tokenized already; leave one out")
+        if self.streaming and not self.train_file:
+            self.train_file = [STREAMED_BY_DEFAULT]
         num_corpora = len(self.train_corpus or self.train_file or ())
         if self.corpus_weights is not None and len(self.corpus_weights) != num_corpora:
             raise ConfigError(
