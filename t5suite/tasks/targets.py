@@ -11,7 +11,7 @@ another class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -184,6 +184,19 @@ def labels_of_cell(labels) -> frozenset[str]:
     if isinstance(labels, (list, tuple)):
         return label_set([str(label) for label in labels])
     return label_set(str(labels))
+
+
+def rows_by_label(cells: Iterable) -> dict[str, list[int]]:
+    """The numbers of the rows that have a label, for each label of the cells of sets, in the order of the alphabet.
+
+    >>> rows_by_label(["late, broken", ["late"]])
+    {'broken': [0], 'late': [0, 1]}
+    """
+    row_numbers: dict[str, list[int]] = {}
+    for i, cell_of_row in enumerate(cells):
+        for label in labels_of_cell(cell_of_row):
+            row_numbers.setdefault(label, []).append(i)
+    return dict(sorted(row_numbers.items()))
 
 
 def _free_text(label, column: str) -> str:
