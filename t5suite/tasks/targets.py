@@ -247,7 +247,9 @@ def _hint_about_label(label, words: list[str]) -> str:
             f"; its outer spaces, which no label has, are all that differs from {similar!r}: take them out of the rows"
         )
     if similar:
-        return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"
+        return (
+            f"; it differs from {similar!r} in case or spaces only: write labels as the rows do, or make the rows alike"
+        )
     texts = label if isinstance(label, (list, tuple)) else [label]
     parts = {part for text in texts if isinstance(text, str) for part in parts_of_text(text)}
     if parts and parts <= set(words):
