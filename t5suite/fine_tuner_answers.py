@@ -52,6 +52,7 @@ def answer_rows(
         fits = predictor.encoding.fits
     job = Job(
         text.task,
+        labels_of_sets=text.labels_of_sets,
         raw=raw,
         decoding=decoding,
         max_new_tokens=max_new_tokens,

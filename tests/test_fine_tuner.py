@@ -51,6 +51,7 @@ from t5suite.testing import (
     tiny_model,
     tiny_run,
     tiny_tokenizer,
+    tiny_tuner,
     write_rows,
 )
 
@@ -685,6 +686,26 @@ class InputsTest(parameterized.TestCase):
         files = {f"{split}_file": str(root / f"{split}.jsonl") for split in ("train", "validation")}
         task = {"benchmark": "mine", "dataset_name": "answers", "task_file": str(root / "tasks.yaml")}
         FineTuner(None, None, **SETTINGS, **task, **files, output_dir=str(folder())).train()
+
+    def test_labels_of_scored_sets_that_no_training_row_has_are_named(self):
+        columns = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1"}
+        cells_of_split = {"train": ["late, torn", "late"], "validation": ["late", "Late, rude", "torn", "Late"]}
+        files = {}
+        for split, cells in cells_of_split.items():
+            rows = [{"text": f"{split} row {i}.", "faults": cell} for i, cell in enumerate(cells)]
+            files[split] = str(write_rows(folder() / f"{split}.jsonl", rows))
+        trained = tiny_tuner(data=files, max_steps=1, **columns)
+        with self.assertLogs("t5suite", "WARNING") as logs_of_training:
+            trained.train()
+        with self.assertLogs("t5suite", "WARNING") as logs_of_evaluation:
+            tiny_tuner(trained.args.output_dir, {"validation": files["validation"]}, **columns).evaluate()
+        late = r"'Late' \(2 rows, first: validation.jsonl:2; did you mean 'late'\?\)"
+        rude = r"'rude' \(1 rows, first: validation.jsonl:2\)$"
+        for logs in (logs_of_training, logs_of_evaluation):
+            self.assertRegex("\n".join(logs.output), rf"(?m)no row of .* training has .*: {late}, {rude}")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            tiny_tuner(trained.args.output_dir, {"validation": files["train"]}, **columns).evaluate()
+        self.assertNotIn("no row of", "".join(logs.output))
 
     def _lines_on_targets(self, targets: list, metrics: str) -> list[str]:
         """What a run logs of targets that it cannot write, of which the first is in the third row of four."""

@@ -536,6 +536,21 @@ class LabelSetsTest(parameterized.TestCase):
         with self.assertNoLogs("t5suite", "WARNING"):
             load_own_rows(rows[:1] * 2, text_column="text", target_column="faults", metrics="micro_f1", no_eval=True)
 
+    def test_labels_that_differ_in_case_or_spaces_are_named_with_their_counts_and_first_rows(self):
+        flags = {"text_column": "text", "target_column": "faults", "metrics": "micro_f1", "no_eval": True}
+        cells = ["late, no show", "late", "noshow", "Late, rude", "late", "Rude"]
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_own_rows([{"text": "a", "faults": cell} for cell in cells], **flags)
+        (line,) = logs.output
+        for pair in (
+            r"'Late' \(1 rows, first: train row 3\) and 'late' \(3 rows, first: train row 0\)",
+            r"'no show' \(1 rows, first: train row 0\) and 'noshow' \(1 rows, first: train row 2\)",
+            r"'Rude' \(1 rows, first: train row 5\) and 'rude' \(1 rows, first: train row 3\)",
+        ):
+            self.assertRegex(line, pair)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            load_own_rows([{"text": "a", "faults": cell} for cell in ("late, rude", "rude", "late ")], **flags)
+
     @parameterized.parameters(", ", ";", " | ", "','")
     def test_sets_without_a_metric_of_sets_are_named_and_those_among_labels_get_the_cure(self, sign):
         sets = [labels[::-1] for labels in self.drawn_sets(1, 40)]

@@ -26,7 +26,17 @@ from support import folder
 from tiny_predictor import SOURCE_LENGTH, answers, mini_rows, model_folder, rows_file
 from transformers import T5ForConditionalGeneration
 
-from t5suite.testing import exits_with, make_task, run_cli, save_model, served_model, tiny_tokenizer, write_rows
+from t5suite import FineTuner
+from t5suite.testing import (
+    exits_with,
+    make_task,
+    run_cli,
+    save_model,
+    served_model,
+    tiny_model,
+    tiny_tokenizer,
+    write_rows,
+)
 
 ROWS = [dict(row) for row in mini_rows("sentiment", 22)]
 
@@ -162,6 +172,36 @@ class AnswersTest(ServedTest):
         rows = [row["sentence"] for row in ROWS] if "raw" in settings else ROWS
         expected = answers(flags, rows=str(write_rows(rows_file(), rows)))
         self.assertEqual(posted(self.url, "/predict", {"rows": rows, **settings})["answers"], expected)
+
+    def test_a_set_with_a_label_that_the_last_training_lacks_is_invalid(self):
+        task = make_task(labels=None, metric_names=["micro_f1"], metric_to_optimize="micro_f1")
+        model = tiny_model()
+        comma, word = tiny_tokenizer().convert_tokens_to_ids([",", "▁customers"])
+        weights = model.get_output_embeddings().weight.data
+        weights[comma] = weights[word]  # so that it writes both
+        path = save_model(folder(), model, tasks=[task])
+        card = json.loads((path / "task.json").read_text())
+        (path / "task.json").write_text(json.dumps({**card, "labels_of_sets": {task.name: ["customers"]}}))
+        rows = [{"text": f"a film {number}"} for number in range(6)]
+        settings = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 6}
+        texts_of_rows = FineTuner(path, use_cpu=True, quiet=True).predict(rows, **settings)
+        texts = [text for texts_of_row in texts_of_rows for text in texts_of_row]
+        is_invalid = {text: {part.strip() for part in text.split(",")} - {""} != {"customers"} for text in texts}
+        self.assertFalse(is_invalid["customers, customers, customers,"])
+        self.assertTrue(is_invalid["customers, customers, customers customers"])
+
+        flags = "--num_beams 4 --num_return_sequences 4 --max_new_tokens 6"
+        by_command = answers(flags, rows=str(write_rows(rows_file(), rows)), model=path)
+        for line in by_command:
+            self.assertEqual(line.get("invalid", False), is_invalid[line["prediction"]])
+            for entry in line["predictions"]:
+                self.assertEqual(entry.get("invalid", False), is_invalid[entry["text"]])
+        with served_model(path, "--use_cpu") as url:
+            self.assertEqual(posted(url, "/predict", {"rows": rows, **settings})["answers"], by_command)
+        tuner = FineTuner(path, use_cpu=True, quiet=True)
+        for answers_of_row in tuner.predict(rows, return_scores=True, **settings):
+            for answer in answers_of_row:
+                self.assertEqual(answer.invalid, is_invalid[answer.text])
 
     @pytest.mark.slow
     def test_a_server_of_finished_texts_adds_no_prefix_to_any(self):

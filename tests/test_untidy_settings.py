@@ -169,7 +169,7 @@ class RowsTest(parameterized.TestCase):
             own_split([{"text": " ", "label": "x"}, {"text": "\n", "label": "y"}])
 
     def test_labels_that_differ_in_case_say_so(self):
-        with exits_with(65, "label 'Negative'.*differs from 'negative' in case or spaces only"):
+        with exits_with(65, "label 'Negative'.*differs from 'negative' in case or spaces only.* make the rows alike"):
             own_split([{"text": "a", "label": "Negative"}], labels="negative,positive")
         with exits_with(65, "label ' negative'.*outer spaces.* differs from 'negative': take them out of the rows"):
             own_split([{"text": "a", "label": " negative"}], labels="negative,positive")

@@ -6,7 +6,7 @@
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,6 +59,7 @@ class Job:
 
     Attributes:
       task: whose columns the rows have; None: rows hold finished texts.
+      labels_of_sets: of a task of sets, the labels that its answers may have; None where unknown.
       raw: rows hold finished texts, whatever the task.
       labels: choose among these instead of writing; `task`: among the task's own.
       scores: also the answers' log-probabilities; several answers always have them.
@@ -72,6 +73,7 @@ class Job:
     """
 
     task: Task | None = None
+    labels_of_sets: Sequence[str] | None = None
     raw: bool = False
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     max_new_tokens: int = 64
@@ -246,11 +248,11 @@ class Job:
         return lines
 
     def _mark_invalid(self, line: dict) -> None:
-        """Marks a line's answer, and each of several, that is no label or number of the task."""
-        if is_invalid(self.task, line["prediction"]):
+        """Marks a line's answer, and each of several, that is no label, set of labels or number of the task."""
+        if is_invalid(self.task, line["prediction"], self.labels_of_sets):
             line["invalid"] = True
         for entry in line.get("predictions", ()):
-            if is_invalid(self.task, entry["text"]):
+            if is_invalid(self.task, entry["text"], self.labels_of_sets):
                 entry["invalid"] = True
 
     def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:

@@ -149,6 +149,7 @@ def make_job(arguments, text: InputSettings) -> Job:
     decoding = decoding_by_flags(arguments, text)
     return Job(
         task=text.task,
+        labels_of_sets=text.labels_of_sets,
         raw=arguments.raw,
         decoding=decoding,
         max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,

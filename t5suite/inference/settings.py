@@ -25,7 +25,7 @@ from t5suite.tasks.cells import as_list
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.targets import has_label_sets, label_set_text, labels_of_cell
-from t5suite.tasks.task_card import HEADED, LABELS_OF_SETS, TaskCard
+from t5suite.tasks.task_card import HEADED, TaskCard
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template, fill, unescaped, unfilled
 from t5suite.tasks.tokenization import Lengths
 
@@ -133,15 +133,8 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
         family=settings.get("model_family"),
         languages=flags.languages.with_defaults(trained_languages),
         scored_by_labels=bool(card and task and task.name in card.scored_by_labels),
-        labels_of_sets=_labels_of_sets(card, task),
+        labels_of_sets=card.labels_of_sets(task) if card and task else None,
     )
-
-
-def _labels_of_sets(card: TaskCard | None, task: Task | None) -> Sequence[str] | None:
-    """The labels of the sets that a model was trained to write, where its card has them."""
-    if card is None or task is None:
-        return None
-    return card.settings.get(LABELS_OF_SETS, {}).get(task.name)
 
 
 def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:

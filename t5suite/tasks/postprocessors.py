@@ -8,7 +8,7 @@ The functions in `POSTPROCESSORS` take `(task, examples, predictions)`, an `Exam
 and return a `Judged`. `is_right` and `correctness` judge single examples, for tables that show them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t5suite.base.errors import DataError
@@ -186,16 +186,22 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
     return correctness(task, prediction, [target, *task.references(row)]) == "right"
 
 
-def is_invalid(task, prediction: str) -> bool:
-    """Whether a text is not a label where one is expected, or not a number.
+def is_invalid(task, prediction: str, labels_of_sets: Sequence[str] | None = None) -> bool:
+    """Whether a text is not a label where one is expected, not a number, or not a set of the labels that it may have.
 
     >>> is_invalid(load_task("glue", "stsb"), "3.x"), is_invalid(load_task("glue", "rte"), "entailment")
     (True, False)
+
+    Args:
+      labels_of_sets: of a task of sets, where they are known; else no set is invalid.
     """
     if task.value_kind == "class":
         return task.parse(prediction) == INVALID_CLASS
     if task.value_kind == "number":
         return not is_number(unfilled(prediction, task.entry))
+    if labels_of_sets is not None:
+        labels = label_set(unfilled(prediction, task.entry))
+        return not labels or not labels.issubset(labels_of_sets)
     return False
 
 

@@ -11,7 +11,7 @@ another class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -186,6 +186,19 @@ def labels_of_cell(labels) -> frozenset[str]:
     return label_set(str(labels))
 
 
+def rows_by_label(cells: Iterable) -> dict[str, list[int]]:
+    """The numbers of the rows that have a label, for each label of the cells of sets, in the order of the alphabet.
+
+    >>> rows_by_label(["late, broken", ["late"]])
+    {'broken': [0], 'late': [0, 1]}
+    """
+    row_numbers: dict[str, list[int]] = {}
+    for i, cell_of_row in enumerate(cells):
+        for label in labels_of_cell(cell_of_row):
+            row_numbers.setdefault(label, []).append(i)
+    return dict(sorted(row_numbers.items()))
+
+
 def _free_text(label, column: str) -> str:
     """A label that is a text, or a list of correct texts, of which the first is the target."""
     if isinstance(label, (list, tuple)):
@@ -234,7 +247,9 @@ def _hint_about_label(label, words: list[str]) -> str:
             f"; its outer spaces, which no label has, are all that differs from {similar!r}: take them out of the rows"
         )
     if similar:
-        return f"; it differs from {similar!r} in case or spaces only: write labels as the rows do"
+        return (
+            f"; it differs from {similar!r} in case or spaces only: write labels as the rows do, or make the rows alike"
+        )
     texts = label if isinstance(label, (list, tuple)) else [label]
     parts = {part for text in texts if isinstance(text, str) for part in parts_of_text(text)}
     if parts and parts <= set(words):

@@ -10,7 +10,7 @@ prefixes, columns, formatter and label words; it is plain data, and refers to fu
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import label_words
+from t5suite.tasks.targets import has_label_sets, label_words
 from t5suite.tasks.tokenization import Lengths
 
 TASK_CARD = "task.json"
@@ -111,6 +111,15 @@ class TaskCard:
         if task.benchmark == OWN_BENCHMARK and own_task_of_card(self) is not None:
             return bool(self.scored_by_labels)
         return task.name in self.scored_by_labels
+
+    def labels_of_sets(self, task: Task) -> Sequence[str] | None:
+        """The labels in the last training's rows of a task of sets; None where the card does not have them."""
+        if not has_label_sets(task.entry):
+            return None
+        labels_by_task = self.settings.get(LABELS_OF_SETS, {})
+        if task.benchmark == OWN_BENCHMARK and own_task_of_card(self) is not None:  # files may have any name
+            return next(iter(labels_by_task.values()), None)
+        return labels_by_task.get(task.name)
 
 
 def make_task_card(

@@ -42,6 +42,7 @@ from t5suite.training.eval_sets import (
     warn_of_errors_left_out,
     warn_of_few_rows,
     warn_of_other_method,
+    warn_of_unlearned_labels,
     widen_for_trained_answers,
     widen_for_training_targets,
 )
@@ -191,6 +192,7 @@ def data_for(
         leave_out_of_average(selecting, plan.average)
     average_points([*scored, *selecting], arguments, trains)
     warn_of_few_rows(scored)
+    warn_of_unlearned_labels(scored, training.sets, trained_card)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:
         widen_for_trained_answers(scored, trained_card)

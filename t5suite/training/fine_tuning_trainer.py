@@ -19,14 +19,14 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.training_data import Mixing, TrainingSet, make_epoch_order
+from t5suite.data.batches.training_data import Mixing, make_epoch_order
 from t5suite.models.adapters import num_virtual_tokens
 from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
 from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer
 from t5suite.tasks.entry_metrics import optimised_metrics
-from t5suite.tasks.targets import has_label_sets, label_of, labels_of_cell
+from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import LABELS_OF_SETS, TaskCard, make_task_card
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.checkpoints.data_positions import ExampleOrder
@@ -287,7 +287,7 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
     if data.languages:
         settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
     labels_of_sets = {
-        part.task.name: _labels_in_sets(part) for part in data.training_sets if has_label_sets(part.task.entry)
+        part.task.name: part.labels_of_sets for part in data.training_sets if has_label_sets(part.task.entry)
     }
     if labels_of_sets:
         settings[LABELS_OF_SETS] = labels_of_sets
@@ -302,12 +302,6 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
         made_by_flags=data.made_by_flags,
         **settings,
     )
-
-
-def _labels_in_sets(part: TrainingSet) -> list[str]:
-    """The labels of the training rows of a task whose rows have several."""
-    cells = [label_of(row, part.task.entry) for row in part.rows]
-    return sorted(frozenset().union(*map(labels_of_cell, cells)))
 
 
 def task_card_by_flags(plan: Plan, arguments, encoding, model) -> TaskCard:

@@ -31,6 +31,7 @@ from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, lo
 from t5suite.data.rows.subsets import input_digests, select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import label_of, rows_by_label
 
 logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
@@ -80,6 +81,11 @@ class TrainingSet:
             "subset": self.is_subset,
             **self.loaded.more,
         }
+
+    @functools.cached_property
+    def labels_of_sets(self) -> list[str]:
+        """The labels that its rows have, of a task of sets of labels."""
+        return list(rows_by_label(label_of(row, self.task.entry) for row in rows_of_batches(self.rows)))
 
 
 def load_training_sets(tasks: list[Task], options: DataOptions, subset: Subset, seed: int, allow_missing: bool = False):

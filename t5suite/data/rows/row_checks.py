@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from t5suite.base.errors import DataError
-from t5suite.base.lookup import suggestion
+from t5suite.base.lookup import listed, suggestion
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.entry_metrics import function_name
@@ -24,10 +24,10 @@ from t5suite.tasks.targets import (
     has_label_sets,
     label_number,
     label_of,
-    labels_of_cell,
     parts_of_text,
     plain_decimal,
     rounded_decimal,
+    rows_by_label,
 )
 
 logger = logging.getLogger(__name__)
@@ -235,14 +235,35 @@ def _note_label_sets(task: Task, rows, place: Callable[[int], str]) -> None:
         return
     column = task.entry["label_column_name"]
     cells = [label_of(row, task.entry) for row in rows]
-    labels = frozenset().union(*map(labels_of_cell, cells))
-    names = ", ".join(sorted(labels)[:MOST_NAMED_LABELS])
+    labels = rows_by_label(cells)
+    names = ", ".join(list(labels)[:MOST_NAMED_LABELS])
     if len(labels) > MOST_NAMED_LABELS:
         names += ", ..."
     logger.info(
         "labels in %r are separated by commas: %d labels in %d rows (%s)", column, len(labels), len(rows), names
     )
     _warn_of_other_signs(cells, column, place)
+    _warn_of_similar_labels(labels, column, place)
+
+
+def _warn_of_similar_labels(labels: dict[str, list[int]], column: str, place: Callable[[int], str]) -> None:
+    """Warns of labels of sets that differ in case or spaces only, such as a spreadsheet's autocorrection makes.
+
+    Args:
+      labels: with the numbers of their rows.
+    """
+    descriptions: dict[str, list[str]] = {}
+    for label, row_numbers in sorted(labels.items(), key=lambda item: len(item[1])):
+        description = f"{label!r} ({len(row_numbers)} rows, first: {place(row_numbers[0])})"
+        descriptions.setdefault("".join(label.casefold().split()), []).append(description)
+    groups = [" and ".join(group) for group in descriptions.values() if len(group) > 1]
+    if groups:
+        logger.warning(
+            "%r has labels that differ in case or spaces only, each of which is learned and scored as another label: "
+            "%s; if they are the same, make the rows alike",
+            column,
+            listed(groups, MOST_NAMED_LABELS),
+        )
 
 
 def _warn_of_other_signs(cells: list, column: str, place: Callable[[int], str]) -> None:
