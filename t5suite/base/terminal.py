@@ -66,8 +66,16 @@ class Terminal(Console):
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this process, and not only a library that talks to kernels."""
-    return Console().is_jupyter
+    """Whether a notebook's kernel runs this process, and not only a library that talks to kernels.
+
+    `tqdm.autonotebook` tells kernels by the same setting.
+    """
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 def short_time(seconds: float) -> str:
