@@ -51,7 +51,7 @@ def _warn_of_unwritable_targets(part: TrainingSet, encoding: TextEncoding) -> No
     if _are_right(task, examples, texts):
         return
     place = _first_wrong_place(task, examples, texts)
-    target, text = excerpts_where_they_differ(targets[place], texts[place])
+    target, text = _excerpts(targets[place], texts[place])
     scores = [f"{score:.2f} {name}" for name, score in _scores_below_targets(task, examples, texts).items()]
     logger.warning(
         "%s: %s writes the target %s as %s; %d of the first %d targets change%s; change the rows, or %s",
@@ -75,11 +75,11 @@ def _are_right(task: Task, examples: ExampleSet, texts: list[str]) -> bool:
     return all(target.split() == text.split() for target, text in zip(_targets_of(examples), texts, strict=True))
 
 
-def excerpts_where_they_differ(*texts: str) -> list[str]:
+def _excerpts(*texts: str) -> list[str]:
     """The place of each text where the first difference is, in quotes; dots stand for what is left out.
 
-    >>> excerpts_where_they_differ("A long wine list of Rhône", "A long wine list of Rhô ne")
-    ["...'wine list of Rhône'", "...'wine list of Rhô ne'"]
+    >>> _excerpts("best with oysters, as the wines of the Rhône", "best with oysters, as the wines of the Rhô ne")
+    ["...'sters, as the wines of the Rhône'", "...'sters, as the wines of the Rhô ne'"]
     """
     columns = itertools.zip_longest(*texts)
     place = next((place for place, characters in enumerate(columns) if len(set(characters)) > 1), 0)
@@ -93,8 +93,9 @@ def _advice(task: Task, examples: ExampleSet, texts: list[str], encoding: TextEn
     """The tokens to add if all targets are right with them, which T5's tokenizers write without a space before."""
     pairs = zip(_targets_of(examples), texts, strict=True)
     missing = {character for target, text in pairs for character in set(target) - set(text)}
-    tokens = sorted(character for character in missing if not character.isspace() and character != ",")
     tokenizer = copy.deepcopy(encoding.tokenizer)
+    missing -= {",", *tokenizer.get_vocab()}  # a comma cannot stand in the flag's list
+    tokens = sorted(character for character in missing if not character.isspace())
     add_words(tokenizer, tokens)
     if _are_right(task, examples, written(replace(encoding, tokenizer=tokenizer), _targets_of(examples))):
         return f"add what the vocabulary lacks: --add_tokens {shlex.quote(','.join(tokens))}"
