@@ -380,6 +380,8 @@ class PreviewTest(parameterized.TestCase):
         ("stsb", {"sentence1": "a", "sentence2": "b", "label": "x"}, "label 'x'"),
         ("stsb", {"sentence1": "a", "sentence2": "b", "label": [2]}, "label \\[2\\]"),
         ("wnli_simple", {"sentence1": 3, "sentence2": "b", "label": 0}, "not a text"),
+        ("rte", {"sentence1": None, "sentence2": "b", "label": 0}, "'sentence1' is null; write \"\" "),
+        ("wnli_simple", {"sentence1": None, "sentence2": "b", "label": 0}, "'sentence1' is null; write \"\" "),
     )
     def test_a_bad_row_is_named_by_file_and_line(self, name, row, message):
         path = rows_file([example_row(load_task("glue", name)), row])

@@ -627,7 +627,10 @@ class TasksTest(parameterized.TestCase):
                 r"rows\.jsonl:2: column 'label' is empty: a train row must",
             ),
             ([{"text": "x", "label": "a"}, {"txt": "y", "label": "a"}], r"rows\.jsonl:2: no column 'text'"),
-            ([{"text": "x", "label": "a"}, {"text": None, "label": "a"}], r"rows\.jsonl:2: column 'text' holds None"),
+            (
+                [{"text": "x", "label": "a"}, {"text": None, "label": "a"}],
+                r"rows\.jsonl:2: column 'text' is null; write \"\" ",
+            ),
             ([{"text": "x", "label": "worse"}], r"rows\.jsonl:1: label 'worse' in column 'label' is none of 0 bad"),
         ):
             with exits_with(65, message):

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import runpy
+import shlex
 import signal
 import sys
 import tempfile
@@ -645,7 +646,7 @@ class InputsTest(parameterized.TestCase):
     @parameterized.parameters(
         (" positive", "exact_match", "'positive'; .* 75.00 exact_match"),
         ("two  words", "exact_match", "'two words'; .* 75.00 exact_match"),
-        ("a\nb", "exact_match,squad_f1", "'a b'; .* get 75.00 exact_match in the first 4 rows"),
+        ("a\nb", "exact_match,squad_f1", "'a b'; 1 of the first 4 .* get 75.00 exact_match"),
         (["late", "½y"], "micro_f1", "'late, <unk>y'; .* 80.00 micro_f1"),
         ("½y", "rouge", "'<unk>y'; .* 91.67 rouge1, "),
     )  # fmt: skip
@@ -667,6 +668,31 @@ class InputsTest(parameterized.TestCase):
         lines = self._lines_on_targets(["½y", "a\nb"], "rouge")
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "rows.jsonl:3: ")
+
+    @parameterized.parameters("rouge,chrf", "none", "exact_match")
+    def test_free_text_whose_words_change_is_named_whatever_the_metrics(self, metrics):
+        """T5's tokenizers put a space behind an added token: `Rhô ne`. A model can write nothing else."""
+        (line,) = self._lines_on_targets(["Old Rhône wine", "fine"], metrics, add_tokens="ô")
+        self.assertRegex(line, "rows.jsonl:3: .* 'Old Rhône wine' as 'Old Rhô ne wine'; 1 of the first 4")
+        self.assertEqual("75.00 exact_match" in line, metrics == "exact_match")
+
+    @parameterized.parameters(("Rhône", None), ("Rhône", "ô"), ("a € b", None))
+    def test_added_tokens_are_not_advised_for_letters_in_words(self, target, tokens):
+        (line,) = self._lines_on_targets([target, "fine"], "rouge", add_tokens=tokens)
+        self.assertNotIn("--add_tokens", line)
+        self.assertIn("ByT5", line)
+
+    def test_added_tokens_that_are_advised_mend_the_targets(self):
+        targets = ["€ 5", "fine"]
+        (line,) = self._lines_on_targets(targets, "rouge")
+        _, _, tokens = line.partition("--add_tokens ")
+        (tokens,) = shlex.split(tokens)
+        self.assertEqual(tokens, "€")
+        self.assertEmpty(self._lines_on_targets(targets, "rouge", add_tokens=tokens))
+
+    def test_the_place_where_a_long_target_changes_is_shown_whole(self):
+        (line,) = self._lines_on_targets(["good " * 40 + "½y " + "film " * 40, "fine"], "exact_match")
+        self.assertRegex(line, r"target \.\.\.'[a-z ]+½y[a-z ]+'\.\.\. as \.\.\.'[a-z ]+<unk>y[a-z ]+'\.\.\.")
 
     def test_the_user_s_own_metrics_are_not_called_on_training_rows(self):
         metric = mock.Mock(return_value=0.0)
@@ -707,12 +733,12 @@ class InputsTest(parameterized.TestCase):
             tiny_tuner(trained.args.output_dir, {"validation": files["train"]}, **columns).evaluate()
         self.assertNotIn("no row of", "".join(logs.output))
 
-    def _lines_on_targets(self, targets: list, metrics: str) -> list[str]:
+    def _lines_on_targets(self, targets: list, metrics: str, **flags) -> list[str]:
         """What a run logs of targets that it cannot write, of which the first is in the third row of four."""
         path = folder() / "rows.jsonl"
         rare, usual = targets
         write_rows(path, [{"text": f"Row {i}.", "label": rare if i == 2 else usual} for i in range(4)])
-        run = tuner(None, str(path), labels=None, metrics=metrics, no_eval=True, **ONE_STEP)
+        run = tuner(None, str(path), labels=None, metrics=metrics, no_eval=True, **ONE_STEP, **flags)
         with self.assertLogs("t5suite", "INFO") as logs:
             run.train()
         return [line for line in logs.output if " writes the target " in line]

@@ -242,7 +242,14 @@ class IntervalsTest(parameterized.TestCase):
         ("accuracy", [1] * 38, [1] * 38, 2, 100 * 0.025 ** (1 / 38), 100.0),
         ("accuracy", [0] * 38, [1] * 38, 2, 0.0, 100 - 100 * 0.025 ** (1 / 38)),
         ("squad_exact_match", ["yes"] * 2, [["yes"]] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
+        ("exact_match", ["yes"] * 2, ["yes"] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
+        ("instruction_exact_match", ["yes"] * 2, [["yes"]] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
+        ("json_match", ["{}"] * 2, ["{}"] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
+        ("subset_accuracy", ["a, b"] * 2, ["b, a"] * 2, None, 100 * 0.025 ** (1 / 2), 100.0),
         ("f1", [1] * 38, [1] * 38, 2, None, None),  # no share of rows
+        ("rouge1", ["no"] * 30, ["yes"] * 30, None, None, None),
+        ("rougeLsum", ["yes"] * 30, ["yes"] * 30, None, None, None),
+        ("squad_f1", ["yes"] * 30, [["yes"]] * 30, None, None, None),
         ("neg_mean_absolute_error", [2.5] * 38, [2.5] * 38, None, None, None),  # an error of 0 is no share of 0
         ("pearson", list(range(38)), list(range(38)), None, None, None),
     )

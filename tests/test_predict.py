@@ -879,6 +879,7 @@ class RowsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ('{"sentence": "a"}', "--raw", "rows.jsonl:1: the row has no one of inputs, input"),
+        ('{"inputs": null}', "--raw", "rows.jsonl:1: column 'inputs' is null; write \"\" "),
         ('{"text": "a"}', "", "rows.jsonl:1: the row has neither sentence nor"),
         ('{"inputs": 3}', "--raw", "rows.jsonl:1: column 'inputs' holds 3"),
         (

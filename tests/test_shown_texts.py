@@ -125,9 +125,9 @@ class DemonstrationsTest(parameterized.TestCase):
 class UnknownPiecesTest(parameterized.TestCase):
     ROWS = ("the plot", "a \u20ac", "\u65e5\u672c and \u20ac", "a film")
 
-    def dry_run(self, *flags: str) -> str:
+    def dry_run(self, *flags: str, texts=ROWS) -> str:
         place = folder()
-        lines = [f"{text}\tgood\n" for text in self.ROWS]
+        lines = [f"{text}\tgood\n" for text in texts]
         (place / "rows.tsv").write_text("".join(["text\tmood\n", *lines]), encoding="utf-8")
         files = [f"--{split}_file={place / 'rows.tsv'}" for split in ("train", "validation")]
         columns = ["--text_column=text", "--target_column=mood", "--use_cpu", f"--output_dir={place / 'run'}"]
@@ -172,6 +172,12 @@ class UnknownPiecesTest(parameterized.TestCase):
         self.assertEqual(
             lines, [f"unknown to the tokenizer in rows {split} inputs: {named}" for split in ("train", "validation")]
         )
+
+    def test_all_pieces_that_the_tokenizer_does_not_know_are_named(self):
+        """Who adds them to the vocabulary needs the whole list."""
+        pieces = "\u20ac \u65e5 \u672c \u597d \u8bc4 \u5dee \u4e2d \u6587 \u5b57"
+        line = next(line for line in self.dry_run(texts=[pieces]).splitlines() if line.startswith("unknown to"))
+        self.assertEqual(re.findall("'(.)'", line), pieces.split())
 
     def test_a_settings_value_is_shown_as_it_is(self):
         """Brackets are rich's markup, and a word between colons is an emoji of its own."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.tasks.metrics import ERRORS, SHIPPED_METRICS, label_set
+from t5suite.tasks.metrics import SHIPPED_METRICS, label_set
 from t5suite.tasks.postprocessors import Judged
 
 # Numbers whose squared distances from their mean are a smaller part of their squares differ by rounding alone.
@@ -33,7 +33,7 @@ class Statistic(NamedTuple):
       combine: sums [B, k] -> points [B]; without sums: counts [B, U] -> points [B].
       recomputed: whether the metric is computed anew for each resample, which is slow.
       reads_texts: whether it reads texts then, which is slower.
-      is_error: whether it is in the targets' unit: 0 is no answer wrong, not none right.
+      is_share: whether it is a share of right answers.
     """
 
     num_units: int
@@ -41,7 +41,7 @@ class Statistic(NamedTuple):
     combine: Callable
     recomputed: bool = False
     reads_texts: bool = False
-    is_error: bool = False
+    is_share: bool = False
 
     def value(self) -> float:
         """The metric of every unit once."""
@@ -61,7 +61,7 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
     has_classes = num_classes is not None or name not in SUMS_OF_KNOWN_CLASSES
     if name in SUMS and has_classes:
         unit_sums, combine = SUMS[name](function, judged, units, num_classes)
-        return Statistic(len(units), unit_sums, combine, is_error=name in ERRORS)
+        return Statistic(len(units), unit_sums, combine, is_share=name in SHARES)
     if name in OF_COUNTS:
         return Statistic(len(units), None, OF_COUNTS[name](judged, units))
     predictions = list(judged.predictions)
@@ -174,11 +174,10 @@ def right_units(statistic: Statistic) -> np.ndarray | None:
 
     A unit of several rows (accuracy over MultiRC's questions) is not simply right or wrong.
     """
-    if statistic.unit_sums is None or statistic.unit_sums.shape[1] != 2 or statistic.is_error:
+    if not statistic.is_share:
         return None
     scores, weights = statistic.unit_sums.T
-    is_share = (weights == 1).all() and np.isin(scores, (0, 1)).all()
-    if not is_share:
+    if (weights != 1).any():
         return None
     return scores == 1
 
@@ -329,6 +328,9 @@ def _ratio(numerator, denominator, empty: float):
     return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1), empty)
 
 
+# Metrics that are a share of right answers. ROUGE is none, even where it is 0 or 1 in every row.
+SHARES = ("accuracy", "subset_accuracy", "json_match")
+SHARES += ("grouped_exact_match", "squad_exact_match", "instruction_exact_match")
 # A metric's function -> (function, judged, units, num_classes) -> (what each unit adds, sums -> points).
 SUMS = {
     "f1": _f1_sums,
@@ -336,13 +338,12 @@ SUMS = {
     "mean_3class_f1": _mean_3class_f1_sums,
     "matthews_correlation": _matthews_sums,
     "pearson": _pearson_sums,
-    "grouped_exact_match": _group_mean_sums,
     "micro_f1": _micro_f1_of_sets_sums,
     "macro_f1": _macro_f1_of_sets_sums,
-    **dict.fromkeys(("accuracy", "subset_accuracy", "squad_f1", "squad_exact_match"), _mean_sums),
-    "neg_mean_absolute_error": _mean_sums,
+    **dict.fromkeys(SHARES, _mean_sums),
+    "grouped_exact_match": _group_mean_sums,
+    **dict.fromkeys(("neg_mean_absolute_error", "squad_f1", "instruction_rouge_l"), _mean_sums),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean_sums),
-    **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean_sums),
 }
 # A metric's function -> (judged, units) -> (how often each unit is drawn -> points).
 OF_COUNTS = {"spearman": RankCorrelation.of}

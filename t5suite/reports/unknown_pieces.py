@@ -9,10 +9,12 @@
 
 from collections.abc import Sequence
 
+from t5suite.base.lookup import listed
 from t5suite.tasks.tokens import spelling_backend
 
-# So many pieces are named, each with so many of its characters.
-MOST_PIECES = 6
+# So many pieces are counted, and so many others named, each with so many of its characters.
+MOST_COUNTED = 6
+MOST_NAMED = 100
 SHOWN_CHARACTERS = 20
 
 
@@ -56,11 +58,11 @@ def unknown_line(name: str, unknown: dict, places: Sequence[str]) -> str:
       places: file and line of each text; empty where they are not known.
     """
     parts = []
-    for entry in unknown["pieces"][:MOST_PIECES]:
+    for entry in unknown["pieces"][:MOST_COUNTED]:
         place = places[entry["first"]] if places else f"example {entry['first']}"
         first = "first " if entry["examples"] > 1 else ""
         parts.append(f"{entry['piece']!r} in {entry['examples']} ({first}{place})")
-    num_unnamed = len(unknown["pieces"]) - len(parts)
-    more = f" and {num_unnamed} more" if num_unnamed else ""
+    rarer_pieces = [repr(entry["piece"]) for entry in unknown["pieces"][MOST_COUNTED:]]
+    rarer = f"; also {listed(rarer_pieces, MOST_NAMED)}" if rarer_pieces else ""
     share = f"{unknown['share']:.2f}% of the texts have such a piece"
-    return f"unknown to the tokenizer in {name}: {', '.join(parts)}{more}; {share}"
+    return f"unknown to the tokenizer in {name}: {', '.join(parts)}{rarer}; {share}"

@@ -63,11 +63,18 @@ def with_value_at(row: Mapping, column: str, value) -> dict:
     return {**row, outer_column: with_value_at(row[outer_column], inner_column, value)}
 
 
+def no_text(column: str) -> str:
+    """What to do about a row whose text is JSON's null, or an empty cell."""
+    return f'column {column!r} is null; write "" for an empty text'
+
+
 def cell(row, column: str, kind: type = object):
     """`value_at` of type `kind`, or a `DataError` that names the column, its value and the row's columns."""
     value = value_at(row, column, _NOTHING)
     if value is _NOTHING:
         raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}")
+    if value is None and kind is str:
+        raise DataError(no_text(column))
     types, name = CELL_KINDS[kind]
     if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
         raise DataError(f"column {column!r} holds {value!r}, not a {name}")

@@ -73,7 +73,9 @@ class ModelArguments:
         None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder."
     )
     add_tokens: str | None = flag(
-        None, r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break.", "shapes"
+        None,
+        r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break. Not for letters in words.",
+        "shapes",
     )
     attn_implementation: AttentionKernel | None = flag(
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
