@@ -263,6 +263,30 @@ class RotationTest(parameterized.TestCase):
         run = tiny_run(**settings, eval_method="score")
         self.assertEqual(checkpoints_in(run.directory), [f"checkpoint-{step}" for step in steps])
 
+    def test_the_one_before_the_newest_stays_beside_those_of_keep_every_and_the_bests_of_their_time(self):
+        directory = folder()
+
+        class Improves(TrainerCallback):
+            """The best step is 3, then 8, 13, ...; after every save what is there."""
+
+            saves = []
+
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step % 5 == 3:
+                    state.best_global_step = state.global_step
+
+            def on_save(self, args, state, control, **kwargs):
+                self.saves.append({int(name.removeprefix("checkpoint-")) for name in checkpoints_in(directory)})
+
+        trainer = make_trainer(directory, max_steps=16, save_total_limit=3, keep_every=5)
+        trainer.add_callback(Improves)
+        trainer.train()
+        self.assertLen(Improves.saves, 16)
+        for step, steps in enumerate(Improves.saves[8:], start=9):
+            best = step - (step - 3) % 5
+            self.assertContainsSubset({best, step - 1, step, *range(5, step, 5)}, steps)
+            self.assertLen([there for there in steps if there % 5], 3)
+
     def test_nothing_goes_while_the_newest_is_not_whole(self):
         directory, rename = folder(), os.rename
 

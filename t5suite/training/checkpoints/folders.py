@@ -68,8 +68,9 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None) -> list
     >>> rotate("runs/x", limit=1, keep_every=100)                     # of 100, 150, 200, 250 and 300
     [PosixPath('runs/x/checkpoint-150')]
 
-    Nor does it delete the best one, as of any checkpoint that stays: a run that goes on from that one needs it. Nothing
-    is deleted if the newest one is incomplete: only an older one may be good. One process calls it, after the commit.
+    Nor does it delete the best one as of the newest, or of one that `limit` keeps: a run that goes on from there needs
+    it. Those of `keep_every` keep no others. Nothing is deleted if the newest one is incomplete: only an older one may
+    be good. One process calls it, after the commit.
 
     Args:
       limit: how many to keep besides those of `keep_every`; None or 0 keeps all.
@@ -83,7 +84,7 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None) -> list
     if problem:
         logger.warning("%s is damaged (%s); older checkpoints are kept", present[-1], problem)
         return []
-    doomed = _oldest_that_none_needs(present, [path for path in rotated if path != present[-1]], excess)
+    doomed = _oldest_that_none_needs(rotated, present[-1], excess)
     for path in doomed:
         try:
             _delete(path)
@@ -92,13 +93,14 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None) -> list
     return doomed
 
 
-def _oldest_that_none_needs(present: list[Path], deletable: list[Path], count: int) -> list[Path]:
-    """At most `count` of the deletable checkpoints: none is the best one of a checkpoint that stays."""
-    best_steps = {path: _best_step(path) for path in present}
+def _oldest_that_none_needs(rotated: list[Path], newest: Path, count: int) -> list[Path]:
+    """At most `count` of the checkpoints that rotate: none is the newest, or the best one of one that stays."""
+    best_steps = {path: _best_step(path) for path in (*rotated, newest)}
     doomed = []
     while len(doomed) < count:
         needed_steps = {step for path, step in best_steps.items() if step != checkpoint_step(path)}
-        unneeded = [path for path in deletable if path in best_steps and checkpoint_step(path) not in needed_steps]
+        staying = [path for path in rotated if path in best_steps and path != newest]
+        unneeded = [path for path in staying if checkpoint_step(path) not in needed_steps]
         if not unneeded:
             break
         doomed.append(unneeded[0])
