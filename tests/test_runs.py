@@ -128,8 +128,16 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(upload[:4], ["hf", "upload", "ada/x", str(finished_run())])
         self.assertContainsSubset(["model.safetensors", "README.md", "results.json"], upload[5::2])
         self.assertNotIn("manifest.json", upload)
+        self.assertNotIn("--private", upload)
         self.assertIn("--share_rows has no effect", messages)
         self.assertNotIn("has no effect", messages_of(finished_run()))
+
+    def test_what_is_published_too_late_goes_to_the_private_repository_and_the_branch_that_flags_name(self):
+        messages = messages_of(finished_run(), push_to_hub=True, hub_private_repo=True, hub_revision="trial 2")
+        (line,) = [line for line in messages.splitlines() if "--push_to_hub has no effect" in line]
+        upload = shlex.split(line[line.index("hf upload") :])
+        self.assertContainsSubset(["--private", "--revision"], upload)
+        self.assertEqual(upload[upload.index("--revision") + 1], "trial 2")
 
 
 class FullDiskTest(parameterized.TestCase):

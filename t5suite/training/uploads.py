@@ -335,8 +335,13 @@ def warn_of_late_uploads(run, settings: dict) -> None:
     late_names = [name for name in names if not run.manifest["settings"].get(name)]
     if "push_to_hub" in late_names:
         repository = settings["hub_model_id"] or run.directory.absolute().name
-        command = shlex.join(upload_command(repository, run.directory))
-        logger.warning("--push_to_hub has no effect: the run has finished; its files are uploaded by: %s", command)
+        command = upload_command(repository, run.directory)
+        if settings["hub_private_repo"]:
+            command.append("--private")
+        if settings["hub_revision"]:
+            command += ["--revision", settings["hub_revision"]]
+        command_text = shlex.join(command)
+        logger.warning("--push_to_hub has no effect: the run has finished; its files are uploaded by: %s", command_text)
     if "share_rows" in late_names:
         logger.warning("--share_rows has no effect: the run has finished without it; give a new --output_dir")
 
