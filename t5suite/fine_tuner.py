@@ -157,7 +157,7 @@ class FineTuner:
           KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
         with self._at_work(), interruptible(), contextlib.ExitStack() as if_refused:
-            if_refused.callback(self._set_flags, dict(self._flags))
+            if_refused.callback(self._restore, dict(self._flags), self.arguments, self.plan)
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
@@ -399,15 +399,20 @@ class FineTuner:
     def _read_arguments(self, **changes) -> None:
         """Makes the script's arguments of the flags, and of changes for now."""
         flags = {**self._flags, **changes}
-        self.arguments = FineTuningArguments(*arguments_of_values(FINE_TUNING_ARGUMENTS, flags))
-        self.model_args = self.arguments.model
-        self.data_args = self.arguments.data
-        self.eval_args = self.arguments.evaluation
-        self.args = self.arguments.training
+        self._take_arguments(FineTuningArguments(*arguments_of_values(FINE_TUNING_ARGUMENTS, flags)))
 
-    def _set_flags(self, flags: dict) -> None:
+    def _take_arguments(self, arguments: FineTuningArguments) -> None:
+        self.arguments = arguments
+        self.model_args = arguments.model
+        self.data_args = arguments.data
+        self.eval_args = arguments.evaluation
+        self.args = arguments.training
+
+    def _restore(self, flags: dict, arguments: FineTuningArguments, plan: Plan) -> None:
+        """Undoes `_settle`; what the plan has chosen, such as `eval_method`, is in the arguments alone."""
         self._flags = flags
-        self._read_arguments()
+        self._take_arguments(arguments)
+        self.plan = plan
 
     def _settle(self, valid: bool, longer: dict) -> None:
         self._check_data()

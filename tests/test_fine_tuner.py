@@ -174,6 +174,14 @@ class SameAsTheScriptTest(EqualFiles):
         self.assertEqual(self.tuner.args.max_steps, 2)
         self.assertEqual(self.tuner.train(), self.results)
 
+    def test_training_on_all_rows_that_is_refused_changes_nothing(self):
+        light = {name: value for name, value in OWN.items() if name not in ("eval_strategy", "eval_steps")}
+        made = FineTuner(None, ROWS, **{**light, "max_steps": 1, "output_dir": str(folder()), "quiet": True})
+        results = made.train()
+        with exits_with(78, "holds another run"):
+            made.train(valid=False)
+        self.assertEqual(made.evaluate(), results)
+
     def test_history_has_the_lines_of_the_script(self):
         lines = [read_rows(self.script / "metrics.jsonl"), self.tuner.history]
         is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
@@ -346,6 +354,8 @@ class DataTest(EqualFiles):
         settings = {"use_cpu": True, "quiet": True, "eval_only": True}
 
         again = FineTuner(directory(made), {"validation": file}, output_dir=str(folder()), **settings)
+        with exits_with(78, "eval_only=True trains nothing"):
+            again.train()
         self.assertEqual(again.evaluate()["tasks"], {"other": results})
         self.assertEqual(results["invalid_rate"], 0)
         settings["eval_method"] = "generate"
