@@ -628,6 +628,17 @@ class ResumeTest(parameterized.TestCase):
                 predict(rows, path, "--overwrite")
             self.assertEqual(path.read_bytes(), first + b"".join(lines[1:]), (writer, restarts))
 
+    def test_with_overwrite_a_requeued_job_starts_over_where_settings_or_input_were_others(self):
+        rows, path = rows_file(count=10), output_path()
+        other_rows = Path(rows).with_name("other.jsonl")
+        other_rows.write_text("".join(reversed(Path(rows).read_text().splitlines(True))))
+        for first_rows, flags in ((rows, "--scores"), (other_rows, ""), (rows_file(count=13), "")):
+            with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7"}):
+                predict(first_rows, path, f"--overwrite {flags}")
+            with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}):
+                predict(rows, path, "--overwrite")
+            self.assertEqual(path.read_bytes(), unbroken().read_bytes(), (first_rows, flags))
+
     def test_a_window_is_written_before_the_input_ends(self):
         path = output_path()
 

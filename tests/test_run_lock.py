@@ -524,6 +524,27 @@ class DirectoryTest(InFolderTest):
         begun_run("runs/rte-2", seed=2)
         self.assertEqual(directory_for("runs/rte", CHOSEN_BY, need_new=True), "runs/rte-3")
 
+    def test_a_requeued_job_takes_the_run_that_it_began_with_all_of_these_settings(self):
+        of_job = {"slurm_job": "7", "slurm_restarts": 0}
+        for directory, rate in (("runs/rte", 1e-3), ("runs/rte-2", 1e-4)):
+            begun_run(directory, learning_rate=rate)
+            path = Path(directory) / "manifest.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), **of_job}))
+        settings = {**CHOSEN_BY, "learning_rate": 1e-3}
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}):
+            for changes, directory in (
+                ({}, "rte"), ({"learning_rate": 1e-4}, "rte-2"), ({"learning_rate": 1e-2}, "rte-3"), ({"max_steps": 20}, "rte-3")
+            ):  # fmt: skip
+                self.assertEqual(directory_for("runs/rte", {**settings, **changes}, need_new=True), f"runs/{directory}")
+            self.assertTrue(opening.open_run("runs/rte", settings, need_new=True).resumed)
+            with exits_with(78, "--resume none needs a new --output_dir"):
+                opening.open_run("runs/rte-2", settings, need_new=True)
+            longer = {**settings, "max_steps": 20}
+            opening.open_run("runs/rte", longer, extend=True).update()
+            self.assertEqual(
+                directory_for("runs/rte", settings, need_new=True), "runs/rte", "as a program's first train()"
+            )
+
     def test_what_a_run_read_from_the_hub_is_that_of_a_requeued_job_s_own_start_alone(self):
         begun_run("runs/rte")
         path = Path("runs/rte/manifest.json")

@@ -33,7 +33,8 @@ class ResumableOutput:
 
     Args:
       settings: plain data; a file is not continued with other settings.
-      overwrite: start over and discard existing answers; a Slurm job that was requeued continues its own.
+      overwrite: start over and discard existing answers; a Slurm job that was requeued continues its own of the same
+        settings.
 
     Attributes:
       recorded_rows, recorded_digest: what the progress file says about the input's first rows; 0 and None without one.
@@ -72,9 +73,10 @@ class ResumableOutput:
         return self._continued_rows
 
     def _is_of_this_job(self) -> bool:
-        """Whether this Slurm job wrote the existing answers, before it was requeued."""
+        """Whether this Slurm job, before it was requeued, wrote the existing answers with these settings."""
         with contextlib.suppress(ConfigError):
-            return is_former_self(self.read_progress())
+            progress = self.read_progress()
+            return is_former_self(progress) and progress["settings"] == self.settings
         return False
 
     def read_progress(self) -> dict:
@@ -130,6 +132,14 @@ class ResumableOutput:
                 f"the first {rows} rows of --input are not those that {self.path} answers; restore them, "
                 "give another --output, or start over with --overwrite"
             )
+
+    def start_over(self) -> int:
+        """Discards the existing answers, once there are new ones; returns how many stay: 0."""
+        self.recorded_rows = 0
+        self.recorded_digest = None
+        self._complete_rows = None
+        self._continued_rows = 0
+        return 0
 
     def append(self, lines: list[dict], rows: int, digest: str) -> None:
         """Appends the answers of a window, `rows` in all; they are synced to disk when this returns."""

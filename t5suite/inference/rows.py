@@ -59,7 +59,7 @@ class InputRows:
       task_columns: the task's columns, by which the first line of a table in standard input is recognized.
 
     Attributes:
-      digest: the SHA-256 over the lines (of tables: the columns) of all rows yielded so far.
+      digest: the SHA-256 over the lines (of tables: the columns) of all rows that `rows` has yielded so far.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class InputRows:
         self.header_columns = {*task_columns, *TEXT_KEYS}
         self.name = _name_of_path(path)
         self.digest = hashlib.sha256()
-        self.is_folder = path != STANDARD_INPUT and Path(path).is_dir()
+        self.is_stream = path == STANDARD_INPUT
+        self.is_folder = not self.is_stream and Path(path).is_dir()
         self.files = row_files(path) if self.is_folder else [path]
 
     def rows(self) -> Iterator[Row]:
@@ -87,12 +88,22 @@ class InputRows:
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
             no such column; a JSON array in standard input; named by file and line.
         """
+        self.digest = hashlib.sha256()
         index = 0
         for path in self.files:
             file_name = Path(path).name if self.is_folder else None
             for place, row in self._file_rows(path):
                 yield Row(index, place, self._with_task_columns(place, row), file_name)
                 index += 1
+
+    def begins_with(self, count: int, digest: str) -> bool:
+        """Whether the first `count` rows have this digest; standard input, which is read once, cannot be asked."""
+        if self.is_stream:
+            return True
+        for row in self.rows():
+            if row.index + 1 == count:
+                return self.digest.hexdigest() == digest
+        return False
 
     def _file_rows(self, path: str) -> Iterator[tuple[str, dict | str]]:
         """A file's rows, each with its place."""

@@ -329,6 +329,9 @@ def read_windows(input_rows: InputRows, output, job: Job, window: int) -> Iterat
       DataError: the input is not the one that the answers belong to.
     """
     answered_count = output.open(window)
+    if output.recorded_rows and output.overwrite:
+        is_same_input = input_rows.begins_with(output.recorded_rows, output.recorded_digest)
+        answered_count = answered_count if is_same_input else output.start_over()
     row_count = 0
     requests = []
     for row in input_rows.rows():

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import MANIFEST, differences_text, read_manifest
-from t5suite.runs.lock import is_former_self
+from t5suite.runs.opening import is_of_this_job
 from t5suite.runs.settings import public_settings
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def directory_for(
     Args:
       settings: every flag by name; one that is missing is not compared.
       allowed: settings that may differ from those of the run that is there (`--allow_changed`).
-      need_new: only a free directory will do (`--resume none`), or one whose run this Slurm job began before it was
-        requeued.
+      need_new: only a free directory will do (`--resume none`), or one whose run this Slurm job began with all of these
+        settings before it was requeued.
     """
     compared = [name for name in CHOOSING_SETTINGS if name in settings and name not in allowed]
     chosen = public_settings({name: settings[name] for name in compared})
@@ -67,7 +67,7 @@ def directory_for(
         if not (directory / MANIFEST).is_file():
             break
         differences = _differences(directory, chosen)
-        if not differences and (not need_new or _is_of_this_job(directory)):
+        if not differences and (not need_new or _is_of_this_job(directory, settings)):
             break
         first_differences = first_differences or differences
     if first_differences:
@@ -88,8 +88,8 @@ def _differences(directory: Path, chosen: Mapping[str, object]) -> str:
     return differences_text({name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
-def _is_of_this_job(directory: Path) -> bool:
-    """Whether this Slurm job began the run that is there, before it was requeued."""
+def _is_of_this_job(directory: Path, settings: Mapping[str, object]) -> bool:
+    """`is_of_this_job` for the run that is there; False if its manifest cannot be read."""
     with contextlib.suppress(ConfigError):
-        return is_former_self(read_manifest(directory))
+        return is_of_this_job(read_manifest(directory), settings)
     return False

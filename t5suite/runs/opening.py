@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ def open_run(
     Args:
       settings: every flag by name; those that do not affect the result are ignored when runs are compared.
       need_new: reject a directory with a run in it, even this one (`--resume none`); a Slurm job that was requeued
-        resumes the run that it began.
+        resumes the run that it began with these settings.
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.
       overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
@@ -135,7 +136,7 @@ def _new_or_resumed_run(
         return Run(directory, _new_manifest(new_run_id(), settings, argv), allowed=allowed)
     refuse_links_out(directory)
     manifest = _read_or_rebuild_manifest(directory, settings, argv)
-    if need_new and not is_former_self(manifest):
+    if need_new and not is_of_this_job(manifest, settings):
         run_id = manifest["run_id"]
         raise ConfigError(
             f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
@@ -144,6 +145,14 @@ def _new_or_resumed_run(
     run = Run(directory, manifest, resumed=True, changed=changes, allowed=allowed)
     _resume(run, settings, argv, extend, is_default)
     return run
+
+
+def is_of_this_job(manifest: Mapping, settings: Mapping[str, object]) -> bool:
+    """Whether this Slurm job, before it was requeued, began this run with these settings; it may be longer since."""
+    if not is_former_self(manifest):
+        return False
+    is_changed = bool(changed_between(manifest["settings"], public_settings(settings)))
+    return not is_changed or bool(_raised_lengths(manifest, settings))
 
 
 def _check_is_empty(directory: Path) -> None:
@@ -254,6 +263,11 @@ def lengths_since(output_dir, settings: dict) -> dict:
         manifest = read_manifest(output_dir)
     except ConfigError:  # no run is there, or a damaged one, which is reported when it is opened
         return {}
+    return _raised_lengths(manifest, settings)
+
+
+def _raised_lengths(manifest: Mapping, settings: Mapping[str, object]) -> dict:
+    """`lengths_since` for the run of a manifest."""
     longer = {}
     for name, (there, here) in changed_between(manifest["settings"], public_settings(settings)).items():
         lengths_before = [entry.get("changed", {}).get(name, (None,))[0] for entry in manifest.get("changes", [])]
