@@ -1,6 +1,7 @@
 """Models, functions and callbacks of the user's own obey the laws."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -12,7 +13,8 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -287,17 +289,37 @@ class CommandsTest(parameterized.TestCase):
         self.assertTrue(any("train/certainty" in line for line in read_rows(folder / "reader" / "metrics.jsonl")))
 
 
+@dataclasses.dataclass(slots=True)
 class Hiding:
-    """A transform with a setting."""
+    """A transform with a setting, and with a state."""
 
-    def __init__(self, rate):
-        self.rate = rate
+    rate: float
+    seen: list = dataclasses.field(default_factory=list, init=False)
 
     def __call__(self, batch):
         return batch
 
     def hide(self, batch):
         return batch
+
+
+class NamedHiding(NamedTuple):
+    """The same as a named tuple."""
+
+    rate: float
+
+    def __call__(self, batch):
+        return batch
+
+
+class Counting:
+    """A metric that keeps what it has seen."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def __call__(self, predictions, targets):
+        return {"seen": 1.0}
 
 
 def hide(batch, rate=0.0, words=()):
@@ -308,10 +330,16 @@ def hiding(rate):
     return lambda batch: hide(batch, rate)
 
 
-def of_a_notebook(line: str):
-    """A function whose code is in no file, but its lines are known."""
-    lines = f"def transform(batch):\n    {line}\n"
-    name = f"<cell {line}>"
+def calling_itself(rate):
+    def halved(batch, depth=2):
+        return halved(hide(batch, rate), depth - 1) if depth else batch
+
+    return halved
+
+
+def of_a_notebook(lines: str):
+    """`transform` of code that is in no file, but its lines are known."""
+    name = f"<cell {lines}>"
     linecache.cache[name] = (len(lines), None, lines.splitlines(True), name)
     names = {"__name__": "__main__"}
     exec(compile(lines, name, "exec"), names)
@@ -322,11 +350,25 @@ MAKERS = {
     "partial": lambda rate: functools.partial(hide, rate=rate),
     "words_of_a_partial": lambda rate: functools.partial(hide, words={"a", f"b{rate}"}),
     "partial_of_a_partial": lambda rate: functools.partial(functools.partial(hide, words=["a"]), rate=rate),
-    "function_in_a_partial": lambda rate: functools.partial(hide, words=hiding(rate)),
-    "instance": Hiding,
+    "partial_of_a_closure": lambda rate: functools.partial(hiding(rate)),
+    "function_in_a_partial": lambda rate: functools.partial(hide, words=math.floor if rate == 0.1 else math.ceil),
+    "dataclass": Hiding,
+    "named_tuple": NamedHiding,
     "method": lambda rate: Hiding(rate).hide,
     "closure": hiding,
-    "notebook": lambda rate: of_a_notebook(f"return {{**batch, 'rate': {rate}}}"),
+    "closure_that_calls_itself": calling_itself,
+    "default": lambda rate: lambda batch, rate=rate: batch,
+    "keyword_default": lambda rate: lambda batch, *, rates={"a": [rate]}: batch,
+    "number_of_numpy": lambda rate: functools.partial(hide, rate=np.float32(rate)),
+    "notebook": lambda rate: of_a_notebook(f"def transform(batch):\n    return {{**batch, 'rate': {rate}}}\n"),
+    "attribute_of_a_class_of_a_notebook": lambda rate: of_a_notebook(
+        f"class Transform:\n    rates = [{rate}]\n    def __call__(self, batch):\n        return batch\n"
+        "transform = Transform()\n"
+    ),
+    "method_of_a_class_of_a_notebook": lambda rate: of_a_notebook(
+        f"import dataclasses\n@dataclasses.dataclass\nclass Transform:\n    @staticmethod\n    def rate():\n"
+        f"        return {rate}\ntransform = Transform()\n"
+    ),
 }
 
 
@@ -334,27 +376,34 @@ class IdentityTest(parameterized.TestCase):
     @parameterized.parameters(*MAKERS)
     def test_a_plug_in_with_another_setting_is_another_one(self, kind):
         make = MAKERS[kind]
+        # As in a notebook: the main module has no file.
+        self.enter_context(mock.patch.dict(sys.modules, __main__=ModuleType("__main__")))
         first, again, other = (plug_ins.PlugIns(batch_transform=make(rate)).described for rate in (0.1, 0.1, 0.3))
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
-    def test_what_cannot_be_compared_gives_a_warning(self):
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            described = plug_ins.PlugIns(metrics=(functools.partial(hide, words=object()), Hiding(0.1))).described
-        self.assertLen(logs.output, 1)
-        self.assertRegex(logs.output[0], "hide.*builtins.object")
-        self.assertEqual(
-            [set(entry) - {"name", "sha256"} for entry in described["metrics"]], [set(), {"settings_sha256"}]
-        )
+    def test_an_object_that_is_no_plain_value_does_not_count_and_plain_ones_beside_it_do(self):
+        described = lambda *words: plug_ins.PlugIns(metrics=(functools.partial(hide, words=words),)).described
+        self.assertEqual(described(object(), 1), described(object(), 1))
+        self.assertNotEqual(described(object(), 1), described(object(), 2))
 
     def test_what_a_plug_in_does_to_itself_later_makes_no_other_run(self):
-        transform, callback = Hiding(0.1), EarlyStoppingCallback(early_stopping_patience=2)
-        used = plug_ins.PlugIns(batch_transform=transform, callbacks=(callback,))
-        before = used.described
-        transform.rate = 0.3
-        self.assertEqual(used.described, before)
+        transform, metric, callback = Hiding(0.1), Counting(), EarlyStoppingCallback(early_stopping_patience=2)
+        described = lambda: (
+            plug_ins.PlugIns(
+                batch_transform=transform, batch_metrics=metric.__call__, metrics=(metric,), callbacks=(callback,)
+            ).described
+        )
+        before = described()
+        transform.seen.append("a")
+        metric.seen["a"] = 1
         callback.early_stopping_patience_counter = 1
-        self.assertEqual(plug_ins.PlugIns(callbacks=(callback,)).described["callbacks"], before["callbacks"])
+        self.assertEqual(described(), before)
+
+    def test_a_closure_that_calls_itself_is_the_same_one_wherever_it_is_asked(self):
+        describe_deeper = lambda depth: describe_deeper(depth - 1) if depth else describe()
+        describe = lambda: plug_ins.PlugIns(batch_transform=calling_itself(0.1)).described
+        self.assertEqual(describe_deeper(50), describe())
 
 
 class PartsTest(parameterized.TestCase):

@@ -26,14 +26,14 @@ over micro-batches, weighted by their numbers of labels.
 Only what the user names is imported, never what a checkpoint names. Shapes: B rows, S source and T target tokens.
 """
 
+import dataclasses
 import functools
 import hashlib
 import inspect
 import json
-import logging
+import numbers
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,8 @@ from t5suite.base.files import file_sha256
 from t5suite.tasks.evaluate_metrics import EvaluateMetric
 from t5suite.training.callback import names_of_suite_callbacks
 
-logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PlugIns:
     """What the user adds to a run; nothing by default.
 
@@ -65,7 +63,7 @@ class PlugIns:
 
     @functools.cached_property
     def described(self) -> dict[str, list[dict]]:
-        """What the manifest says about them, by subject: names, and the SHA-256 of the files that they are in.
+        """What the manifest says about them, by subject, each as by `describe_object`.
 
         A callback is described by its class: its attributes are its state, which changes while it is trained.
 
@@ -88,10 +86,11 @@ class PlugIns:
 
 
 def describe_object(plug_in) -> dict[str, str | None]:
-    """A function, class or instance by its name, the SHA-256 of its code, and that of the settings that it holds.
+    """A function, class or object by its name, and by the SHA-256 of its code and of the values it is declared with.
 
-    The code is its file; in a notebook, where there is none, its own lines, or None if they are not known either. What
-    cannot be compared gives a warning.
+    The code is its file; in a notebook, where there is none, its own lines, or None if they are not known either. An
+    object counts by its class. The values are a partial function's arguments, a function's defaults and closure, and
+    the fields that a dataclass or named tuple is made with: those of them that are plain values, functions or classes.
 
     >>> describe_object(functools.partial(hide_words, rate=0.1))
     {'name': 'my_data:hide_words', 'sha256': '9f86...', 'settings_sha256': '60ad...'}
@@ -102,71 +101,92 @@ def describe_object(plug_in) -> dict[str, str | None]:
     named = plug_in.func if isinstance(plug_in, functools.partial) else plug_in
     if not hasattr(named, "__qualname__"):
         named = type(named)
-    name = f"{named.__module__}:{named.__qualname__}"
-    described = {"name": name, "sha256": _digest_of_code(named)}
-    if described["sha256"] is None and named.__module__ == "__main__":
-        logger.warning("%s: its code is in no file; a run with other code of this name counts as the same", name)
-    settings_digest = _digest_of_settings(plug_in, name)
-    if settings_digest is not None:
-        described["settings_sha256"] = settings_digest
+    described = _name_and_code(named)
+    values = _declared_values(plug_in)
+    if values:
+        described["settings_sha256"] = _sha256_of(json.dumps(_comparable(values)))
     return described
 
 
-def _digest_of_code(named) -> str | None:
-    """The SHA-256 of the file of a function or class, else of its lines; None if neither is known."""
+def _name_and_code(named) -> dict[str, str | None]:
+    """A function or class by its name and the SHA-256 of its file, else of its lines; None if neither is known."""
+    name = f"{getattr(named, '__module__', None)}:{named.__qualname__}"
     try:
-        return file_sha256(inspect.getsourcefile(named))
+        return {"name": name, "sha256": file_sha256(inspect.getsourcefile(named))}
     except (TypeError, OSError):
         pass
-    functions = [named]
-    if isinstance(named, type):
-        functions = [part for part in vars(named).values() if inspect.isfunction(part)]
+    lines = _lines_of_class(named) if isinstance(named, type) else _lines_of_function(named)
+    return {"name": name, "sha256": _sha256_of(lines) if lines else None}
+
+
+def _lines_of_function(function) -> str:
+    """The lines of a function; "" if they are not known, as those of the methods that a dataclass is given."""
     try:
-        lines = "".join(inspect.getsource(function) for function in functions)
+        return inspect.getsource(function)
     except (TypeError, OSError):
-        return None
-    return hashlib.sha256(lines.encode()).hexdigest()
+        return ""
 
 
-def _digest_of_settings(plug_in, name: str) -> str | None:
-    """The SHA-256 of what a plug-in holds; None if it holds nothing, or, with a warning, what cannot be compared."""
-    try:
-        settings = _settings_of(plug_in)
-        text = json.dumps(settings, sort_keys=True, default=_comparable)
-    except (TypeError, ValueError, RecursionError) as error:
-        logger.warning(
-            "%s holds what cannot be compared (%s); a run with another value counts as the same", name, error
-        )
-        return None
-    return hashlib.sha256(text.encode()).hexdigest() if settings else None
+def _lines_of_class(named: type) -> str:
+    """What a class of a notebook consists of, whose own lines Python does not find: its functions, its attributes."""
+    parts = []
+    for name, part in vars(named).items():
+        function = getattr(part, "__func__", part)  # of a static or class method
+        if inspect.isfunction(function):
+            parts.append(_lines_of_function(function))
+            continue
+        value = _comparable(part)
+        if value is not None and not name.startswith("__"):
+            parts.append(f"{name} = {json.dumps(value)}\n")
+    return "".join(parts)
 
 
-def _settings_of(plug_in):
-    """What a plug-in holds: a partial function its arguments, a function its closure, an instance its attributes."""
+def _declared_values(plug_in) -> list:
+    """A partial function's arguments, a function's defaults and closure, the fields of a dataclass or named tuple."""
     if isinstance(plug_in, functools.partial):
-        return [_settings_of(plug_in.func), plug_in.args, plug_in.keywords]
+        return [plug_in.args, plug_in.keywords, *_declared_values(plug_in.func)]
     if inspect.ismethod(plug_in):
-        return _settings_of(plug_in.__self__)
+        return _declared_values(plug_in.__self__)
     if inspect.isfunction(plug_in):
-        return [cell.cell_contents for cell in plug_in.__closure__ or ()]
+        defaults = [*(plug_in.__defaults__ or ()), *(plug_in.__kwdefaults__ or {}).items()]
+        return [*defaults, *map(_contents, plug_in.__closure__ or ())]
     if isinstance(plug_in, type):
+        return []
+    if dataclasses.is_dataclass(plug_in):
+        return [getattr(plug_in, field.name) for field in dataclasses.fields(plug_in) if field.init]
+    return list(plug_in) if isinstance(plug_in, tuple) else []
+
+
+def _contents(cell):
+    """What a variable of a closure holds; None if it has no value yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
         return None
-    return getattr(plug_in, "__dict__", None)
 
 
 def _comparable(value):
-    """What JSON has no form for: a set as a list, a path as text, a function or class as it is described.
+    """A plain value as JSON; a function or class by name and code, and None in place of anything else.
 
-    Raises:
-      TypeError: another object.
+    Plain are numbers, texts, paths, and the lists, tuples, sets and dictionaries of these.
     """
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, numbers.Real):  # NumPy's
+        return float(value)
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, functools.partial) or hasattr(value, "__qualname__"):
-        return describe_object(value)
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__}")
+    if isinstance(value, (list, tuple)):
+        return [_comparable(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_comparable(part) for part in value), key=json.dumps)
+    if isinstance(value, dict):
+        return sorted(([_comparable(key), _comparable(part)] for key, part in value.items()), key=json.dumps)
+    return _name_and_code(value) if hasattr(value, "__qualname__") else None
+
+
+def _sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[TrainerCallback, ...]:
