@@ -17,7 +17,8 @@ from t5suite.training.losses import LossWithMeans
 # Names that the trainer logs itself.
 RESERVED_NAMES = (
     "loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates", "kl", "seconds_per_step",
-    "tokens_per_second", "tokens_seen", "mfu", "data_wait", "peak_memory_gb", "seconds_left",
+    "tokens_per_second", "tokens_seen", "mfu", "data_wait", "peak_memory_gb", "seconds_left", "train_loss",
+    "train_runtime", "train_samples_per_second", "train_steps_per_second",
 )  # fmt: skip
 
 
