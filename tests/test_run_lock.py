@@ -32,6 +32,7 @@ from t5suite.runs import opening
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import read_manifest
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
+from t5suite.runs.public_record import public_manifest
 from t5suite.testing import (
     TINY_T5,
     cli_output,
@@ -544,6 +545,13 @@ class DirectoryTest(InFolderTest):
             self.assertEqual(
                 directory_for("runs/rte", settings, need_new=True), "runs/rte", "as a program's first train()"
             )
+
+    def test_what_a_run_in_a_slurm_job_publishes_does_not_tell_of_the_job(self):
+        outside = opening.open_run("runs/outside", CHOSEN_BY).manifest
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7"}):
+            inside = opening.open_run("runs/inside", CHOSEN_BY).manifest
+        self.assertEqual(inside.keys() - outside.keys(), {"slurm_job", "slurm_restarts"})
+        self.assertEqual(public_manifest(inside).keys(), public_manifest(outside).keys())
 
     def test_what_a_run_read_from_the_hub_is_that_of_a_requeued_job_s_own_start_alone(self):
         begun_run("runs/rte")

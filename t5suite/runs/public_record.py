@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from t5suite.base.redaction import without_folders
 
-# Not public: the author's folders, every package that is installed, changes of the code, earlier starts.
+# Not public: the author's folders and job, every package that is installed, changes of the code, earlier starts.
 PRIVATE_KEYS = (
-    "command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended",
+    "command", "working_directory", "packages", "code_changes", "asked", "restarts", "changes", "ended", "slurm_job",
+    "slurm_restarts",
 )  # fmt: skip
 # The hash of the record, and what is not of the run itself: which files an upload leaves out, when the run ended.
 RECORD_HASH = "record_sha256"
