@@ -111,6 +111,8 @@ class FineTuner:
         flags, plug_in_objects = separate_plug_ins(flags)
         inputs = read_inputs(model, data, flags)
         self._flags = {**inputs.flags, "disable_tqdm": True} if quiet else inputs.flags
+        arguments = {"model": inputs.model, "data": inputs.rows, "tokenizer": tokenizer, **vars(plug_in_objects)}
+        self._names_in_memory = [name for name, value in arguments.items() if value not in (None, ())]
         self._rows = inputs.rows
         self._model_in_memory = inputs.model
         self._quiet = quiet
@@ -161,7 +163,7 @@ class FineTuner:
             self._settle(valid, longer)
             settings = self._settings()
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            call = call_text(self._flags)
+            call = call_text(self._flags, self._names_in_memory)
             with run_directory(self.args, settings, [call], resume, self._default_directory) as run:
                 if_refused.pop_all()
                 self._flags["output_dir"] = self.args.output_dir

@@ -8,7 +8,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,16 +109,20 @@ def _check_no_script_flags(flags: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}={flags[name]!r}: it is a flag of the script; in Python {entry['python']}")
 
 
-def call_text(flags: Mapping[str, Any]) -> str:
-    """The call of `FineTuner` with these flags, for the manifest: without secrets, and without what is in memory.
+def call_text(flags: Mapping[str, Any], in_memory: Sequence[str] = ()) -> str:
+    """The call of `FineTuner` with these flags, for the manifest: without secrets.
 
-    >>> call_text({"max_steps": 10, "labels": ["bad", "good"], "freeze": None})
-    "FineTuner(max_steps=10, labels=['bad', 'good'])"
+    >>> call_text({"max_steps": 10, "labels": ["bad", "good"], "freeze": None}, in_memory=["data"])
+    "FineTuner(data=..., max_steps=10, labels=['bad', 'good'])"
+
+    Args:
+      in_memory: arguments that are objects, of which there is no text.
     """
     defaults = {name: entry.get("default") for name, entry in flags_of(SCRIPT).items()}
-    arguments = []
+    arguments = [f"{name}=..." for name in in_memory]
     for name, value in flags.items():
-        if value is None and defaults.get(name) is None:
+        is_unset = value is None and defaults.get(name) is None
+        if is_unset or name in in_memory:
             continue
         if is_secret_name(name):
             value = MASK

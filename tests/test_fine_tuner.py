@@ -1166,8 +1166,24 @@ class ModelTest(EqualFiles):
         made.train()
         _, call = json.loads((directory(made) / "manifest.json").read_text())["command"]
         arguments = eval(call, {"FineTuner": dict})
-        self.assertEqual(arguments, {**flags, "hub_token": "***", "disable_tqdm": True})
-        self.assertIn("```\nFineTuner(config_name='mini', ", (directory(made) / "README.md").read_text())
+        self.assertEqual(arguments, {**flags, "batch_transform": ..., "hub_token": "***", "disable_tqdm": True})
+        card = "```\nFineTuner(batch_transform=..., config_name='mini', "
+        self.assertIn(card, (directory(made) / "README.md").read_text())
+
+    def test_the_command_of_a_run_marks_what_is_in_memory(self):
+        counts = lambda predictions, targets: {"number": float(len(targets))}
+        in_memory = {
+            "model": tiny_model(),
+            "data": ROWS,
+            "tokenizer": tiny_tokenizer(),
+            "metrics": ["accuracy", counts],
+        }
+        made = tuner(**in_memory, callbacks=TrainerCallback(), **FAST_STEP)
+        made.train()
+        _, call = json.loads((directory(made) / "manifest.json").read_text())["command"]
+        arguments = eval(call, {"FineTuner": dict})
+        marked = {name for name, value in arguments.items() if value is ...}
+        self.assertEqual(marked, {"model", "data", "tokenizer", "metrics", "callbacks"})
 
     def test_what_is_frozen_later_is_added_to_what_a_file_or_a_list_freezes(self):
         file = Path(tempfile.mkdtemp()) / "settings.yaml"

@@ -601,9 +601,20 @@ class TextTest(parameterized.TestCase):
             ["/home/ada/train.py", "FineTuner(train_file='/home/ada/my data/a.csv', labels=['bad', 'good'])"],
             "FineTuner(train_file='…/a.csv', labels=['bad', 'good'])  # in …/train.py",
         ),
+        (["", "FineTuner(data=..., train_file='/home/ada/a.csv')"], "FineTuner(data=..., train_file='…/a.csv')"),
     )  # fmt: skip
     def test_the_command_is_as_it_was_given_without_folders(self, command, expected):
         self.assertEqual(cards.command_text({"command": command}), expected)
+
+    @parameterized.parameters(
+        (["fine_tune_t5.py"], "--model_revision t5-small=1a2b --data_revision glue=3c4d"),
+        (["train.py", "FineTuner(seed=7)"], "model_revision='t5-small=1a2b', data_revision='glue=3c4d'"),
+    )
+    def test_the_commits_that_were_read_are_given_as_the_command_takes_them(self, command, revisions):
+        read = lambda name, commit: {name: {"revision": None, "commit": commit}}
+        hub = {"models": read("t5-small", "1a2b"), "datasets": read("glue", "3c4d")}
+        text = rewritten(scored_facts(), command=command, hub=hub).text
+        self.assertIn(f"below with `{revisions}` reads", text)
 
     def test_no_secret_no_folder_of_the_machine_and_nothing_that_steers_a_terminal_is_in_a_card(self):
         for run in (mirror_run(), file_run()):

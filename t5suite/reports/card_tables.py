@@ -12,6 +12,7 @@ from t5suite.reports.card_facts import CardFacts, ScoredResult
 from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
+from t5suite.reports.run_facts import is_python_call
 from t5suite.reports.units import POINTS, metric_unit
 from t5suite.runs.settings import idle_length
 
@@ -124,7 +125,7 @@ def hub_rows(manifest: dict) -> list[list]:
 
 
 def revision_flags(manifest: dict) -> str:
-    """The flags by which a run reads the same commits of the hub again.
+    """The flags, or arguments of a call from Python, by which a run reads the same commits of the hub again.
 
     Pre-training has no flag for data sets: their names hold a revision, `hub:allenai/c4@COMMIT:en:train`.
 
@@ -132,12 +133,14 @@ def revision_flags(manifest: dict) -> str:
     '--data_revision a/b=bcdcba79'
     """
     hub = manifest.get("hub") or {}
-    flags = []
+    revisions = {}
     for section, flag in (("models", "model_revision"), ("datasets", "data_revision")):
         commits = hub_commits(hub, section)
         if commits and flag in manifest["settings"]:
-            flags.append(f"--{flag} {commits}")
-    return " ".join(flags)
+            revisions[flag] = commits
+    if is_python_call(manifest.get("command", [])):
+        return ", ".join(f"{flag}={commits!r}" for flag, commits in revisions.items())
+    return " ".join(f"--{flag} {commits}" for flag, commits in revisions.items())
 
 
 def setting_rows(facts: CardFacts) -> list[list]:

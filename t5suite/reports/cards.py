@@ -49,7 +49,7 @@ from t5suite.reports.card_usage import (
 from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
-from t5suite.reports.run_facts import is_python_call
+from t5suite.reports.run_facts import call_with_program, is_python_call
 from t5suite.reports.run_records import code_of_author
 from t5suite.runs.directory import BASE_FOLDER
 from t5suite.tasks.cells import as_list
@@ -289,7 +289,7 @@ def command_text(manifest: dict) -> str:
     if script in COMMANDS_OF_SCRIPTS:
         return shlex.join([*COMMANDS_OF_SCRIPTS[script], *words[1:]])
     if is_python_call(command):
-        return f"{_call_without_folders(command[1])}  # in {words[0]}"
+        return call_with_program(_call_without_folders(command[1]), words[0])
     return f"python {shlex.join(words)}"
 
 

@@ -144,8 +144,13 @@ def command_shown(command: list) -> str:
     ('python fine_tune_t5.py --seed 7', 'FineTuner(seed=7)  # in train.py')
     """
     if is_python_call(command):
-        return f"{command[1]}  # in {command[0]}"
+        return call_with_program(command[1], command[0])
     return shlex.join(["python", *map(str, command)])
+
+
+def call_with_program(call: str, program: str) -> str:
+    """A call from Python with the program that it stands in; that of a prompt, "", is not named."""
+    return f"{call}  # in {program}" if program else call
 
 
 def is_python_call(command: list) -> bool:
