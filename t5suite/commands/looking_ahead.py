@@ -6,6 +6,7 @@
 The run itself checks everything again, and what this leaves out.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -65,16 +66,23 @@ def look_ahead(script: str, words: list[str]) -> None:
             print(f"{script}: {bundled}", file=sys.stderr)
         settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
         print(f"{script}: {settings}", file=sys.stderr)
-    try:
+    with one_message_per_machine():
         if script == "pre_train_t5":
             check_text_files(values)
         else:
             check_columns_of_own_rows(values)
         check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
+
+
+@contextlib.contextmanager
+def one_message_per_machine():
+    """Of the processes of a machine that refuse the same, the first raises the error; the others exit with its code."""
+    try:
+        yield
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
-        sys.exit(note_exit_code(error.exit_code))  # the first process of this machine prints the message
+        sys.exit(note_exit_code(error.exit_code))
 
 
 def with_tasks_of_model(values: Mapping[str, object]) -> dict[str, object]:
