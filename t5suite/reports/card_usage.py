@@ -24,11 +24,12 @@ from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
 from t5suite.reports.next_commands import flags_of_task_file, writing_flags
-from t5suite.tasks.cells import as_list, value_at, with_value_at
+from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import HEADED
 from t5suite.training.evaluation import number_range
 
@@ -46,12 +47,14 @@ LONGEST_TEXT = 2000
 LONGEST_EXAMPLE = 300
 # In place of every text of a row that is not shown.
 NOT_SHOWN = "..."
+# A row that a task reads as it is, instead of its own columns.
+FINISHED_TEXT = {"inputs": NOT_SHOWN}
 
 
 def with_hidden_rows(eval_set):
     """The evaluated split with one row, which has '...' in place of its texts: for rows that are not to be shown."""
     languages = getattr(eval_set.encoding, "languages", Languages())
-    rows = [hidden_row(row, languages) for row in eval_set.rows[:1]]
+    rows = [hidden_row(row, eval_set.task, languages) for row in eval_set.rows[:1]]
     examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
@@ -74,13 +77,32 @@ def with_short_row(eval_set):
     return parts[0] if parts else eval_set
 
 
-def hidden_row(row: Mapping, languages: Languages) -> dict:
-    """A row without what it says; the codes of its languages stay, which a model cannot answer without."""
+def hidden_row(row: Mapping, task: Task, languages: Languages) -> dict:
+    """A row without what it says, or a finished text where the task cannot read that.
+
+    The codes of its languages stay, which a model cannot answer without.
+    """
+    columns = filter(None, (languages.source_lang_column, languages.target_lang_column))
+    codes = {column: value_at(row, column) for column in columns}
     hidden = hidden_value(row)
-    for column in (languages.source_lang_column, languages.target_lang_column):
-        if column is not None:
-            hidden = with_value_at(hidden, column, value_at(row, column))
-    return hidden
+    for column, code in codes.items():
+        hidden = with_value_at(hidden, column, code)
+    if is_readable(hidden, task):
+        return hidden
+    return {**FINISHED_TEXT, **codes}
+
+
+def is_readable(row: Mapping, task: Task) -> bool:
+    """Whether a task makes an input of a row, whatever its answer is.
+
+    >>> is_readable({"text": "...", "span2_index": "...", ...}, load_task("super_glue", "wsc"))
+    False
+    """
+    try:
+        task.examples({**row, task.entry["label_column_name"]: None})
+    except Exception:  # the formatter may be the user's own
+        return False
+    return True
 
 
 def hidden_value(value):
@@ -158,7 +180,7 @@ def usage_lines(
     if eval_set is None and (family != "seq2seq" or _has_virtual_tokens(manifest)):
         return _lines_without_rows(manifest)
     if _needs_t5suite(eval_set, family, manifest):
-        return _tuner_lines(eval_set, manifest)
+        return _lines_of_row(eval_set, manifest)
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
@@ -189,22 +211,41 @@ def _has_virtual_tokens(manifest: Mapping) -> bool:
 
 
 def _lines_without_rows(manifest: Mapping) -> list[str]:
-    """A model of a run without evaluated rows: each column that its first task reads is '...'."""
+    """A model of a run without evaluated rows: each column that its first task reads is '...'.
+
+    None where each row names its language, which '...' is not.
+    """
+    settings = manifest["settings"]
+    if settings.get("source_lang_column") or settings.get("target_lang_column"):
+        return []
     name, entry = next(iter(manifest["tasks"].items()))
-    row = dict.fromkeys(as_list(entry["text_column_name"]), NOT_SHOWN)
-    return ["from t5suite import FineTuner", "", *_predicting_lines(row, {}, {"dataset_name": name}, manifest)]
+    task = Task(settings.get("benchmark"), name, entry)
+    row = dict.fromkeys(task.text_columns, NOT_SHOWN)
+    if not is_readable(row, task):
+        row = FINISHED_TEXT
+    return _tuner_lines(task, row, {}, manifest)
 
 
-def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
-    """A model that t5suite alone loads and answers with."""
-    task_flags = _task_file_beside(eval_set.task, manifest)
-    imports = ["from t5suite import FineTuner"]
+def _lines_of_row(eval_set, manifest: Mapping) -> list[str]:
+    """A model that t5suite alone loads and answers with, and the first evaluated row."""
+    row = json.loads(_row_without_label(eval_set))
+    return _tuner_lines(eval_set.task, row, _writing_flags_of(eval_set, manifest), manifest)
+
+
+def _tuner_lines(task: Task, row: Mapping, writing_settings: Mapping, manifest: Mapping) -> list[str]:
+    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
+    task_flags = _task_file_beside(task, manifest)
+    lines = ["from t5suite import FineTuner", ""]
     if task_flags is None:
         modules = _modules_of_rows(manifest["settings"])
-        imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
-    row = json.loads(_row_without_label(eval_set))
-    arguments = {"dataset_name": eval_set.task.name, **_writing_flags_of(eval_set, manifest)}
-    return [*imports, "", *_predicting_lines(row, task_flags or {}, arguments, manifest)]
+        lines = [*(f"import {module}  # has functions of the task" for module in modules), *lines]
+    folder = '"."'
+    if "adapter" in manifest["model"]:
+        lines.append(FOLDER_LINE)
+        folder = "folder"
+    tuner = f"FineTuner({folder}{_keywords(task_flags or {})})"
+    settings = _keywords({"dataset_name": task.name, **writing_settings})
+    return [*lines, f"row = {row!r}", f"print({tuner}.predict(row{settings}))"]
 
 
 def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
@@ -212,16 +253,6 @@ def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
     if eval_set.method != "generate":
         return {}
     return writing_flags(manifest["settings"])
-
-
-def _predicting_lines(row: Mapping, task_flags: Mapping, arguments: Mapping, manifest: Mapping) -> list[str]:
-    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
-    lines = [f"row = {row!r}"]
-    folder = '"."'
-    if "adapter" in manifest["model"]:
-        lines = [FOLDER_LINE, *lines]
-        folder = "folder"
-    return [*lines, f"print(FineTuner({folder}{_keywords(task_flags)}).predict(row{_keywords(arguments)}))"]
 
 
 def _keywords(arguments: Mapping) -> str:
