@@ -912,6 +912,18 @@ class PrintedAnswerTest(parameterized.TestCase):
         shown = [blocks(folder, "python")[0][1], blocks(folder, "bash")[0][1]]
         self.assertEqual([whole.strip() in text for text in shown], [True, True])
 
+    @parameterized.parameters("seq2seq", "causal", "masked")
+    @pytest.mark.quick_cases(3)
+    def test_no_row_is_shown_where_none_is_short_and_read_whole(self, family):
+        rows = [{"sentence": "It came late. " * (30 + 70 * number), "label": number % 2} for number in range(8)]
+        files = dict.fromkeys(("train_file", "validation_file"), str(write_rows(new_folder() / "rows.jsonl", rows)))
+        flags = {"model_family": family, "learning_rate": 1e-9, "share_rows": True, "max_source_length": 40}
+        run = finished(saved(random_model(family)), dataset_name="sentiment", **files, eval_method="generate", **flags)
+        python = blocks(run.directory, "python")[0][1]
+        self.assertNotIn("came late", python + blocks(run.directory, "bash")[0][1])
+        printed_by(run.directory, python)
+        commanded_by(run.directory)
+
     @parameterized.parameters(-7.0, 3.0, 7.0)
     @pytest.mark.quick_cases(3)
     def test_a_number_is_clipped_to_the_range_of_its_task(self, bias):

@@ -42,9 +42,6 @@ FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_d
 # Characters of a row whose answer is shown, and how many rows are tried.
 LONGEST_ROW = 1000
 MOST_ROWS = 100
-# Characters of a text that is shown whole, and what is shown of a longer one.
-LONGEST_TEXT = 2000
-LONGEST_EXAMPLE = 300
 # In place of every text of a row that is not shown.
 NOT_SHOWN = "..."
 # A row that a task reads as it is, instead of its own columns.
@@ -63,9 +60,8 @@ def with_hidden_rows(eval_set):
 def with_short_row(eval_set):
     """The evaluated split with one row, whose answer a card shows: the first that is short and that is read whole.
 
-    Without such a one the first that is short; without that either, the first of all.
+    Without such a one as `with_hidden_rows`: the Python of a card cuts no text, as the evaluation does.
     """
-    parts = []
     for number in range(min(MOST_ROWS, len(eval_set.rows))):
         part = replace(eval_set, example_set=eval_set.example_set.part([number]))
         if not part.examples or len(_row_without_label(part)) > LONGEST_ROW:
@@ -73,8 +69,7 @@ def with_short_row(eval_set):
         inputs = part.shown_inputs(0)
         if inputs == without_cut(inputs):
             return part
-        parts.append(part)
-    return parts[0] if parts else eval_set
+    return with_hidden_rows(eval_set)
 
 
 def hidden_row(row: Mapping, task: Task, languages: Languages) -> dict:
@@ -277,13 +272,6 @@ def _task_file_beside(task, manifest: Mapping) -> dict[str, str] | None:
     return flags
 
 
-def _literal(text: str) -> str:
-    """A text as Python; a very long one is cut, with '...' at its end."""
-    if len(text) > LONGEST_TEXT:
-        text = text[:LONGEST_EXAMPLE] + NOT_SHOWN
-    return repr(text)
-
-
 def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
     """Python that sets the languages of the first row, where each row has its own; others are saved with the model.
 
@@ -307,13 +295,11 @@ def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> 
 
 def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_own: Mapping) -> list[str]:
     """An encoder-decoder model."""
-    inputs = "..."
-    if eval_set:
-        inputs = without_cut(eval_set.shown_inputs(0))
+    inputs = eval_set.shown_inputs(0) if eval_set else NOT_SHOWN
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
         *_language_lines(eval_set, adapter_base, models_own),
-        f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
+        f'inputs = tokenizer({inputs!r}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
@@ -343,7 +329,7 @@ def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> lis
     return [
         "import torch",
         *loading_lines(AUTO_CLASSES["causal"], adapter_base),
-        *_prompt_ids_lines(eval_set.encoding, without_cut(eval_set.shown_inputs(0))),
+        *_prompt_ids_lines(eval_set.encoding, eval_set.shown_inputs(0)),
         'inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}',
         f"answer = {generate_call}[0, len(ids) :]",
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
@@ -356,7 +342,7 @@ def _prompt_ids_lines(encoding, text: str) -> list[str]:
         return [f"ids = {encoding.prompts([text])[0]}"]
     calls = []
     for part in filter(None, (text, encoding.separator.rstrip(" "))):
-        calls.append(f'    *tokenizer({_literal(part)}, add_special_tokens=False)["input_ids"],')
+        calls.append(f'    *tokenizer({part!r}, add_special_tokens=False)["input_ids"],')
     return ["ids = [", *(f"    {token_id}," for token_id in encoding.lead), *calls, "]"]
 
 
@@ -429,7 +415,7 @@ def _label_words(encoding, adapter_base: str | None) -> str:
 def _texts_read(eval_set) -> str:
     """The first example's texts as Python, as the tokenizer takes them."""
     texts = eval_set.encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
-    return ", ".join(map(_literal, texts))
+    return ", ".join(map(repr, texts))
 
 
 def pre_trained_usage_lines(family: str, example: str) -> list[str]:
@@ -445,15 +431,12 @@ def pre_trained_usage_lines(family: str, example: str) -> list[str]:
 
 
 def predict_lines(eval_sets, manifest: dict) -> list[str]:
-    """The command that answers a row, in lines; none if no row is short, or the model gives no answers.
+    """The command that answers a row, in lines; none if the model gives no answers.
 
     None, too, for tasks with functions that are not a task file's.
     """
     for eval_set in eval_sets:
         if eval_set.method == "loss" or not eval_set.rows:
-            continue
-        row = _row_without_label(eval_set)
-        if len(row) > LONGEST_ROW:
             continue
         task_flags = _task_file_beside(eval_set.task, manifest)
         if task_flags is None:
@@ -462,7 +445,7 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
             task_flags = {"dataset_name": eval_set.task.name}
         task_flags |= _writing_flags_of(eval_set, manifest)
         flags = _flags(manifest["settings"].get("model_class"), **task_flags)
-        return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
+        return [f"t5suite predict {flags} --input - <<'ROWS'", _row_without_label(eval_set), "ROWS"]
     return []
 
 
