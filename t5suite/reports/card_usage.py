@@ -180,7 +180,11 @@ def usage_lines(
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
         call = _generate_call(eval_set, family, manifest, models_own)
-        return _text_lines(eval_set, adapter_base, call, models_own)
+        if eval_set is None:
+            language_lines = _language_lines_without_rows(adapter_base, manifest, models_own)
+        else:
+            language_lines = _language_lines(eval_set, adapter_base, models_own)
+        return _text_lines(eval_set, adapter_base, language_lines, call)
     if isinstance(eval_set.encoding, LabelsEncoding):
         return _word_label_lines(eval_set, adapter_base)
     return _head_lines(eval_set, adapter_base)
@@ -277,7 +281,7 @@ def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> 
 
     An adapter's folder lacks the language of answers, which is a setting of the model's generation.
     """
-    encoding = eval_set and eval_set.encoding
+    encoding = eval_set.encoding
     if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
         return []
     languages = encoding.languages
@@ -293,12 +297,20 @@ def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> 
     return lines
 
 
-def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_own: Mapping) -> list[str]:
+def _language_lines_without_rows(adapter_base: str | None, manifest: Mapping, models_own: Mapping) -> list[str]:
+    """As `_language_lines`, for a run without evaluated rows; tokenizers differ in the setting that is the language."""
+    if not adapter_base or "target_lang" not in manifest["encoding"]:
+        return []
+    names = ("forced_bos_token_id", "decoder_start_token_id")
+    return [f"model.generation_config.{name} = {models_own[name]}" for name in names if name in models_own]
+
+
+def _text_lines(eval_set, adapter_base: str | None, language_lines: list[str], generate_call: str) -> list[str]:
     """An encoder-decoder model."""
     inputs = eval_set.shown_inputs(0) if eval_set else NOT_SHOWN
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
-        *_language_lines(eval_set, adapter_base, models_own),
+        *language_lines,
         f'inputs = tokenizer({inputs!r}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
