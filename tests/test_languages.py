@@ -243,6 +243,16 @@ class AdapterTest(parameterized.TestCase):
         answer = plain_text(its_tokenizer.decode(ids, skip_special_tokens=True), kind)
         self.assertStartsWith(answer, expected)
 
+    def test_its_export_needs_no_flags_of_languages_where_its_training_had_none(self):
+        base = str(tuner_of("NllbTokenizer", OneLanguageTest.ROWS, target_lang="deu_Latn").save(tempfile.mkdtemp()))
+        tuner = tuner_of("NllbTokenizer", OneLanguageTest.ROWS, base, adapter="lora")
+        tuner.train()
+        exported = tempfile.mkdtemp() + "/exported"
+        with self.assertNoLogs("t5suite.models.families", "WARNING"):
+            run_cli("export", "--model_name_or_path", tuner.args.output_dir, "--output_dir", exported)
+        language = AutoModelForSeq2SeqLM.from_pretrained(exported).generation_config.forced_bos_token_id
+        self.assertEqual(language, tokenizer("NllbTokenizer").convert_tokens_to_ids("eng_Latn"))
+
 
 class LanguagesOfRowsTest(parameterized.TestCase):
     ROWS = [
