@@ -149,7 +149,6 @@ class RunTest(parameterized.TestCase):
         with exits_with(78, message):
             run(new_folder(), model_name_or_path=base_folder(), **flags)
 
-
     def test_a_run_that_began_with_settings_of_generation_goes_on_as_the_refusal_of_the_flag_says(self):
         directory = new_folder()
         settings = {**FLAGS, **flags_of("lora"), "output_dir": str(directory), "callbacks": Crash(3)}
