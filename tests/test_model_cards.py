@@ -963,8 +963,8 @@ class PrintedAnswerTest(parameterized.TestCase):
                 printed_by(folder, "\n".join(python))
             tuner.predict(card_usage.hidden_row(example_row(task), task, Languages()))
 
-    @pytest.mark.quick_cases(1)
     @parameterized.parameters("causal", "seq2seq")
+    @pytest.mark.quick_cases(1)
     def test_the_python_of_a_run_that_evaluated_nothing_has_the_functions_of_its_task(self, family):
         place = new_folder()
         entry = {**DATASET_VALS["mini"]["sentiment"], "formatter": "shouted"}
