@@ -149,6 +149,21 @@ class RunTest(parameterized.TestCase):
         with exits_with(78, message):
             run(new_folder(), model_name_or_path=base_folder(), **flags)
 
+    def test_a_run_that_began_with_settings_of_generation_goes_on_as_the_refusal_of_the_flag_says(self):
+        directory = new_folder()
+        settings = {**FLAGS, **flags_of("lora"), "output_dir": str(directory), "callbacks": Crash(3)}
+        with self.assertRaisesRegex(RuntimeError, "a crash"):
+            tiny_tuner(**settings).train()
+        manifest = json.loads((directory / "manifest.json").read_text())
+        manifest["settings"]["generation_config"] = "own.json"  # an earlier version took it
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+        with exits_with(78, "without it by --allow_changed generation_config"):
+            tiny_tuner(**settings, generation_config="own.json").train()
+        with exits_with(78, "generation_config"):
+            tiny_tuner(**settings).train()
+        results = tiny_tuner(**settings, allow_changed="generation_config").train()
+        self.assertEqual(results["tasks"], whole("lora")[0]["tasks"])
+
 
 def adapter_weights(folder) -> dict:
     return load_file(Path(folder) / "adapter_model.safetensors")

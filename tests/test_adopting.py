@@ -367,6 +367,14 @@ class AgainTest(parameterized.TestCase):
         with exits_with(65, r"other files than when it was adopted .b\.ds differs"):
             adopt(self.place, "--validation_fraction", 0.2)
 
+    def test_a_tokenizer_with_more_words_is_refused_without_advice_to_read_text_that_is_not_there(self):
+        more = folder() / "more"
+        tokenizer = AutoTokenizer.from_pretrained(bundled_model())
+        tokenizer.add_tokens("praised")
+        tokenizer.save_pretrained(more)
+        with exits_with(78, rf"--tokenizer_name {more}: .*\(praised\); .*no text"):
+            run_cli("corpus", "show", self.place, "--tokenizer_name", more)
+
     @pytest.mark.slow
     def test_tokens_are_hashed_once_and_again_where_they_have_changed(self):
         """Content that changed behind a file's times is not read again by a run; `--check_hashes` reads it."""

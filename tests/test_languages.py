@@ -212,9 +212,9 @@ def plain_text(answer: str, kind: str) -> str:
 class AdapterTest(parameterized.TestCase):
     """The folder of an adapter has no settings of generation: its base is another's, and names no language."""
 
-    @parameterized.parameters(*KINDS)
-    @pytest.mark.quick_cases(2)
-    def test_its_card_and_its_export_write_the_language_that_predict_does(self, kind):
+    @parameterized.product(kind=(*KINDS,), evaluates=(False, True))
+    @pytest.mark.quick_cases(3)
+    def test_its_card_and_its_export_write_the_language_that_predict_does(self, kind, evaluates):
         _, source, target, text = KINDS[kind]
         config = model_of(kind).config
         config.tie_word_embeddings = False  # answers have several pieces
@@ -226,7 +226,7 @@ class AdapterTest(parameterized.TestCase):
         model.save_pretrained(base)
         tokenizer(kind).save_pretrained(base)
         rows = [{"text": text.removeprefix(">>de<< "), "label": "gut und"}] * 2
-        flags = {"target_lang": target, "no_eval": False, "generation_max_length": 5, "share_rows": True}
+        flags = {"target_lang": target, "no_eval": not evaluates, "generation_max_length": 5, "share_rows": True}
         flags |= {"source_lang": source} if source else {}
         tuner = tuner_of(kind, {"train": rows, "validation": rows}, base, adapter="lora", **flags)
         tuner.train()
@@ -236,12 +236,23 @@ class AdapterTest(parameterized.TestCase):
         self.assertNotEmpty(expected)
         python = re.search(r"^```python\n(.*?)^```", Path(folder, "README.md").read_text(), re.S | re.M)[1]
         with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(python, {})
-        self.assertEqual(plain_text(printed.getvalue(), kind), expected)
+            exec(python.replace("'...'", repr(text)), {})
+        self.assertStartsWith(plain_text(printed.getvalue(), kind), expected)
         plain, its_tokenizer = AutoModelForSeq2SeqLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
         ids = plain.generate(**its_tokenizer(text, return_tensors="pt"), max_new_tokens=20, do_sample=False)[0]
         answer = plain_text(its_tokenizer.decode(ids, skip_special_tokens=True), kind)
         self.assertStartsWith(answer, expected)
+
+    def test_its_export_needs_no_flags_of_languages_where_its_training_had_none(self):
+        base = str(tuner_of("NllbTokenizer", OneLanguageTest.ROWS, target_lang="fra_Latn").save(tempfile.mkdtemp()))
+        tuner = tuner_of("NllbTokenizer", OneLanguageTest.ROWS, base, adapter="lora")
+        tuner.train()
+        exported = tempfile.mkdtemp() + "/exported"
+        with contextlib.redirect_stderr(io.StringIO()) as messages:
+            run_cli("export", "--model_name_or_path", tuner.args.output_dir, "--output_dir", exported)
+        self.assertNotIn("--source_lang", messages.getvalue())
+        settings = AutoModelForSeq2SeqLM.from_pretrained(exported).generation_config
+        self.assertEqual(settings.forced_bos_token_id, tuner.model.generation_config.forced_bos_token_id)
 
 
 class LanguagesOfRowsTest(parameterized.TestCase):
@@ -271,6 +282,11 @@ class LanguagesOfRowsTest(parameterized.TestCase):
             one = tuner_of("NllbTokenizer", self.ROWS, source_lang="eng_Latn", target_lang=row["lang"])
             alone += one.predict([row], max_new_tokens=5)
         self.assertEqual(together, alone)
+
+    def test_without_an_evaluated_row_there_is_no_python_that_would_need_its_language(self):
+        tuner = tuner_of("NllbTokenizer", self.ROWS, adapter="prompt_tuning", **self.COLUMN)
+        tuner.train()
+        self.assertNotIn("```python", Path(tuner.args.output_dir, "README.md").read_text())
 
     @parameterized.parameters(
         ({}, 65, "--target_lang_column lang: a row has no such column; it has text"),

@@ -36,7 +36,9 @@ import pre_train_t5
 from t5suite import FineTuner, load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.models.adapter_kinds import ADAPTERS
-from t5suite.reports import cards, learning_curves, shared_files
+from t5suite.reports import card_usage, cards, learning_curves, shared_files
+from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import HEADED
 from t5suite.testing import example_row, make_task, read_rows, run_cli, save_model, tiny_model, tiny_run, write_rows
 
@@ -921,6 +923,18 @@ class PrintedAnswerTest(parameterized.TestCase):
         shown = [blocks(folder, "python")[0][1], blocks(folder, "bash")[0][1]]
         self.assertEqual([whole.strip() in text for text in shown], [True, True])
 
+    @parameterized.parameters("seq2seq", "causal", "masked")
+    @pytest.mark.quick_cases(3)
+    def test_no_row_is_shown_where_none_is_short_and_read_whole(self, family):
+        rows = [{"sentence": "It came late. " * (30 + 70 * number), "label": number % 2} for number in range(8)]
+        files = dict.fromkeys(("train_file", "validation_file"), str(write_rows(new_folder() / "rows.jsonl", rows)))
+        flags = {"model_family": family, "learning_rate": 1e-9, "share_rows": True, "max_source_length": 40}
+        run = finished(saved(random_model(family)), dataset_name="sentiment", **files, eval_method="generate", **flags)
+        python = blocks(run.directory, "python")[0][1]
+        self.assertNotIn("came late", python + blocks(run.directory, "bash")[0][1])
+        printed_by(run.directory, python)
+        commanded_by(run.directory)
+
     @parameterized.parameters(-7.0, 3.0, 7.0)
     @pytest.mark.quick_cases(3)
     def test_a_number_is_clipped_to_the_range_of_its_task(self, bias):
@@ -942,6 +956,43 @@ class PrintedAnswerTest(parameterized.TestCase):
         base = str(save_model(new_folder(), model, tokenizer))
         flags = {"eval_method": "generate", "learning_rate": 1e-9, "share_rows": True}
         self.assert_the_same(finished(base, **rows, **flags).directory)
+
+    def test_of_every_kind_of_task_a_row_whose_texts_are_not_shown_is_answered(self):
+        """One of a run that evaluated nothing, and one of rows that are not shared."""
+        folder = unscored(saved(random_model("causal")), dataset_name="sentiment").directory
+        card = json.loads((folder / "task.json").read_text())
+        all_tasks = [load_task(benchmark, name) for benchmark, entries in DATASET_VALS.items() for name in entries]
+        task_of_kind = {(task.entry.get("formatter"), len(task.text_columns)): task for task in all_tasks}
+        for task in task_of_kind.values():
+            benchmark, name = task.benchmark, task.name
+            tasks = {"benchmark": benchmark, "tasks": {name: task.entry}, "max_answer_tokens": {name: 1}}
+            (folder / "task.json").write_text(json.dumps({**card, **tasks}))
+            tuner = FineTuner(folder, use_cpu=True, quiet=True)
+            manifest = {"settings": {"benchmark": benchmark}, "tasks": tasks["tasks"], "model": {}}
+            python = card_usage.usage_lines(None, "causal", None, manifest, {})
+            with mock.patch("t5suite.FineTuner", lambda _, tuner=tuner: tuner):
+                printed_by(folder, "\n".join(python))
+            tuner.predict(card_usage.hidden_row(example_row(task), task, Languages()))
+
+    @parameterized.parameters("causal", "seq2seq")
+    @pytest.mark.quick_cases(1)
+    def test_the_python_of_a_run_that_evaluated_nothing_has_the_functions_of_its_task(self, family):
+        place = new_folder()
+        entry = {**DATASET_VALS["mini"]["sentiment"], "formatter": "shouted"}
+        (place / "tasks.py").write_text(
+            "from t5suite.tasks.formatters import FORMATTERS, columns\n"
+            "FORMATTERS['shouted'] = lambda row, entry, split: columns({**row, 'sentence': row['sentence'].upper()}, entry, split)\n"
+            f"DATASET_VALS = {{'mine': {{'films': {entry!r}}}}}\n"
+        )
+        rows = write_rows(place / "rows.jsonl", [{"sentence": f"It rains {i}.", "label": i % 2} for i in range(8)])
+        task = {"task_file": str(place / "tasks.py"), "benchmark": "mine", "dataset_name": "films"}
+        adapter = "prefix" if family == "seq2seq" else None
+        with mock.patch.dict(FORMATTERS):
+            run = unscored(saved(random_model(family)), **task, train_file=str(rows), adapter=adapter)
+        shutil.copy(place / "tasks.py", run.directory)  # the card says that it is needed
+        with mock.patch.dict(FORMATTERS):
+            printed_by(run.directory, blocks(run.directory, "python")[0][1])
+        self.assertIn("`tasks.py` must be there", card_of(run.directory).text)
 
     @parameterized.parameters("causal", "masked", "encoder")
     @pytest.mark.quick_cases(1)

@@ -29,11 +29,13 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
 from t5suite.base.hub_files import file_of_model
 from t5suite.base.model_files import check_is_the_file
+from t5suite.data.batches.encodings import LanguageEncoding
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
-from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.families import recognize_family
+from t5suite.models.families.seq2seq import store_languages
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
@@ -155,8 +157,9 @@ def _source_of_model(flags, staging: Path) -> ExportSource:
         tasks = () if card is None else tuple(card.tasks.values())  # an encoder's base gets the head of their labels
         model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, tasks=tasks, **options))
         if card is not None and "languages" in card.settings:
-            # An adapter's folder has no settings of generation: the encoding gives the model those of its languages.
-            encoding_for(model, tokenizer, card.lengths, languages=Languages(**card.settings["languages"]))
+            # An adapter's folder has no settings of generation, to which the language of answers belongs.
+            languages = Languages(**card.settings["languages"])
+            store_languages(model, LanguageEncoding(tokenizer, card.lengths, languages=languages))
     elif flags.adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
     elif flags.model_class is not None or MODEL_CLASS in stored_settings(weights_place):

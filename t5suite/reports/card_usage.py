@@ -24,11 +24,12 @@ from t5suite.models.adapter_kinds import ADAPTERS
 from t5suite.models.answering.call_settings import is_heeded, settings_with_effect
 from t5suite.models.answering.greedy import NEUTRAL_SETTINGS
 from t5suite.reports.next_commands import flags_of_task_file, writing_flags
-from t5suite.tasks.cells import as_list, value_at, with_value_at
+from t5suite.tasks.cells import value_at, with_value_at
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import HEADED
 from t5suite.training.evaluation import number_range
 
@@ -41,17 +42,16 @@ FOLDER_LINE = 'folder = "."  # of a model on the hub: huggingface_hub.snapshot_d
 # Characters of a row whose answer is shown, and how many rows are tried.
 LONGEST_ROW = 1000
 MOST_ROWS = 100
-# Characters of a text that is shown whole, and what is shown of a longer one.
-LONGEST_TEXT = 2000
-LONGEST_EXAMPLE = 300
 # In place of every text of a row that is not shown.
 NOT_SHOWN = "..."
+# A row that a task reads as it is, instead of its own columns.
+FINISHED_TEXT = {"inputs": NOT_SHOWN}
 
 
 def with_hidden_rows(eval_set):
     """The evaluated split with one row, which has '...' in place of its texts: for rows that are not to be shown."""
     languages = getattr(eval_set.encoding, "languages", Languages())
-    rows = [hidden_row(row, languages) for row in eval_set.rows[:1]]
+    rows = [hidden_row(row, eval_set.task, languages) for row in eval_set.rows[:1]]
     examples = [Example(inputs=NOT_SHOWN, targets=NOT_SHOWN) for _ in eval_set.examples[:1]]
     example_set = ExampleSet(rows, eval_set.example_set.split, examples, [0] * len(examples))
     return replace(eval_set, example_set=example_set)
@@ -60,9 +60,8 @@ def with_hidden_rows(eval_set):
 def with_short_row(eval_set):
     """The evaluated split with one row, whose answer a card shows: the first that is short and that is read whole.
 
-    Without such a one the first that is short; without that either, the first of all.
+    Without such a one as `with_hidden_rows`: the Python of a card cuts no text, as the evaluation does.
     """
-    parts = []
     for number in range(min(MOST_ROWS, len(eval_set.rows))):
         part = replace(eval_set, example_set=eval_set.example_set.part([number]))
         if not part.examples or len(_row_without_label(part)) > LONGEST_ROW:
@@ -70,17 +69,35 @@ def with_short_row(eval_set):
         inputs = part.shown_inputs(0)
         if inputs == without_cut(inputs):
             return part
-        parts.append(part)
-    return parts[0] if parts else eval_set
+    return with_hidden_rows(eval_set)
 
 
-def hidden_row(row: Mapping, languages: Languages) -> dict:
-    """A row without what it says; the codes of its languages stay, which a model cannot answer without."""
+def hidden_row(row: Mapping, task: Task, languages: Languages) -> dict:
+    """A row without what it says, or a finished text where the task cannot read that.
+
+    The codes of its languages stay, which a model cannot answer without.
+    """
+    columns = filter(None, (languages.source_lang_column, languages.target_lang_column))
+    codes = {column: value_at(row, column) for column in columns}
     hidden = hidden_value(row)
-    for column in (languages.source_lang_column, languages.target_lang_column):
-        if column is not None:
-            hidden = with_value_at(hidden, column, value_at(row, column))
-    return hidden
+    for column, code in codes.items():
+        hidden = with_value_at(hidden, column, code)
+    if is_readable(hidden, task):
+        return hidden
+    return {**FINISHED_TEXT, **codes}
+
+
+def is_readable(row: Mapping, task: Task) -> bool:
+    """Whether a task makes an input of a row, whatever its answer is.
+
+    >>> is_readable({"text": "...", "span2_index": "...", ...}, load_task("super_glue", "wsc"))
+    False
+    """
+    try:
+        task.examples({**row, task.entry["label_column_name"]: None})
+    except Exception:  # the formatter may be the user's own
+        return False
+    return True
 
 
 def hidden_value(value):
@@ -158,12 +175,16 @@ def usage_lines(
     if eval_set is None and (family != "seq2seq" or _has_virtual_tokens(manifest)):
         return _lines_without_rows(manifest)
     if _needs_t5suite(eval_set, family, manifest):
-        return _tuner_lines(eval_set, manifest)
+        return _lines_of_row(eval_set, manifest)
     if family == "causal":
         return _prompt_lines(eval_set, adapter_base, _generate_call(eval_set, family, manifest, models_own))
     if family not in HEADED:
         call = _generate_call(eval_set, family, manifest, models_own)
-        return _text_lines(eval_set, adapter_base, call, models_own)
+        if eval_set is None:
+            language_lines = _language_lines_without_rows(adapter_base, manifest, models_own)
+        else:
+            language_lines = _language_lines(eval_set, adapter_base, models_own)
+        return _text_lines(eval_set, adapter_base, language_lines, call)
     if isinstance(eval_set.encoding, LabelsEncoding):
         return _word_label_lines(eval_set, adapter_base)
     return _head_lines(eval_set, adapter_base)
@@ -189,22 +210,41 @@ def _has_virtual_tokens(manifest: Mapping) -> bool:
 
 
 def _lines_without_rows(manifest: Mapping) -> list[str]:
-    """A model of a run without evaluated rows: each column that its first task reads is '...'."""
+    """A model of a run without evaluated rows: each column that its first task reads is '...'.
+
+    None where each row names its language, which '...' is not.
+    """
+    settings = manifest["settings"]
+    if settings.get("source_lang_column") or settings.get("target_lang_column"):
+        return []
     name, entry = next(iter(manifest["tasks"].items()))
-    row = dict.fromkeys(as_list(entry["text_column_name"]), NOT_SHOWN)
-    return ["from t5suite import FineTuner", "", *_predicting_lines(row, {}, {"dataset_name": name}, manifest)]
+    task = Task(settings.get("benchmark"), name, entry)
+    row = dict.fromkeys(task.text_columns, NOT_SHOWN)
+    if not is_readable(row, task):
+        row = FINISHED_TEXT
+    return _tuner_lines(task, row, {}, manifest)
 
 
-def _tuner_lines(eval_set, manifest: Mapping) -> list[str]:
-    """A model that t5suite alone loads and answers with."""
-    task_flags = _task_file_beside(eval_set.task, manifest)
-    imports = ["from t5suite import FineTuner"]
+def _lines_of_row(eval_set, manifest: Mapping) -> list[str]:
+    """A model that t5suite alone loads and answers with, and the first evaluated row."""
+    row = json.loads(_row_without_label(eval_set))
+    return _tuner_lines(eval_set.task, row, _writing_flags_of(eval_set, manifest), manifest)
+
+
+def _tuner_lines(task: Task, row: Mapping, writing_settings: Mapping, manifest: Mapping) -> list[str]:
+    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
+    task_flags = _task_file_beside(task, manifest)
+    lines = ["from t5suite import FineTuner", ""]
     if task_flags is None:
         modules = _modules_of_rows(manifest["settings"])
-        imports = [*(f"import {module}  # has functions of the task" for module in modules), *imports]
-    row = json.loads(_row_without_label(eval_set))
-    arguments = {"dataset_name": eval_set.task.name, **_writing_flags_of(eval_set, manifest)}
-    return [*imports, "", *_predicting_lines(row, task_flags or {}, arguments, manifest)]
+        lines = [*(f"import {module}  # has functions of the task" for module in modules), *lines]
+    folder = '"."'
+    if "adapter" in manifest["model"]:
+        lines.append(FOLDER_LINE)
+        folder = "folder"
+    tuner = f"FineTuner({folder}{_keywords(task_flags or {})})"
+    settings = _keywords({"dataset_name": task.name, **writing_settings})
+    return [*lines, f"row = {row!r}", f"print({tuner}.predict(row{settings}))"]
 
 
 def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
@@ -212,16 +252,6 @@ def _writing_flags_of(eval_set, manifest: Mapping) -> dict[str, int]:
     if eval_set.method != "generate":
         return {}
     return writing_flags(manifest["settings"])
-
-
-def _predicting_lines(row: Mapping, task_flags: Mapping, arguments: Mapping, manifest: Mapping) -> list[str]:
-    """Python that answers a row with a `FineTuner`, which takes an adapter from a folder alone."""
-    lines = [f"row = {row!r}"]
-    folder = '"."'
-    if "adapter" in manifest["model"]:
-        lines = [FOLDER_LINE, *lines]
-        folder = "folder"
-    return [*lines, f"print(FineTuner({folder}{_keywords(task_flags)}).predict(row{_keywords(arguments)}))"]
 
 
 def _keywords(arguments: Mapping) -> str:
@@ -246,19 +276,12 @@ def _task_file_beside(task, manifest: Mapping) -> dict[str, str] | None:
     return flags
 
 
-def _literal(text: str) -> str:
-    """A text as Python; a very long one is cut, with '...' at its end."""
-    if len(text) > LONGEST_TEXT:
-        text = text[:LONGEST_EXAMPLE] + NOT_SHOWN
-    return repr(text)
-
-
 def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> list[str]:
     """Python that sets the languages of the first row, where each row has its own; others are saved with the model.
 
     An adapter's folder lacks the language of answers, which is a setting of the model's generation.
     """
-    encoding = eval_set and eval_set.encoding
+    encoding = eval_set.encoding
     if not isinstance(encoding, LanguageEncoding) or encoding.is_marked:
         return []
     languages = encoding.languages
@@ -274,15 +297,21 @@ def _language_lines(eval_set, adapter_base: str | None, models_own: Mapping) -> 
     return lines
 
 
-def _text_lines(eval_set, adapter_base: str | None, generate_call: str, models_own: Mapping) -> list[str]:
+def _language_lines_without_rows(adapter_base: str | None, manifest: Mapping, models_own: Mapping) -> list[str]:
+    """As `_language_lines`, for a run without evaluated rows; tokenizers differ in the setting that is the language."""
+    if not adapter_base or "target_lang" not in manifest["encoding"]:
+        return []
+    names = ("forced_bos_token_id", "decoder_start_token_id")
+    return [f"model.generation_config.{name} = {models_own[name]}" for name in names if name in models_own]
+
+
+def _text_lines(eval_set, adapter_base: str | None, language_lines: list[str], generate_call: str) -> list[str]:
     """An encoder-decoder model."""
-    inputs = "..."
-    if eval_set:
-        inputs = without_cut(eval_set.shown_inputs(0))
+    inputs = eval_set.shown_inputs(0) if eval_set else NOT_SHOWN
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], adapter_base),
-        *_language_lines(eval_set, adapter_base, models_own),
-        f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
+        *language_lines,
+        f'inputs = tokenizer({inputs!r}, return_tensors="pt")',
         f"answer = {generate_call}[0]",
         "print(tokenizer.decode(answer, skip_special_tokens=True))",
     ]
@@ -312,7 +341,7 @@ def _prompt_lines(eval_set, adapter_base: str | None, generate_call: str) -> lis
     return [
         "import torch",
         *loading_lines(AUTO_CLASSES["causal"], adapter_base),
-        *_prompt_ids_lines(eval_set.encoding, without_cut(eval_set.shown_inputs(0))),
+        *_prompt_ids_lines(eval_set.encoding, eval_set.shown_inputs(0)),
         'inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}',
         f"answer = {generate_call}[0, len(ids) :]",
         "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
@@ -325,7 +354,7 @@ def _prompt_ids_lines(encoding, text: str) -> list[str]:
         return [f"ids = {encoding.prompts([text])[0]}"]
     calls = []
     for part in filter(None, (text, encoding.separator.rstrip(" "))):
-        calls.append(f'    *tokenizer({_literal(part)}, add_special_tokens=False)["input_ids"],')
+        calls.append(f'    *tokenizer({part!r}, add_special_tokens=False)["input_ids"],')
     return ["ids = [", *(f"    {token_id}," for token_id in encoding.lead), *calls, "]"]
 
 
@@ -398,7 +427,7 @@ def _label_words(encoding, adapter_base: str | None) -> str:
 def _texts_read(eval_set) -> str:
     """The first example's texts as Python, as the tokenizer takes them."""
     texts = eval_set.encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
-    return ", ".join(map(_literal, texts))
+    return ", ".join(map(repr, texts))
 
 
 def pre_trained_usage_lines(family: str, example: str) -> list[str]:
@@ -414,15 +443,12 @@ def pre_trained_usage_lines(family: str, example: str) -> list[str]:
 
 
 def predict_lines(eval_sets, manifest: dict) -> list[str]:
-    """The command that answers a row, in lines; none if no row is short, or the model gives no answers.
+    """The command that answers a row, in lines; none if the model gives no answers.
 
     None, too, for tasks with functions that are not a task file's.
     """
     for eval_set in eval_sets:
         if eval_set.method == "loss" or not eval_set.rows:
-            continue
-        row = _row_without_label(eval_set)
-        if len(row) > LONGEST_ROW:
             continue
         task_flags = _task_file_beside(eval_set.task, manifest)
         if task_flags is None:
@@ -431,7 +457,7 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
             task_flags = {"dataset_name": eval_set.task.name}
         task_flags |= _writing_flags_of(eval_set, manifest)
         flags = _flags(manifest["settings"].get("model_class"), **task_flags)
-        return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
+        return [f"t5suite predict {flags} --input - <<'ROWS'", _row_without_label(eval_set), "ROWS"]
     return []
 
 

@@ -284,7 +284,7 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
     separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
     if separator is not None:
         settings[SEPARATOR] = separator
-    if data.languages:
+    if data.languages is not None:
         settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
     labels_of_sets = {
         part.task.name: part.labels_of_sets for part in data.training_sets if has_label_sets(part.task.entry)

@@ -5,7 +5,8 @@
     ([363520], [18744])
 
 Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped in place. Whole
-documents are held out, chosen by their text, so that no training example ever contains a part of one.
+documents are held out, chosen by their text, or in an adopted corpus by their ids: no training example of the same
+corpus contains a part of one.
 """
 
 import logging

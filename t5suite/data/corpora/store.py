@@ -205,10 +205,14 @@ class TokenStore:
         added_tokens = [token for token, number in tokenizer.get_vocab().items() if number >= built["vocabulary_size"]]
         if tokenizer_fingerprint(tokenizer, added_tokens) == built["fingerprint"]:
             words = ", ".join(sorted(set(added_tokens) - set(control_tokens(tokenizer)))[:3])
+            way_out = (
+                "read the text itself (pre_train --train_file), or build a corpus with a saved tokenizer that has them"
+            )
+            if "adopted" in self.manifest:
+                way_out = "give it without them: an adopted corpus has no text to read again"
             raise ConfigError(
-                f"--add_tokens: the corpus {self.directory} was built by this tokenizer without the words that have "
-                f"been added to it ({words}); read the text itself (--train_file), or build a corpus with a "
-                "saved tokenizer that has them"
+                f"--tokenizer_name {tokenizer.name_or_path}: the corpus {self.directory} was written by this tokenizer "
+                f"without the words that have been added to it ({words}); {way_out}"
             )
         raise ConfigError(
             f"--tokenizer_name {tokenizer.name_or_path}: the corpus {self.directory} was built with another "

@@ -62,7 +62,7 @@ def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> 
                 # What cannot be answered fails here, with its status.
                 first_piece = await service.first_piece(pieces, lambda: until_disconnect(request))
                 events = service.events(first_piece, pieces, body.includes_usage)
-                events = events_to_the_end(service, "/v1/completions", events)
+                events = counted_events_with_refusal(service, "/v1/completions", events)
                 return StreamingResponse(events, media_type="text/event-stream")
             lines = await service.lines(job, numbered_rows("prompt", body.prompts), lambda: until_disconnect(request))
             return JSONResponse(service.completion(lines))
@@ -103,8 +103,10 @@ async def answered(service: Service, route: str, answer) -> Response:
     return response
 
 
-async def events_to_the_end(service: Service, route: str, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The events of a stream, whose status 200 is sent: what ends it early is its last event. It is counted here."""
+async def counted_events_with_refusal(
+    service: Service, route: str, events: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """A stream's events, whose status 200 is sent; the refusal for an error is the last one. It is counted here."""
     status = CLIENT_LEFT
     try:
         async for event in events:

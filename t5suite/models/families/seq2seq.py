@@ -21,8 +21,7 @@ def text_encoding(model, tokenizer, lengths: Lengths, separator: str | None, lan
     encoding = LanguageEncoding(tokenizer, lengths, languages=languages)
     if not any(languages):
         _warn_of_default_language(encoding)
-    if not encoding.is_marked:
-        _store_languages(model, encoding)
+    store_languages(model, encoding)
     return encoding
 
 
@@ -33,8 +32,10 @@ def _warn_of_default_language(encoding: LanguageEncoding) -> None:
     logger.warning("the model has %d languages: give --source_lang and --target_lang%s", len(encoding.ids), effect)
 
 
-def _store_languages(model, encoding: LanguageEncoding) -> None:
+def store_languages(model, encoding: LanguageEncoding) -> None:
     """Stores the languages in the settings of tokenizer and model, so that plain transformers has them, too."""
+    if encoding.is_marked:
+        return
     languages = encoding.languages
     tokenizer = encoding.tokenizer
     if languages.source_lang:

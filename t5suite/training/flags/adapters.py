@@ -147,7 +147,8 @@ def _check_generation(args) -> None:
     if args.generation_config is not None:
         raise ConfigError(
             f"--generation_config {args.generation_config}: an adapter has the settings of generation of its base "
-            "model; write them into that model's generation_config.json"
+            "model; write them into that model's generation_config.json. A run that began with the flag goes on "
+            "without it by --allow_changed generation_config"
         )
 
 
