@@ -518,6 +518,16 @@ class BadInputTest(parameterized.TestCase):
         with exits_with(78, "--task_file FILE --benchmark parcel --dataset_name cause"):
             plan_of(trained, dataset_name="cause")
 
+    def test_a_task_chosen_by_its_error_is_told_which_of_its_metrics_the_average_takes(self):
+        words = ["--benchmark", "parcel", "--task_file", parcel_tasks(), "--data_dir", tempfile.mkdtemp()]
+        for name, answer in (("days", 2.5), ("cause", "wet")):
+            for split in ("train", "validation"):
+                path = Path(words[-1], "parcel", name, f"{split}.jsonl")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_rows(path, [{"text": f"{split} {number}.", name: answer} for number in range(8)])
+        (warning,) = [text for text in warnings_of(*words, "--dataset_name", "days,cause") if "per_task" in text]
+        self.assertRegex(warning, "days: .*metric_to_optimize: pearson, or --select per_task")
+
     def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
         tasks = MIXTURES["mini"]["all"]["evaluate"]
         trained = save_model(tempfile.mkdtemp(), tasks=[load_task("mini", name) for name in tasks])
