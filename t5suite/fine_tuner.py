@@ -27,7 +27,7 @@ from t5suite.base.files import without_new_folders
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import silent
-from t5suite.constants import DATASET_VALS, OWN_BENCHMARK
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
@@ -480,7 +480,7 @@ class FineTuner:
             return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
         benchmark = self._card.benchmark
         dataset_name = self._card.dataset_name
-        if all(name in DATASET_VALS.get(benchmark, {}) for name in self._card.tasks):
+        if self._card.is_shipped:
             self._flags |= {"benchmark": benchmark, "dataset_name": dataset_name}
             self._read_arguments()
             self._has_data = True

@@ -278,7 +278,7 @@ def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     names_task = named_metrics(str(metrics)) is not None or bool(task_flags.keys() - {"metrics"})
     if names_task or str(all_flags.get("eval_only")) != "True":
         return task_flags
-    task = own_task_of(all_flags.get("model_name_or_path"))
+    task = own_task_of(all_flags.get("model_name_or_path"), all_flags.get("dataset_name"))
     if task is None:
         return {}
     return {"target_column": task.entry["label_column_name"], "labels": task.label_words or "none"}

@@ -1253,8 +1253,9 @@ class FormatsByNameTest(parameterized.TestCase):
 
 
 class LabelsTest(parameterized.TestCase):
-    @parameterized.parameters(([1, 0, -1], "the row is unlabelled, but those before it are labelled"),
-                              ([-1, 1], "the row is labelled, but those before it are unlabelled"))  # fmt: skip
+    @parameterized.parameters(([1, 0, -1], "column 'label' holds -1: the row is unlabelled, .*file of their own"),
+                              ([1, None], "column 'label' is empty: the row is unlabelled, .*file of their own"),
+                              ([-1, 1], "column 'label' holds 1: the row is labelled, but .*file of their own"))  # fmt: skip
     def test_all_rows_of_a_split_are_labelled_or_none_is(self, labels, message):
         rows = [{"sentence": f"row {i}", "label": label} for i, label in enumerate(labels)]
         path = jsonl(folder() / "a.jsonl", rows)

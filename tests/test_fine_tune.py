@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from datasets import Dataset
 from safetensors.torch import load_file
 from shown_tables import terminal_tables
 from support import later_wins
@@ -396,6 +397,41 @@ BAD_FILES = {
 }  # fmt: skip
 
 
+def parcel_tasks() -> str:
+    """A task file of a number, of labels in words and of labels that are numbers."""
+    path = Path(tempfile.mkdtemp()) / "parcel.yaml"
+    metrics = {
+        "days": (None, ["neg_mean_absolute_error", "pearson"]),
+        "cause": (["lost", "wet"], ["accuracy", "f1_macro"]),
+        "stars": (["1", "2"], ["accuracy"]),
+    }
+    entries = {
+        name: {
+            "prefix": f"{name} of: ",
+            "text_column_name": "text",
+            "label_column_name": name,
+            "labels": labels,
+            "metric_names": names,
+            "metric_to_optimize": names[0],
+        }
+        for name, (labels, names) in metrics.items()
+    }
+    path.write_text(json.dumps({"parcel": entries}))
+    return str(path)
+
+
+def plan_of(model: str, **flags):
+    """The plan of a run of a model."""
+    return FineTuner(model, use_cpu=True, **flags).plan
+
+
+def examples_and_metrics(plan) -> tuple[list[tuple[str, str]], list[str]]:
+    """The texts of the test rows of a plan of one task, and the task's metrics."""
+    (task,) = plan.evaluate
+    rows = plan.sources[task.name].read("test").rows
+    return [example for row in rows for example in task.examples(row, "test")], task.entry["metric_names"]
+
+
 class BadInputTest(parameterized.TestCase):
     @parameterized.named_parameters((name, *case) for name, case in BAD_FILES.items())
     def test_a_bad_file_is_named_by_file_and_line(self, content, message):
@@ -444,10 +480,53 @@ class BadInputTest(parameterized.TestCase):
             fine_tune_t5.main(["--model_name_or_path", str(trained), "--use_cpu"])
         with exits_with(78, f"--train_file {rows}: .*for rows of your own add --data_format jsonl"):
             fine_tune_t5.main(["--model_name_or_path", str(trained), "--train_file", str(rows), "--use_cpu"])
-        # Rows of a task file may hold class ids where those of flags hold words.
-        (trained / "task.json").write_text(json.dumps({**card, "made_by_flags": False}))
-        with exits_with(78, "whose rows no flag names; give their task file"):
-            fine_tune_t5.main(words)
+
+    def test_a_model_of_a_task_file_is_scored_on_other_rows_by_its_task_in_any_format(self):
+        task_file = parcel_tasks()
+        days, cause, stars = [load_task("parcel", name, task_file) for name in ("days", "cause", "stars")]
+        one_task, two_tasks, class_ids = [
+            str(save_model(tempfile.mkdtemp(), tasks=tasks)) for tasks in ([cause], [days, cause], [stars])
+        ]
+        folder = Path(tempfile.mkdtemp())
+        rows = [{"text": "Lost it.", "days": 3, "cause": "lost"}, {"text": "Wet.", "days": 1, "cause": "wet"}]
+        cells = ["text\tdays\tcause", "Lost it.\t3\tlost", "Wet.\t1\twet"]
+        (folder / "new.tsv").write_text("\n".join(cells) + "\n")
+        (folder / "new.csv").write_text("\n".join(cells).replace("\t", ",") + "\n")
+        write_rows(folder / "new.jsonl", rows)
+        Dataset.from_list(rows).to_parquet(folder / "new.parquet")
+        for name in ("new.tsv", "new.csv", "new.jsonl", "new.parquet"):
+            flags = {"eval_only": True, "test_file": str(folder / name)}
+            named_task = {"dataset_name": "cause"}
+            for model, more in ((one_task, {}), (one_task, {"prefix": "cause of: "}), (two_tasks, named_task)):
+                examples, metrics = examples_and_metrics(plan_of(model, **flags, **more))
+                self.assertEqual(examples, [("cause of: Lost it.", "lost"), ("cause of: Wet.", "wet")], name)
+                self.assertEqual(metrics, ["accuracy", "f1_macro"])
+            with exits_with(78, "several tasks; give --dataset_name, one of days, cause"):
+                plan_of(two_tasks, **flags)
+            # A number in rows of a task file may be a class id.
+            with exits_with(78, "--task_file FILE --benchmark parcel --dataset_name stars .*--validation_file"):
+                plan_of(class_ids, **flags)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            plan_of(two_tasks, **flags, text_column="text", target_column="cause", labels="lost,wet")
+        self.assertIn("prefix='cause of: '", "".join(logs.output))
+
+    def test_a_task_file_alone_names_no_other_task_than_the_model_s(self):
+        task_file = parcel_tasks()
+        trained = str(save_model(tempfile.mkdtemp(), tasks=[load_task("parcel", "cause", task_file)]))
+        plan = plan_of(trained, task_file=task_file)
+        self.assertEqual((plan.benchmark, plan.dataset_name), ("parcel", "cause"))
+        with exits_with(78, "--task_file FILE --benchmark parcel --dataset_name cause"):
+            plan_of(trained, dataset_name="cause")
+
+    def test_a_task_chosen_by_its_error_is_told_which_of_its_metrics_the_average_takes(self):
+        words = ["--benchmark", "parcel", "--task_file", parcel_tasks(), "--data_dir", tempfile.mkdtemp()]
+        for name, answer in (("days", 2.5), ("cause", "wet")):
+            for split in ("train", "validation"):
+                path = Path(words[-1], "parcel", name, f"{split}.jsonl")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_rows(path, [{"text": f"{split} {number}.", name: answer} for number in range(8)])
+        (warning,) = [text for text in warnings_of(*words, "--dataset_name", "days,cause") if "per_task" in text]
+        self.assertRegex(warning, "days: .*metric_to_optimize: pearson, or --select per_task")
 
     def test_a_model_of_a_mixture_is_scored_and_trained_again_as_the_mixture(self):
         tasks = MIXTURES["mini"]["all"]["evaluate"]

@@ -153,6 +153,13 @@ class LastLinesTest(parameterized.TestCase):
             with self.assertRaises(SystemExit), contextlib.redirect_stdout(io.StringIO()):
                 cli_output(*shlex.split(line)[1:], "--help")  # an unknown flag is refused before the help
 
+    def test_the_commands_name_the_weights_that_have_the_task_s_scores(self):
+        run = empty_folder() / "run"
+        words = ["--dataset_name", "entailment,sentiment", "--output_dir", run, "--select", "per_task"]
+        lines = output_of_run(*words, settings=WITH_SCORES)
+        model = f"--model_name_or_path {run}/best/entailment --dataset_name entailment"
+        self.assertEqual(lines[-2:], [f"  t5suite predict {model} --input ROWS.jsonl", f"  t5suite serve {model}"])
+
     @parameterized.parameters("generate", "score")
     def test_the_commands_of_a_task_with_functions_of_its_own_name_their_file_and_run(self, eval_method):
         """As in a new process: the functions are gone after the run."""

@@ -338,6 +338,7 @@ MESSAGES = (
     ("/predict", {"rows": ["a", 3]}, "rows must be a list of objects with the columns, or of texts"),
     ("/predict", {"rows": ["a"], "num_beams": "2"}, "num_beams: Input should be a valid integer"),
     ("/predict", {"rows": ["a"], "text_column": "b"}, "text_column: this server has no such setting"),
+    ("/predict", {"rows": ["a"], "dataset_name": "b"}, "dataset_name: a server answers one task of a model, chosen by this flag at its start"),
     ("/v1/completions", {"prompt": [3]}, "prompt must be a text, or a list of texts"),
     ("/v1/completions", {}, "prompt: Field required"),
     ("/v1/completions", {"prompt": None}, "prompt must be a text, or a list of texts"),

@@ -21,7 +21,7 @@ from t5suite.constants import OWN_BENCHMARK
 from t5suite.launch.bundled_runs import bundled_note, with_recipe
 from t5suite.launch.changed_flags import certain_changes, changed_flags, typed_value
 from t5suite.launch.command_line import flag_values
-from t5suite.launch.row_formats import DECIDING_FLAGS, with_format
+from t5suite.launch.row_formats import with_format
 from t5suite.runs.choosing import CHOOSING_SETTINGS, directory_for
 from t5suite.runs.directory import MANIFEST, Run, default_output_dir, read_manifest
 from t5suite.runs.opening import check_changes, finished_run, starts_again
@@ -87,7 +87,7 @@ def one_message_per_machine():
 
 def with_tasks_of_model(values: Mapping[str, object]) -> dict[str, object]:
     """The flags of fine-tuning; where none of them names a task, with those that a saved model was trained on."""
-    if not values.keys().isdisjoint((*DECIDING_FLAGS, "dataset_name")):
+    if not values.keys().isdisjoint(("data_format", "data_class", "benchmark")):
         return dict(values)
     from t5suite.tasks.task_card import read_task_card
 
@@ -95,7 +95,8 @@ def with_tasks_of_model(values: Mapping[str, object]) -> dict[str, object]:
     card = read_task_card(str(model)) if model else None
     if card is None or not card.tasks:
         return dict(values)
-    return {**values, "benchmark": card.benchmark, "dataset_name": card.dataset_name}
+    dataset_name = values.get("dataset_name")
+    return {**values, **card.task_flags(None if dataset_name is None else str(dataset_name))}
 
 
 def show_finished(run: Run) -> None:

@@ -54,15 +54,19 @@ def format_of_files(values: Mapping[str, object]) -> str | None:
 
 
 def _scores_model_of_own_rows(values: Mapping[str, object]) -> bool:
-    """Whether a model that was trained on the user's own rows is scored or asked, and not trained on."""
+    """Whether a model of the user's own task is scored or asked, and not trained on."""
     model = values.get("model_name_or_path")
     is_scored = any(str(values.get(flag)).lower() in TRUE_WORDS for flag in SCORING_FLAGS)
-    if not model or not is_scored or "dataset_name" in values:
+    if not model or not is_scored:
         return False
     from t5suite.tasks.task_card import read_task_card
 
     card = read_task_card(str(model))
-    if card is None or not card.made_by_flags or len(card.tasks) != 1:
+    if card is None or not card.tasks or card.is_shipped:
+        return False
+    if not card.made_by_flags:
+        return True
+    if len(card.tasks) != 1 or "dataset_name" in values:
         return False
     return card.task().entry.get("formatter") != "document"  # blocks of running text are no rows
 

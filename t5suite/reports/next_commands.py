@@ -13,9 +13,10 @@ from t5suite.base.file_names import FORMATS_BY_SUFFIX, unpacked_suffix
 from t5suite.base.terminal import Terminal
 from t5suite.data.rows.file_rows import format_by_name
 from t5suite.reports.finished_runs import has_weights
+from t5suite.runs.directory import BEST_FOLDER
 from t5suite.tasks.entry_checks import names_own_function
 from t5suite.tasks.registry import Task
-from t5suite.tasks.task_card import HEADED, read_task_card
+from t5suite.tasks.task_card import HEADED, TaskCard, read_task_card
 
 # The file that the command names is the user's own, if there is one: new rows first, those of training last.
 FILE_FLAGS = ("test_file", "validation_file", "train_file")
@@ -37,7 +38,7 @@ def next_commands(directory, manifest: dict) -> list[str]:
     is_pre_trained = "objective" in settings
     if not has_weights(directory) or (card is None and not is_pre_trained):
         return []
-    model = ["--model_name_or_path", str(directory)]
+    model = ["--model_name_or_path", str(_weights_of_scores(directory, card))]
     if settings.get("model_class"):
         model += ["--model_class", str(settings["model_class"])]
     if card is None:
@@ -62,6 +63,15 @@ def next_commands(directory, manifest: dict) -> list[str]:
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
     ]
+
+
+def _weights_of_scores(directory, card: TaskCard | None) -> Path:
+    """The folder of the weights that have the scores of the first task: with `--select per_task` its best ones."""
+    run = Path(directory)
+    if card is None:
+        return run
+    best = run / BEST_FOLDER / next(iter(card.tasks))
+    return best if has_weights(best) else run
 
 
 def flags_of_task_file(task: Task, manifest: Mapping) -> dict[str, str] | None:

@@ -18,18 +18,25 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import write_json
 from t5suite.base.hub_files import file_of_model
 from t5suite.base.lookup import find
-from t5suite.constants import MIXTURES, OWN_BENCHMARK
+from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.tasks.entries import load_registry
-from t5suite.tasks.entry_checks import check_entry, undefined_functions
+from t5suite.tasks.entry_checks import REQUIRED_FIELDS, check_entry, undefined_functions
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import has_label_sets, label_words
+from t5suite.tasks.targets import has_label_sets, is_number_word, label_words
 from t5suite.tasks.tokenization import Lengths
 
 TASK_CARD = "task.json"
 # The setting of a card that has, by task, the labels of the sets that a model was trained to write.
 LABELS_OF_SETS = "labels_of_sets"
 FORMAT = 1
+# What an entry of a task file may say about its rows and texts where other rows are read by its columns alone.
+FIELDS_OF_COLUMNS = (
+    *REQUIRED_FIELDS,
+    *"input_format output_format max_input_tokens max_output_tokens target_decimals".split(),
+)
+# Where an entry's own rows are, which other rows do not need.
+FIELDS_OF_PLACES = tuple("hub_path hub_name hub_archive rows_of splits num_examples".split())
 # Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
 CARD_KEYS = tuple(
@@ -93,6 +100,22 @@ class TaskCard:
             if names == list(dict.fromkeys([*parts["train"], *parts["evaluate"]])):
                 return mixture
         return ",".join(names)
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether all tasks come with the suite, rows included."""
+        return all(name in DATASET_VALS.get(self.benchmark, {}) for name in self.tasks)
+
+    def task_flags(self, dataset_name: str | None = None) -> dict[str, str]:
+        """The flags that name the card's tasks, or those of them that `--dataset_name` names; empty for other tasks.
+
+        >>> read_task_card("runs/cola-rte").task_flags("rte")
+        {'benchmark': 'glue', 'dataset_name': 'rte'}
+        """
+        name = dataset_name or self.dataset_name
+        if name != self.dataset_name and not set(name.split(",")) <= set(self.tasks):
+            return {}
+        return {"benchmark": self.benchmark, "dataset_name": name}
 
     def task(self, name: str | None = None) -> Task:
         """The task of that name; without one, the only task.
@@ -181,16 +204,34 @@ def read_task_card(folder, calls_functions: bool = True) -> TaskCard | None:
     return _read_card(path, calls_functions) if path.is_file() else None
 
 
-def own_task_of(folder) -> Task | None:
-    """The task of a model that was trained on one data set of the user's own rows; None for another model."""
-    return own_task_of_card(read_task_card(folder))
+def own_task_of(folder, name: str | None = None) -> Task | None:
+    """The task of a model by which other rows of the user's own are read; None for another model.
+
+    Args:
+      name: of the task, where the model has several.
+    """
+    return own_task_of_card(read_task_card(folder), name)
 
 
-def own_task_of_card(card: TaskCard | None) -> Task | None:
-    """The task of a card that has one alone, of the user's own rows."""
-    if card is None or len(card.tasks) != 1 or card.benchmark != OWN_BENCHMARK:
+def own_task_of_card(card: TaskCard | None, name: str | None = None) -> Task | None:
+    """A card's only task, or the one of that name, if it is of the user's own rows and takes no more than columns."""
+    if card is None or not card.tasks or card.is_shipped:
         return None
-    return card.task()
+    task = card.task() if len(card.tasks) == 1 else card.tasks.get(name)
+    if task is None or card.benchmark == OWN_BENCHMARK:
+        return task
+    return _task_of_columns(task)
+
+
+def _task_of_columns(task: Task) -> Task | None:
+    """A task file's task without the places of its rows; None if they are more than texts and an answer."""
+    entry = {key: value for key, value in task.entry.items() if value is not None or key in REQUIRED_FIELDS}
+    fields = {key: value for key, value in entry.items() if key not in FIELDS_OF_PLACES}
+    # A number may be a class id in rows of a task file, and is the label that it spells in others.
+    has_numbers_as_labels = any(is_number_word(word) for word in entry["labels"] or ())
+    if has_numbers_as_labels or not fields.keys() <= set(FIELDS_OF_COLUMNS):
+        return None
+    return Task(task.benchmark, task.name, fields)
 
 
 def task_card_of_model(name: str | None, revision: str | None = None, calls_functions: bool = True) -> TaskCard | None:

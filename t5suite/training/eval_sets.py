@@ -27,7 +27,7 @@ from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics, tasks_in_points
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
-from t5suite.tasks.metrics import NUMBER_METRICS
+from t5suite.tasks.metrics import ERRORS, NUMBER_METRICS
 from t5suite.tasks.registry import Task, bind_compute_metrics
 from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_of, rows_by_label
 from t5suite.tasks.task_card import TaskCard
@@ -360,7 +360,7 @@ def leave_out_of_average(eval_sets: list[EvalSet], average: list[str]) -> None:
         eval_set.averaged = eval_set.task.name in average
 
 
-def leave_errors_out_of_average(eval_sets: list[EvalSet]) -> list[str]:
+def leave_errors_out_of_average(eval_sets: list[EvalSet]) -> list[Task]:
     """Sets of tasks whose number is an error, in the targets' unit, have no part in an average of points.
 
     Where no task has points, they are the average.
@@ -369,20 +369,25 @@ def leave_errors_out_of_average(eval_sets: list[EvalSet]) -> list[str]:
       The tasks that are left out.
     """
     averaged_sets = [eval_set for eval_set in eval_sets if eval_set.counts_in_average and eval_set.method != "loss"]
-    entries = {eval_set.task.name: eval_set.task.entry for eval_set in averaged_sets}
-    names_in_points = tasks_in_points(entries)
+    tasks = {eval_set.task.name: eval_set.task for eval_set in averaged_sets}
+    names_in_points = tasks_in_points({name: task.entry for name, task in tasks.items()})
     for eval_set in averaged_sets:
         eval_set.averaged = eval_set.task.name in names_in_points
-    return [name for name in entries if name not in names_in_points]
+    return [task for name, task in tasks.items() if name not in names_in_points]
 
 
-def warn_of_errors_left_out(names: list[str]) -> None:
+def warn_of_errors_left_out(tasks: list[Task]) -> None:
     """Warns that tasks with an error for a score have no part in the choice of the one checkpoint for all tasks."""
-    for name in names:
+    for task in tasks:
+        cure = "give it pearson or spearman, too"
+        metrics_in_points = [name for name in metrics_by_reported_name(task.entry) if name not in ERRORS]
+        if metrics_in_points:
+            cure = f"give its entry metric_to_optimize: {metrics_in_points[0]}"
         logger.warning(
             "%s: its score is an error in the targets' unit, which has no part in the average of the tasks' points, by "
-            "which one checkpoint is chosen for all; give it pearson or spearman, too, or --select per_task",
-            name,
+            "which one checkpoint is chosen for all; %s, or --select per_task",
+            task.name,
+            cure,
         )
 
 

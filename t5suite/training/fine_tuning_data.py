@@ -219,9 +219,9 @@ def average_points(eval_sets: list[EvalSet], arguments, trains: bool) -> None:
     args = arguments.training
     if args.metric_for_best_model == "loss":
         return
-    names_left_out = leave_errors_out_of_average(eval_sets)
+    tasks_left_out = leave_errors_out_of_average(eval_sets)
     if trains and args.load_best_model_at_end and arguments.evaluation.select == "average":
-        warn_of_errors_left_out(names_left_out)
+        warn_of_errors_left_out(tasks_left_out)
 
 
 def nothing_to_score(plan: Plan, arguments) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
+from t5suite.constants import MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.file_rows import check_columns_of_files
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
@@ -43,8 +43,9 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
-from t5suite.tasks.task_card import TaskCard, own_task_of, own_task_of_card, read_task_card
+from t5suite.tasks.task_card import TaskCard, own_task_of_card, read_task_card
 from t5suite.tasks.templates import INPUT, unescaped
+from t5suite.training.flags.data import TABLES
 from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
 from t5suite.training.optimization import follows_evaluations
 
@@ -153,17 +154,24 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     Raises:
       ConfigError: the model was trained on the user's own rows, which no flag names here.
     """
-    if model_name is None or not data_args.flags_given.isdisjoint(TASK_FLAGS):
+    if model_name is None or "benchmark" in data_args.flags_given:
         return
     card = read_task_card(model_name)
     if card is None or not card.tasks:
         return
-    benchmark = card.benchmark
-    if not _are_shipped(card):
-        raise ConfigError(_message_of_missing_rows(data_args, model_name, card))
-    data_args.benchmark = benchmark
-    data_args.dataset_name = card.dataset_name
-    logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, card.dataset_name)
+    task_flags = card.task_flags(_named_tasks(data_args))
+    if not task_flags:
+        return
+    if not card.is_shipped and data_args.task_file is None:
+        raise ConfigError(_message_of_missing_rows(data_args, model_name, card, task_flags["dataset_name"]))
+    data_args.benchmark = task_flags["benchmark"]
+    data_args.dataset_name = task_flags["dataset_name"]
+    logger.info("%s was trained on %s/%s, which is used as the task", model_name, *task_flags.values())
+
+
+def _named_tasks(data_args) -> str | None:
+    """What `--dataset_name` names; None where it is not given."""
+    return data_args.dataset_name if "dataset_name" in data_args.flags_given else None
 
 
 def take_known_method(arguments, plan: Plan) -> None:
@@ -183,9 +191,9 @@ def take_known_method(arguments, plan: Plan) -> None:
     )
 
 
-def _message_of_missing_rows(data_args, model_name: str, card: TaskCard) -> str:
+def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset_name: str) -> str:
     """Why the rows of a model's task are not there: no flag names them, or none says that they are the user's own."""
-    name = f"{card.benchmark}/{card.dataset_name}"
+    name = f"{card.benchmark}/{dataset_name}"
     are_documents = any(task.entry.get("formatter") == "document" for task in card.tasks.values())
     data_format = "text" if are_documents else "jsonl"
     files = [f"--{name} {getattr(data_args, name)}" for name in FILE_FLAGS if getattr(data_args, name)]
@@ -195,18 +203,16 @@ def _message_of_missing_rows(data_args, model_name: str, card: TaskCard) -> str:
             f"trained on {name}; for rows of your own add --data_format {data_format}, with their columns and labels; "
             "for a benchmark's, --benchmark and --dataset_name"
         )
-    way = "their task file (--task_file FILE)"
+    way = (
+        f"them and their task file (--task_file FILE --benchmark {card.benchmark} --dataset_name {dataset_name} "
+        "--data_dir DIR, or --validation_file ROWS.jsonl to score the model)"
+    )
     if card.made_by_flags:
         way = f"them (--data_format {data_format} --train_file FILE, or --validation_file FILE to score the model)"
     return (
         f"--model_name_or_path {model_name} was trained on {name}, whose rows no flag names; give {way}, or another "
         "task (--benchmark, --dataset_name)"
     )
-
-
-def _are_shipped(card: TaskCard) -> bool:
-    """Whether all tasks of a card come with the suite, rows included."""
-    return all(name in DATASET_VALS.get(card.benchmark, {}) for name in card.tasks)
 
 
 def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
@@ -230,7 +236,7 @@ def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
     if task == trained_task or not arguments.data.flags_given.isdisjoint(TASK_FLAGS):
         return
     flags = "its rows (--data_format ..., or --task_file)"
-    if _are_shipped(card):
+    if card.is_shipped:
         flags = f"--benchmark {card.benchmark} --dataset_name {card.dataset_name}"
     logger.warning(
         "%s was trained on %s, but %s is used as the task, for no flag names one (only a model in a folder brings its "
@@ -352,17 +358,17 @@ def _format_set(arguments, rows=None) -> OwnData:
         read_by = spec.metadata.get("formats", formats.data_format).split()
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
-    is_named = "dataset_name" in data_args.flags_given
-    name = data_args.dataset_name if is_named else form_name(options)
+    name = _named_tasks(data_args) or form_name(options)
     task_of_model = None if _trains(arguments) else _own_task_of_model(arguments)
     if task_of_model is not None:
         columns = ", ".join(as_list(task_of_model.entry["text_column_name"]))
         logger.info("rows are read and scored as those that the model was trained on: %s", columns)
         form = form_like(task_of_model, formats.data_format, options)
-        return own_data(name, form, _wishes(arguments, 0, {}))
+        wishes = replace(_wishes(arguments, 0, {}), input_format=None)  # a flag that is given says what the task has
+        return own_data(name, form, wishes)
     form = format_form(formats.data_format, options)
     data = own_data(name, form, _wishes(arguments, 0, {}))
-    _warn_of_unused_settings(arguments, data.task, own_task_of(arguments.model.model_name_or_path))
+    _warn_of_unused_settings(arguments, data.task, _task_like(data.task, arguments.model.model_name_or_path))
     if _trains(arguments):
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
@@ -376,10 +382,37 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
     return languages.with_defaults(card.settings.get("languages") or {})
 
 
+def _task_like(task: Task, model_name: str | None) -> Task | None:
+    """The model's own task: its only one, or of several the one with a task's name or with its columns."""
+    card = read_task_card(model_name)
+    if card is None:
+        return None
+    name = task.name
+    if name not in card.tasks:
+        names_with_columns = (
+            other.name for other in card.tasks.values() if _columns_read(other) == _columns_read(task)
+        )
+        name = next(names_with_columns, None)
+    return own_task_of_card(card, name)
+
+
+def _columns_read(task: Task) -> list[str]:
+    return [*task.text_columns, task.entry["label_column_name"]]
+
+
 def _own_task_of_model(arguments) -> Task | None:
-    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored."""
-    task = own_task_of(arguments.model.model_name_or_path)
+    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored.
+
+    Raises:
+      ConfigError: as `_check_reads_by_columns`.
+    """
+    card = read_task_card(arguments.model.model_name_or_path)
+    is_own = card is None or not card.tasks or card.benchmark == OWN_BENCHMARK
+    if not is_own and arguments.formats.data_format not in TABLES.split():
+        return None
+    task = own_task_of_card(card, _named_tasks(arguments.data))
     if task is None:
+        _check_reads_by_columns(arguments, card)
         return None
     flags = _flags_of_another_task(arguments.formats, task)
     if not flags:
@@ -396,10 +429,26 @@ def _own_task_of_model(arguments) -> Task | None:
     return None
 
 
-def _flags_of_another_task(formats, task: Task) -> list[str]:
-    """The flags that say how rows are read and scored; what the task has itself is no change."""
+def _check_reads_by_columns(arguments, card: TaskCard | None) -> None:
+    """Refuses rows that no flag describes, for a model of a task file whose card alone does not say how to read them.
+
+    Raises:
+      ConfigError: the model has several tasks and no flag names one of them, or its rows are more than columns.
+    """
+    if card is None or not card.tasks or card.made_by_flags or card.is_shipped:
+        return
+    if _flags_of_another_task(arguments.formats, None):
+        return
+    task = card.task(_named_tasks(arguments.data) if len(card.tasks) > 1 else None)
+    raise ConfigError(_message_of_missing_rows(arguments.data, arguments.model.model_name_or_path, card, task.name))
+
+
+def _flags_of_another_task(formats, task: Task | None) -> list[str]:
+    """The flags that say how rows are read and scored; what the task, if there is one, has itself is no change."""
     defaults = type(formats)()
-    settings = {**_settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
+    settings = {}
+    if task is not None:
+        settings = {**_settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
         value = getattr(formats, name)
@@ -459,6 +508,8 @@ def _settings_of_task(task: Task) -> dict[str, str]:
     columns = {"text_column": text_columns, "target_column": entry["label_column_name"]}
     metrics = entry["metric_names"]
     input_format = entry.get("input_format") or INPUT
+    if isinstance(entry["prefix"], str):  # a list of them names the columns, as rows of several columns have it
+        input_format = input_format.replace(INPUT, entry["prefix"] + INPUT)
     template_flag = "prefix" if input_format.endswith(INPUT) else "input_format"
     settings = {
         **(languages_of(task) or columns),

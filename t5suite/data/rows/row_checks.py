@@ -314,20 +314,28 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     is_labelled = task.is_labelled(row)
     is_scored = bool(task.entry["metric_names"])
     if not is_labelled and (role == "train" or (role == "validation" and is_scored)):
-        column = task.entry["label_column_name"]
         cure = "remove unlabelled rows, or put them into --test_file"
         if has_label_sets(task.entry):
             cure += "; one with no label of a set has a label for that, such as none"
-        label = value_at(row, column)
-        content = "is empty" if label is None else f"holds {label!r:.60}"
-        raise DataError(f"column {column!r} {content}: a {role} row must be labelled ({cure})")
+        raise DataError(f"{_label_in_words(task, row)}: a {role} row must be labelled ({cure})")
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:
         this_row = "labelled" if is_labelled else "unlabelled"
         rows_before = "labelled" if are_labelled else "unlabelled"
-        raise DataError(f"the row is {this_row}, but those before it are {rows_before}")
+        raise DataError(
+            f"{_label_in_words(task, row)}: the row is {this_row}, but those before it are {rows_before}; label the "
+            "unlabelled rows, remove them, or put them into a file of their own"
+        )
     return are_labelled
+
+
+def _label_in_words(task: Task, row) -> str:
+    """What the label column of a row has: `column 'label' is empty`."""
+    column = task.entry["label_column_name"]
+    label = value_at(row, column)
+    content = "is empty" if label is None else f"holds {label!r:.60}"
+    return f"column {column!r} {content}"
 
 
 def _report_empty_texts(task: Task, role: str, rows_by_column: dict[str, set[int]], all_empty: bool, place) -> int:

@@ -107,6 +107,8 @@ def read_body(kind: type[BaseModel], content: bytes):
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
     name = ".".join(map(str, problem["loc"]))
+    if name == "dataset_name":
+        raise DataError("dataset_name: a server answers one task of a model, chosen by this flag at its start")
     if problem["type"] == "extra_forbidden":
         raise DataError(f"{name:.60}: this server has no such setting")
     values = _values_of(kind, problem["loc"])
