@@ -510,6 +510,18 @@ class BadInputTest(parameterized.TestCase):
             plan_of(two_tasks, **flags, text_column="text", target_column="cause", labels="lost,wet")
         self.assertIn("prefix='cause of: '", "".join(logs.output))
 
+    def test_checkpoints_of_a_model_that_was_trained_further_are_scored_as_they_were_trained(self):
+        """By the task of the run's flags, whatever task the model had before."""
+        trained = save_model(tempfile.mkdtemp(), tasks=[load_task("parcel", "cause", parcel_tasks())])
+        rows = Path(tempfile.mkdtemp(), "rows.csv")
+        rows.write_text("text,cause\nLost it.,lost\nWet.,wet\n")
+        words = ["--model_name_or_path", str(trained), "--train_file", str(rows), "--test_file", str(rows)]
+        words += ["--text_column", "text", "--target_column", "cause", "--labels", "lost,wet", "--no_eval"]
+        with mock.patch.object(fine_tune_t5, "score_checkpoints") as score_checkpoints:
+            run(*words, "--eval_checkpoints", "all", quick=False)
+        examples, _ = examples_and_metrics(score_checkpoints.call_args.args[0].plan)
+        self.assertEqual(examples, [("Lost it.", "lost"), ("Wet.", "wet")])
+
     def test_a_task_file_alone_names_no_other_task_than_the_model_s(self):
         task_file = parcel_tasks()
         trained = str(save_model(tempfile.mkdtemp(), tasks=[load_task("parcel", "cause", task_file)]))

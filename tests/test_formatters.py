@@ -432,7 +432,7 @@ class CellsTest(parameterized.TestCase):
     def test_a_cell_of_the_wrong_kind_is_told_by_its_column(self, name, column, value):
         rows = {"wsc": self.WSC, "dpr": self.DPR, "record": self.RECORD, "rte": {"premise": "p", "hypothesis": "h"}}
         row = rows.get(name) or {"paragraph": "p", "question": "q", "answer": "a"}
-        with exits_with(65, f"{column}.* (not a |is null; write \"\" for an empty text)"):
+        with exits_with(65, f'{column}.* (not a |is null; write "" for an empty text)'):
             texts("super_glue", name, {**row, column: value})
 
 

@@ -177,8 +177,7 @@ def _named_tasks(data_args) -> str | None:
 def take_known_method(arguments, plan: Plan) -> None:
     """A saved model that is scored without `--eval_method` chooses labels if the run that trained it was scored so."""
     evaluation = arguments.evaluation
-    only_answers = evaluation.eval_only or evaluation.predict_only
-    if not only_answers or "eval_method" in evaluation.flags_given:
+    if not _answers_as_it_is(arguments) or "eval_method" in evaluation.flags_given:
         return
     card = read_task_card(arguments.model.model_name_or_path)
     tasks = [task for task in plan.evaluate if task.has_candidates]
@@ -359,7 +358,7 @@ def _format_set(arguments, rows=None) -> OwnData:
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
     name = _named_tasks(data_args) or form_name(options)
-    task_of_model = None if _trains(arguments) else _own_task_of_model(arguments)
+    task_of_model = _own_task_of_model(arguments) if _answers_as_it_is(arguments) else None
     if task_of_model is not None:
         columns = ", ".join(as_list(task_of_model.entry["text_column_name"]))
         logger.info("rows are read and scored as those that the model was trained on: %s", columns)
@@ -464,7 +463,7 @@ def _warn_of_unused_settings(arguments, task: Task, task_of_model: Task | None) 
     model_name = arguments.model.model_name_or_path
     if task_of_model is None:
         return
-    may_take_own_task = os.path.isdir(model_name) and not _trains(arguments)
+    may_take_own_task = os.path.isdir(model_name) and _answers_as_it_is(arguments)
     if has_label_sets(task_of_model.entry) and may_take_own_task:
         return  # `_own_task_of_model` has warned
     if task_of_model.entry.get("formatter") != task.entry.get("formatter"):
@@ -610,6 +609,12 @@ def _trains(arguments) -> bool:
     """Whether the run reads training rows."""
     eval_args = arguments.evaluation
     return not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
+
+
+def _answers_as_it_is(arguments) -> bool:
+    """Whether the model is scored or asked as it is, and not the checkpoints of a run that trained it further."""
+    eval_args = arguments.evaluation
+    return (eval_args.eval_only or eval_args.predict_only) and eval_args.eval_checkpoints != "all"
 
 
 def _config(text: str | None) -> dict:
