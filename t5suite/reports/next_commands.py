@@ -38,7 +38,7 @@ def next_commands(directory, manifest: dict) -> list[str]:
     is_pre_trained = "objective" in settings
     if not has_weights(directory) or (card is None and not is_pre_trained):
         return []
-    model = ["--model_name_or_path", str(_weights_of_scores(directory, card))]
+    model = ["--model_name_or_path", str(_weights_of_scores(directory, card, manifest))]
     if settings.get("model_class"):
         model += ["--model_class", str(settings["model_class"])]
     if card is None:
@@ -65,12 +65,18 @@ def next_commands(directory, manifest: dict) -> list[str]:
     ]
 
 
-def _weights_of_scores(directory, card: TaskCard | None) -> Path:
-    """The folder of the weights that have the scores of the first task: with `--select per_task` its best ones."""
+def _weights_of_scores(directory, card: TaskCard | None, manifest: Mapping) -> Path:
+    """The folder of the weights that have the scores of the first task: with `--select per_task` its best ones.
+
+    A folder `best/` may also be left from a run with other flags.
+    """
     run = Path(directory)
-    if card is None:
+    if card is None or manifest["settings"].get("select") != "per_task":
         return run
-    best = run / BEST_FOLDER / next(iter(card.tasks))
+    task = next(iter(card.tasks))
+    if task not in (manifest.get("best_per_task") or {}):
+        return run
+    best = run / BEST_FOLDER / task
     return best if has_weights(best) else run
 
 
