@@ -530,6 +530,25 @@ class BadInputTest(parameterized.TestCase):
         with exits_with(78, "--task_file FILE --benchmark parcel --dataset_name cause"):
             plan_of(trained, dataset_name="cause")
 
+    def test_a_task_file_without_the_model_s_benchmark_needs_a_benchmark_by_flag(self):
+        task_file = parcel_tasks()
+        own_task = load_own_rows([{"input": "Wet.", "output": "wet"}], no_eval=True).task
+        shipped_tasks = [load_task("glue", name) for name in ("cola", "rte")]
+        for tasks in (shipped_tasks, [own_task]):
+            trained = str(save_model(tempfile.mkdtemp(), tasks=tasks))
+            for flags in ({}, {"eval_only": True, "test_file": "new.csv"}, {"dataset_name": "cause"}):
+                with exits_with(78, "parcel.yaml has the benchmark parcel, .*give --benchmark$"):
+                    plan_of(trained, task_file=task_file, **flags)
+            plan = plan_of(trained, task_file=task_file, benchmark="parcel", dataset_name="cause")
+            self.assertEqual([task.name for task in plan.train], ["cause"])
+
+    def test_a_table_in_place_of_a_split_of_a_task_file_is_refused_with_flags_that_go_together(self):
+        rows = Path(tempfile.mkdtemp(), "new.csv")
+        rows.write_text("text,cause\nLost it.,lost\n")
+        flags = {"eval_only": True, "test_file": str(rows)}
+        with exits_with(78, "give --data_format csv .*neither --benchmark nor --task_file"):
+            plan_of(None, task_file=parcel_tasks(), benchmark="parcel", dataset_name="cause", **flags)
+
     def test_a_task_chosen_by_its_error_is_told_which_of_its_metrics_the_average_takes(self):
         words = ["--benchmark", "parcel", "--task_file", parcel_tasks(), "--data_dir", tempfile.mkdtemp()]
         for name, answer in (("days", 2.5), ("cause", "wet")):

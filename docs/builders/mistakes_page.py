@@ -196,7 +196,7 @@ MISTAKES = {
         Mistake("A CSV file for a benchmark's task",
                 "fine_tune_t5.py --benchmark mini --dataset_name sentiment --train_file reviews.csv",
                 "--train_file reviews.csv: a benchmark's rows are JSON lines; for rows of your own in a file like "
-                "this give --data_format csv with --text_column and --target_column",
+                "this give --data_format csv with --text_column and --target_column, and neither --benchmark nor --task_file",
                 "With `--benchmark`, a file is read as a split of its task, in the task's columns. Leave it out.",
                 files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",

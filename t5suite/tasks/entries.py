@@ -45,6 +45,15 @@ def load_registry(task_file: str | None = None) -> dict:
     return registry
 
 
+def benchmarks_of_task_file(task_file: str) -> list[str]:
+    """The names of the benchmarks that a task file has tasks of.
+
+    Raises:
+      ConfigError: as `load_registry`.
+    """
+    return [str(benchmark) for benchmark in _read_task_file(task_file).content]
+
+
 def _checked_or_refused(benchmark: str, name: str, entry, place: str):
     """An entry of a task file, or why it cannot be used.
 

@@ -39,7 +39,7 @@ from t5suite.data.rows.own_rows import RowSource
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list
-from t5suite.tasks.entries import load_registry
+from t5suite.tasks.entries import benchmarks_of_task_file, load_registry
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
@@ -152,13 +152,16 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     """If no flag names a task, the tasks that a saved model was trained on replace the default.
 
     Raises:
-      ConfigError: the model was trained on the user's own rows, which no flag names here.
+      ConfigError: the model was trained on the user's own rows, which no flag names here, or on another benchmark than
+        those of `--task_file`.
     """
     if model_name is None or "benchmark" in data_args.flags_given:
         return
     card = read_task_card(model_name)
     if card is None or not card.tasks:
         return
+    if data_args.task_file is not None:
+        _check_file_has_benchmark(data_args.task_file, model_name, card)
     task_flags = card.task_flags(_named_tasks(data_args))
     if not task_flags:
         return
@@ -167,6 +170,22 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     data_args.benchmark = task_flags["benchmark"]
     data_args.dataset_name = task_flags["dataset_name"]
     logger.info("%s was trained on %s/%s, which is used as the task", model_name, *task_flags.values())
+
+
+def _check_file_has_benchmark(task_file: str, model_name: str, card: TaskCard) -> None:
+    """Refuses a task file that a model's own tasks leave unused.
+
+    Raises:
+      ConfigError: gives the file's benchmarks, of which a flag may name one.
+    """
+    benchmarks = benchmarks_of_task_file(task_file)
+    if card.benchmark in benchmarks:
+        return
+    benchmark = f"the benchmark {' and '.join(benchmarks)}" if benchmarks else "no benchmark"
+    raise ConfigError(
+        f"--task_file {task_file} has {benchmark}, and {model_name} was trained on "
+        f"{card.benchmark}/{card.dataset_name}; give --benchmark"
+    )
 
 
 def _named_tasks(data_args) -> str | None:

@@ -137,7 +137,7 @@ def check_benchmark_file(name: str, flag: str) -> None:
     if form not in ("jsonl", "text"):
         raise ConfigError(
             f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
-            f"--data_format {form} with --text_column and --target_column"
+            f"--data_format {form} with --text_column and --target_column, and neither --benchmark nor --task_file"
         )
     if Path(name).is_file():
         return
