@@ -503,9 +503,15 @@ class BadInputTest(parameterized.TestCase):
                 self.assertEqual(metrics, ["accuracy", "f1_macro"])
             with exits_with(78, "several tasks; give --dataset_name, one of days, cause"):
                 plan_of(two_tasks, **flags)
+            for model in (one_task, two_tasks):
+                with exits_with(78, "--dataset_name: unknown task 'cuase'; did you mean cause"):
+                    plan_of(model, **flags, dataset_name="cuase")
             # A number in rows of a task file may be a class id.
             with exits_with(78, "--task_file FILE --benchmark parcel --dataset_name stars .*--validation_file"):
                 plan_of(class_ids, **flags)
+        columns = {"text_column": "text", "target_column": "cause"}
+        examples, _ = examples_and_metrics(plan_of(one_task, **flags, **columns, dataset_name="parcels"))
+        self.assertEqual(examples[0], ("Lost it.", "lost"))
         with self.assertLogs("t5suite", "WARNING") as logs:
             plan_of(two_tasks, **flags, text_column="text", target_column="cause", labels="lost,wet")
         self.assertIn("prefix='cause of: '", "".join(logs.output))

@@ -217,8 +217,10 @@ def own_task_of_card(card: TaskCard | None, name: str | None = None) -> Task | N
     """A card's only task, or the one of that name, if it is of the user's own rows and takes no more than columns."""
     if card is None or not card.tasks or card.is_shipped:
         return None
-    task = card.task() if len(card.tasks) == 1 else card.tasks.get(name)
-    if task is None or card.benchmark == OWN_BENCHMARK:
+    has_own_rows = card.benchmark == OWN_BENCHMARK  # tasks are named after files, and other files may have any name
+    is_only_task = len(card.tasks) == 1 and (has_own_rows or name is None)
+    task = card.task() if is_only_task else card.tasks.get(name)
+    if task is None or has_own_rows:
         return task
     return _task_of_columns(task)
 

@@ -451,13 +451,14 @@ def _check_reads_by_columns(arguments, card: TaskCard | None) -> None:
     """Refuses rows that no flag describes, for a model of a task file whose card alone does not say how to read them.
 
     Raises:
-      ConfigError: the model has several tasks and no flag names one of them, or its rows are more than columns.
+      ConfigError: the model has several tasks and no flag names one of them, a flag names another task, or the rows
+        are more than columns.
     """
     if card is None or not card.tasks or card.made_by_flags or card.is_shipped:
         return
     if _flags_of_another_task(arguments.formats, None):
         return
-    task = card.task(_named_tasks(arguments.data) if len(card.tasks) > 1 else None)
+    task = card.task(_named_tasks(arguments.data))
     raise ConfigError(_message_of_missing_rows(arguments.data, arguments.model.model_name_or_path, card, task.name))
 
 
