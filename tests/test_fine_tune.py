@@ -488,8 +488,11 @@ class BadInputTest(parameterized.TestCase):
             str(save_model(tempfile.mkdtemp(), tasks=tasks)) for tasks in ([cause], [days, cause], [stars])
         ]
         folder = Path(tempfile.mkdtemp())
-        rows = [{"text": "Lost it.", "days": 3, "cause": "lost"}, {"text": "Wet.", "days": 1, "cause": "wet"}]
-        cells = ["text\tdays\tcause", "Lost it.\t3\tlost", "Wet.\t1\twet"]
+        rows = [
+            {"text": "Lost it.", "days": 3, "cause": "lost", "stars": 1},
+            {"text": "Wet.", "days": 1, "cause": "wet", "stars": 2},
+        ]
+        cells = ["text\tdays\tcause\tstars", "Lost it.\t3\tlost\t1", "Wet.\t1\twet\t2"]
         (folder / "new.tsv").write_text("\n".join(cells) + "\n")
         (folder / "new.csv").write_text("\n".join(cells).replace("\t", ",") + "\n")
         write_rows(folder / "new.jsonl", rows)
@@ -514,7 +517,11 @@ class BadInputTest(parameterized.TestCase):
         self.assertEqual(examples[0], ("Lost it.", "lost"))
         with self.assertLogs("t5suite", "WARNING") as logs:
             plan_of(two_tasks, **flags, text_column="text", target_column="cause", labels="lost,wet")
-        self.assertIn("prefix='cause of: '", "".join(logs.output))
+        self.assertRegex("".join(logs.output), "prefix='cause of: '.* without any .*--dataset_name cause")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            plan_of(class_ids, **flags, text_column="text", target_column="stars")
+        self.assertIn("labels='1,2', prefix='stars of: '", "".join(logs.output))
+        self.assertNotIn("own task is scored", "".join(logs.output))  # without flags it is refused
 
     def test_checkpoints_of_a_model_that_was_trained_further_are_scored_as_they_were_trained(self):
         """By the task of the run's flags, whatever task the model had before."""

@@ -247,7 +247,7 @@ def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
         return
     if arguments.formats.is_given:
         if not arguments.formats.data_class:
-            _warn_of_unused_settings(arguments, plan.tasks[0], own_task_of_card(card))
+            _warn_of_unused_settings(arguments, plan.tasks[0], card)
         return
     task = f"{plan.benchmark}/{plan.dataset_name}"
     trained_task = f"{card.benchmark}/{card.dataset_name}"
@@ -386,7 +386,7 @@ def _format_set(arguments, rows=None) -> OwnData:
         return own_data(name, form, wishes)
     form = format_form(formats.data_format, options)
     data = own_data(name, form, _wishes(arguments, 0, {}))
-    _warn_of_unused_settings(arguments, data.task, _task_like(data.task, arguments.model.model_name_or_path))
+    _warn_of_unused_settings(arguments, data.task, read_task_card(arguments.model.model_name_or_path))
     if _trains(arguments):
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
@@ -400,18 +400,16 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
     return languages.with_defaults(card.settings.get("languages") or {})
 
 
-def _task_like(task: Task, model_name: str | None) -> Task | None:
+def _task_like(task: Task, card: TaskCard | None) -> Task | None:
     """The model's own task: its only one, or of several the one with a task's name or with its columns."""
-    card = read_task_card(model_name)
-    if card is None:
+    if card is None or not card.tasks or card.is_shipped:
         return None
-    name = task.name
-    if name not in card.tasks:
-        names_with_columns = (
-            other.name for other in card.tasks.values() if _columns_read(other) == _columns_read(task)
-        )
-        name = next(names_with_columns, None)
-    return own_task_of_card(card, name)
+    if len(card.tasks) == 1:
+        return card.task()
+    if task.name in card.tasks:
+        return card.tasks[task.name]
+    tasks_with_columns = (other for other in card.tasks.values() if _columns_read(other) == _columns_read(task))
+    return next(tasks_with_columns, None)
 
 
 def _columns_read(task: Task) -> list[str]:
@@ -478,12 +476,14 @@ def _flags_of_another_task(formats, task: Task | None) -> list[str]:
     return flags
 
 
-def _warn_of_unused_settings(arguments, task: Task, task_of_model: Task | None) -> None:
+def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> None:
     """Warns of settings of the model's own task that this run's task does not have, where no flag speaks of them."""
     model_name = arguments.model.model_name_or_path
+    task_of_model = _task_like(task, card)
     if task_of_model is None:
         return
-    may_take_own_task = os.path.isdir(model_name) and _answers_as_it_is(arguments)
+    reads_by_columns = own_task_of_card(card, task_of_model.name) is not None
+    may_take_own_task = os.path.isdir(model_name) and _answers_as_it_is(arguments) and reads_by_columns
     if has_label_sets(task_of_model.entry) and may_take_own_task:
         return  # `_own_task_of_model` has warned
     if task_of_model.entry.get("formatter") != task.entry.get("formatter"):
@@ -493,7 +493,8 @@ def _warn_of_unused_settings(arguments, task: Task, task_of_model: Task | None) 
         return
     way_to_score = ""
     if may_take_own_task:
-        way_to_score = "; without any setting of a task the model's own task is scored"
+        name = "" if len(card.tasks) == 1 else f" but --dataset_name {task_of_model.name}"
+        way_to_score = f"; without any setting of a task{name} the model's own task is scored"
     logger.warning(
         "%s: this run does not use these settings of the model's task: %s. Give those again that it should keep%s",
         model_name,
