@@ -312,6 +312,12 @@ class NamedHiding(NamedTuple):
         return batch
 
 
+class NamedShowing(NamedTuple):
+    """Another one with the same field."""
+
+    rate: float
+
+
 class Counting:
     """A metric that keeps what it has seen."""
 
@@ -321,6 +327,13 @@ class Counting:
     def __call__(self, predictions, targets):
         return {"seen": 1.0}
 
+    def add(self, batch):
+        return batch
+
+
+class Summing(Counting):
+    """Another one."""
+
 
 def hide(batch, rate=0.0, words=()):
     return batch
@@ -328,6 +341,16 @@ def hide(batch, rate=0.0, words=()):
 
 def hiding(rate):
     return lambda batch: hide(batch, rate)
+
+
+def chain(*inner):
+    return lambda batch: functools.reduce(lambda changed, change: change(changed), inner, batch)
+
+
+def holding_itself(rate):
+    words = [rate]
+    words.append({"words": words})
+    return words
 
 
 def calling_itself(rate):
@@ -351,18 +374,37 @@ MAKERS = {
     "words_of_a_partial": lambda rate: functools.partial(hide, words={"a", f"b{rate}"}),
     "partial_of_a_partial": lambda rate: functools.partial(functools.partial(hide, words=["a"]), rate=rate),
     "partial_of_a_closure": lambda rate: functools.partial(hiding(rate)),
-    "function_in_a_partial": lambda rate: functools.partial(hide, words=math.floor if rate == 0.1 else math.ceil),
+    "function_in_a_partial": lambda rate: functools.partial(hide, words=hiding(rate)),
+    "function_of_c_in_a_partial": lambda rate: functools.partial(hide, words=math.floor if rate == 0.1 else math.ceil),
+    "method_of_c_in_a_partial": lambda rate: functools.partial(hide, words={"a": rate}.get),
+    "list_that_holds_itself_in_a_partial": lambda rate: functools.partial(hide, words=holding_itself(rate)),
     "dataclass": Hiding,
     "named_tuple": NamedHiding,
     "method": lambda rate: Hiding(rate).hide,
     "closure": hiding,
     "closure_that_calls_itself": calling_itself,
+    "closure_in_a_closure": lambda rate: chain(hiding(rate)),
+    "closure_that_calls_itself_in_a_closure": lambda rate: chain(calling_itself(rate)),
+    "default_in_a_closure": lambda rate: chain(lambda batch, rate=rate: batch),
+    "partial_in_a_closure": lambda rate: chain(functools.partial(hide, rate=rate)),
+    "dataclass_in_a_closure": lambda rate: chain(Hiding(rate)),
+    "named_tuple_in_a_closure": lambda rate: chain(NamedHiding(rate)),
+    "class_of_a_named_tuple_in_a_closure": lambda rate: chain((NamedHiding if rate == 0.1 else NamedShowing)(0.2)),
+    "method_in_a_closure": lambda rate: chain(Hiding(rate).hide),
+    "class_of_an_object_in_a_closure": lambda rate: chain(Counting() if rate == 0.1 else Summing()),
+    "class_of_a_method_in_a_closure": lambda rate: chain((Counting() if rate == 0.1 else Summing()).add),
+    "third_level": lambda rate: chain(hide, {"a": [chain(chain(hiding(rate)))]}),
     "default": lambda rate: lambda batch, rate=rate: batch,
     "keyword_default": lambda rate: lambda batch, *, rates={"a": [rate]}: batch,
     "number_of_numpy": lambda rate: functools.partial(hide, rate=np.float32(rate)),
     "notebook": lambda rate: of_a_notebook(f"def transform(batch):\n    return {{**batch, 'rate': {rate}}}\n"),
     "attribute_of_a_class_of_a_notebook": lambda rate: of_a_notebook(
         f"class Transform:\n    rates = [{rate}]\n    def __call__(self, batch):\n        return batch\n"
+        "transform = Transform()\n"
+    ),
+    "class_of_a_notebook_that_holds_itself": lambda rate: of_a_notebook(
+        f"class Transform:\n    rates = [{rate}]\n    def __call__(self, batch):\n        return batch\n"
+        "Transform.cls, Transform.first = Transform, Transform()\n"
         "transform = Transform()\n"
     ),
     "method_of_a_class_of_a_notebook": lambda rate: of_a_notebook(
@@ -400,10 +442,21 @@ class IdentityTest(parameterized.TestCase):
         callback.early_stopping_patience_counter = 1
         self.assertEqual(described(), before)
 
-    def test_a_closure_that_calls_itself_is_the_same_one_wherever_it_is_asked(self):
+    @parameterized.parameters(*MAKERS)
+    def test_a_plug_in_is_the_same_one_however_deep_the_call_that_asks(self, kind):
         describe_deeper = lambda depth: describe_deeper(depth - 1) if depth else describe()
-        describe = lambda: plug_ins.PlugIns(batch_transform=calling_itself(0.1)).described
+        describe = lambda: plug_ins.PlugIns(batch_transform=MAKERS[kind](0.1)).described
         self.assertEqual(describe_deeper(50), describe())
+
+    def test_a_value_that_stands_twice_counts_as_two_equal_ones_and_is_described_once(self):
+        described = lambda *inner: plug_ins.PlugIns(batch_transform=chain(*inner)).described
+        once = hiding(0.1)
+        self.assertEqual(described(once, once), described(hiding(0.1), hiding(0.1)))
+        self.assertNotEqual(described(once, once), described(once))
+        doubled = once
+        for _ in range(40):  # 2 ** 40 ways to the innermost one
+            doubled = chain(doubled, doubled)
+        self.assertNotEqual(described(doubled), described(once))
 
 
 class PartsTest(parameterized.TestCase):

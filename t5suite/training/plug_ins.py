@@ -45,6 +45,8 @@ from t5suite.base.files import file_sha256
 from t5suite.tasks.evaluate_metrics import EvaluateMetric
 from t5suite.training.callback import names_of_suite_callbacks
 
+ITSELF = {"name": "itself"}  # in place of a value inside itself
+
 
 @dataclasses.dataclass(frozen=True)
 class PlugIns:
@@ -89,33 +91,78 @@ def describe_object(plug_in) -> dict[str, str | None]:
     """A function, class or object by its name, and by the SHA-256 of its code and of the values it is declared with.
 
     The code is its file; in a notebook, where there is none, its own lines, or None if they are not known either. An
-    object counts by its class. The values are a partial function's arguments, a function's defaults and closure, and
-    the fields that a dataclass or named tuple is made with: those of them that are plain values, functions or classes.
+    object counts by its class. The values are a partial's function and arguments, a function's defaults and closure, a
+    method's object, and the fields that a dataclass or named tuple is made with; functions and objects among them are
+    described in the same way.
 
     >>> describe_object(functools.partial(hide_words, rate=0.1))
     {'name': 'my_data:hide_words', 'sha256': '9f86...', 'settings_sha256': '60ad...'}
     """
-    if isinstance(plug_in, EvaluateMetric):
-        described = {"name": plug_in.name, "sha256": plug_in.digest}
-        return described if plug_in.commit is None else {**described, "commit": plug_in.commit}
-    named = plug_in.func if isinstance(plug_in, functools.partial) else plug_in
-    if not hasattr(named, "__qualname__"):
-        named = type(named)
-    described = _name_and_code(named)
-    values = _declared_values(plug_in)
-    if values:
-        described["settings_sha256"] = _sha256_of(json.dumps(_comparable(values)))
+    return _describe_object(plug_in, {})
+
+
+def _describe_object(value, entered: dict[int, tuple]) -> dict[str, str | None]:
+    if isinstance(value, EvaluateMetric):
+        described = {"name": value.name, "sha256": value.digest}
+        return described if value.commit is None else {**described, "commit": value.commit}
+    named = value.func if isinstance(value, functools.partial) else value
+    if hasattr(named, "__qualname__"):
+        described = _name_and_code(named, entered)
+    else:
+        described = dict(_describe(type(named), entered))
+    parts = [_describe(part, entered) for part in _declared_values(value)]
+    if parts:
+        described["settings_sha256"] = _sha256_of(json.dumps(parts))
     return described
 
 
-def _name_and_code(named) -> dict[str, str | None]:
+def _describe(value, entered: dict[int, tuple]):
+    """Any value as JSON: numbers, texts and paths as they are, lists, sets and dictionaries by their elements.
+
+    All else is described as by `describe_object`.
+
+    Args:
+      entered: by `id`, each value that was met before (which keeps its id its own) with its description: `ITSELF` while
+        it is being described, so that a value that contains itself ends, and a shared one is described once.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, numbers.Real):  # NumPy's
+        return float(value)
+    if isinstance(value, Path):
+        return str(value)
+    if id(value) not in entered:
+        entered[id(value)] = value, ITSELF
+        entered[id(value)] = value, _describe_parts(value, entered)
+    return entered[id(value)][1]
+
+
+def _describe_parts(value, entered: dict[int, tuple]):
+    if _is_declared_by_fields(value):
+        return _describe_object(value, entered)
+    if isinstance(value, (list, tuple)):
+        return [_describe(part, entered) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_describe(part, entered) for part in value), key=json.dumps)
+    if isinstance(value, dict):
+        pairs = ([_describe(key, entered), _describe(part, entered)] for key, part in value.items())
+        return sorted(pairs, key=json.dumps)
+    return _describe_object(value, entered)
+
+
+def _name_and_code(named, entered: dict[int, tuple]) -> dict[str, str | None]:
     """A function or class by its name and the SHA-256 of its file, else of its lines; None if neither is known."""
     name = f"{getattr(named, '__module__', None)}:{named.__qualname__}"
     try:
         return {"name": name, "sha256": file_sha256(inspect.getsourcefile(named))}
     except (TypeError, OSError):
         pass
-    lines = _lines_of_class(named) if isinstance(named, type) else _lines_of_function(named)
+    if not isinstance(named, type):
+        lines = _lines_of_function(named)
+    elif named.__module__ == "__main__":
+        lines = _lines_of_class(named, entered)
+    else:  # of a library in C
+        lines = ""
     return {"name": name, "sha256": _sha256_of(lines) if lines else None}
 
 
@@ -127,34 +174,38 @@ def _lines_of_function(function) -> str:
         return ""
 
 
-def _lines_of_class(named: type) -> str:
+def _lines_of_class(named: type, entered: dict[int, tuple]) -> str:
     """What a class of a notebook consists of, whose own lines Python does not find: its functions, its attributes."""
     parts = []
     for name, part in vars(named).items():
         function = getattr(part, "__func__", part)  # of a static or class method
         if inspect.isfunction(function):
             parts.append(_lines_of_function(function))
-            continue
-        value = _comparable(part)
-        if value is not None and not name.startswith("__"):
-            parts.append(f"{name} = {json.dumps(value)}\n")
+        elif not name.startswith("__"):
+            parts.append(f"{name} = {json.dumps(_describe(part, entered))}\n")
     return "".join(parts)
 
 
-def _declared_values(plug_in) -> list:
-    """A partial function's arguments, a function's defaults and closure, the fields of a dataclass or named tuple."""
-    if isinstance(plug_in, functools.partial):
-        return [plug_in.args, plug_in.keywords, *_declared_values(plug_in.func)]
-    if inspect.ismethod(plug_in):
-        return _declared_values(plug_in.__self__)
-    if inspect.isfunction(plug_in):
-        defaults = [*(plug_in.__defaults__ or ()), *(plug_in.__kwdefaults__ or {}).items()]
-        return [*defaults, *map(_contents, plug_in.__closure__ or ())]
-    if isinstance(plug_in, type):
+def _declared_values(value) -> list:
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if inspect.ismethod(value) or inspect.isbuiltin(value):
+        return [value.__self__]
+    if inspect.isfunction(value):
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()]
+        return [*defaults, *map(_contents, value.__closure__ or ())]
+    if not _is_declared_by_fields(value):
         return []
-    if dataclasses.is_dataclass(plug_in):
-        return [getattr(plug_in, field.name) for field in dataclasses.fields(plug_in) if field.init]
-    return list(plug_in) if isinstance(plug_in, tuple) else []
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value) if field.init]
+    return list(value)
+
+
+def _is_declared_by_fields(value) -> bool:
+    """Whether it is an object of a dataclass or a named tuple."""
+    if isinstance(value, type):
+        return False
+    return dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
 def _contents(cell):
@@ -163,26 +214,6 @@ def _contents(cell):
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def _comparable(value):
-    """A plain value as JSON; a function or class by name and code, and None in place of anything else.
-
-    Plain are numbers, texts, paths, and the lists, tuples, sets and dictionaries of these.
-    """
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, numbers.Real):  # NumPy's
-        return float(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, (list, tuple)):
-        return [_comparable(part) for part in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_comparable(part) for part in value), key=json.dumps)
-    if isinstance(value, dict):
-        return sorted(([_comparable(key), _comparable(part)] for key, part in value.items()), key=json.dumps)
-    return _name_and_code(value) if hasattr(value, "__qualname__") else None
 
 
 def _sha256_of(text: str) -> str:
