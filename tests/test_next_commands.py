@@ -18,7 +18,6 @@ from absl.testing import parameterized
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, load_task
-from t5suite.reports.next_commands import next_commands
 from t5suite.tasks.metrics import METRICS
 from t5suite.testing import cli_output, exits_with, read_rows, run_cli, save_model, write_rows
 
@@ -160,15 +159,12 @@ class LastLinesTest(parameterized.TestCase):
         lines = output_of_run(*words, settings=WITH_SCORES)
         model = f"--model_name_or_path {run}/best/entailment --dataset_name entailment"
         self.assertEqual(lines[-2:], [f"  t5suite predict {model} --input ROWS.jsonl", f"  t5suite serve {model}"])
-        # The same folder after a run that chose by the average, or in which the task had no best step.
+        # The same folder after a run in which the task had no best step.
         manifest = json.loads((run / "manifest.json").read_text())
-        for change in (
-            {"settings": {**manifest["settings"], "select": "average"}},
-            {"best_per_task": {"sentiment": manifest["best_per_task"]["sentiment"]}},
-            {"best_per_task": None},
-        ):
-            for command in next_commands(run, {**manifest, **change}):
-                self.assertIn(f"--model_name_or_path {run} ", command)
+        manifest["best_per_task"] = {"sentiment": manifest["best_per_task"]["sentiment"]}
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        for line in output_of_run(*words, settings=WITH_SCORES)[-2:]:
+            self.assertIn(f"--model_name_or_path {run} ", line)
 
     @parameterized.parameters("generate", "score")
     def test_the_commands_of_a_task_with_functions_of_its_own_name_their_file_and_run(self, eval_method):
