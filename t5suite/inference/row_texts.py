@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.rows import TEXT_KEYS, Row
-from t5suite.tasks.cells import as_list, no_text, value_at
+from t5suite.tasks.cells import as_list, null_text_message, value_at
 from t5suite.tasks.registry import Task
 
 _MISSING = object()
@@ -119,7 +119,7 @@ def _finished_text(row: dict, place: str, task: Task | None) -> str:
         raise NoTextError(f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}")
     text = row[keys[0]]
     if text is None:
-        raise DataError(f"{place}: {no_text(keys[0])}")
+        raise DataError(f"{place}: {null_text_message(keys[0])}")
     if not isinstance(text, str):
         raise DataError(f"{place}: column {keys[0]!r} holds {text!r:.60}, not a text")
     return text

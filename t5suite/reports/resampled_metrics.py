@@ -329,8 +329,14 @@ def _ratio(numerator, denominator, empty: float):
 
 
 # Metrics that are a share of right answers. ROUGE is none, even where it is 0 or 1 in every row.
-SHARES = ("accuracy", "subset_accuracy", "json_match")
-SHARES += ("grouped_exact_match", "squad_exact_match", "instruction_exact_match")
+SHARES = (
+    "accuracy",
+    "subset_accuracy",
+    "json_match",
+    "grouped_exact_match",
+    "squad_exact_match",
+    "instruction_exact_match",
+)
 # A metric's function -> (function, judged, units, num_classes) -> (what each unit adds, sums -> points).
 SUMS = {
     "f1": _f1_sums,

@@ -63,8 +63,8 @@ def with_value_at(row: Mapping, column: str, value) -> dict:
     return {**row, outer_column: with_value_at(row[outer_column], inner_column, value)}
 
 
-def no_text(column: str) -> str:
-    """What to do about a row whose text is JSON's null, or an empty cell."""
+def null_text_message(column: str) -> str:
+    """The message about a row whose text is JSON's null, or an empty cell, with what to write."""
     return f'column {column!r} is null; write "" for an empty text'
 
 
@@ -74,7 +74,7 @@ def cell(row, column: str, kind: type = object):
     if value is _NOTHING:
         raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}")
     if value is None and kind is str:
-        raise DataError(no_text(column))
+        raise DataError(null_text_message(column))
     types, name = CELL_KINDS[kind]
     if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
         raise DataError(f"column {column!r} holds {value!r}, not a {name}")

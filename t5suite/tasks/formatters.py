@@ -18,7 +18,7 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import load_object
-from t5suite.tasks.cells import as_list, cell, no_text
+from t5suite.tasks.cells import as_list, cell, null_text_message
 from t5suite.tasks.instructions import check_instance, drawn_reference, fits_always, instruction_text
 from t5suite.tasks.pronouns import mark_wnli_pronoun, mark_wsc_pronoun
 from t5suite.tasks.targets import (
@@ -50,7 +50,7 @@ def join_columns(row, prefixes, columns) -> str:
     for prefix, column in zip(as_list(prefixes), as_list(columns), strict=True):
         value = cell(row, column)
         if value is None:
-            raise DataError(no_text(column))
+            raise DataError(null_text_message(column))
         if isinstance(value, (list, dict, bytes)):
             raise DataError(f"column {column!r} holds {value!r:.200}, not a text")
         parts.append(prefix + str(value))

@@ -33,10 +33,14 @@ FORMAT = 1
 # What an entry of a task file may say about its rows and texts where other rows are read by its columns alone.
 FIELDS_OF_COLUMNS = (
     *REQUIRED_FIELDS,
-    *"input_format output_format max_input_tokens max_output_tokens target_decimals".split(),
+    "input_format",
+    "output_format",
+    "max_input_tokens",
+    "max_output_tokens",
+    "target_decimals",
 )
 # Where an entry's own rows are, which other rows do not need.
-FIELDS_OF_PLACES = tuple("hub_path hub_name hub_archive rows_of splits num_examples".split())
+FIELDS_OF_PLACES = ("hub_path", "hub_name", "hub_archive", "rows_of", "splits", "num_examples")
 # Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
 CARD_KEYS = tuple(

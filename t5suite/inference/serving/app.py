@@ -128,7 +128,7 @@ async def _response(service: Service, route: str, answer) -> Response:
 
 
 def _refusal_of(service: Service, route: str, error: Exception) -> Response:
-    """What a client is told of an error."""
+    """The refusal that a client gets for an error."""
     if isinstance(error, (ConfigError, DataError)):
         return _refusal(route, 400, str(error).replace("--", ""))
     if isinstance(error, Busy):
