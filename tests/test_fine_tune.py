@@ -398,12 +398,13 @@ BAD_FILES = {
 
 
 def parcel_tasks() -> str:
-    """A task file of a number, of labels in words and of labels that are numbers."""
+    """A task file of a number, of labels in words, of labels that are numbers, and of sets of labels."""
     path = Path(tempfile.mkdtemp()) / "parcel.yaml"
     metrics = {
         "days": (None, ["neg_mean_absolute_error", "pearson"]),
         "cause": (["lost", "wet"], ["accuracy", "f1_macro"]),
         "stars": (["1", "2"], ["accuracy"]),
+        "faults": (None, ["micro_f1"]),
     }
     entries = {
         name: {
@@ -522,6 +523,16 @@ class BadInputTest(parameterized.TestCase):
             plan_of(class_ids, **flags, text_column="text", target_column="stars")
         self.assertIn("labels='1,2', prefix='stars of: '", "".join(logs.output))
         self.assertNotIn("own task is scored", "".join(logs.output))  # without flags it is refused
+
+    @parameterized.parameters({"prefix": "which faults: "}, {"dataset_name": "parcels"})
+    def test_sets_of_labels_are_not_scored_by_other_metrics_without_a_warning(self, **flags):
+        trained = str(save_model(tempfile.mkdtemp(), tasks=[load_task("parcel", "faults", parcel_tasks())]))
+        rows = Path(tempfile.mkdtemp(), "rows.csv")
+        rows.write_text('text,faults\nLost it.,lost\nWet and late.,"wet, late"\n')
+        columns = {"text_column": "text", "target_column": "faults"}
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            plan_of(trained, eval_only=True, test_file=str(rows), **columns, **flags)
+        self.assertIn("micro_f1", "".join(logs.output))
 
     def test_checkpoints_of_a_model_that_was_trained_further_are_scored_as_they_were_trained(self):
         """By the task of the run's flags, whatever task the model had before."""

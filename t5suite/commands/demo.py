@@ -88,7 +88,10 @@ def _write_report(run_directories: list[str], report_folder: str) -> None:
 
 
 def baselines(task) -> list[dict[str, float]]:
-    """Points of the most frequent answer and of a bag of words (logistic regression), on the validation rows."""
+    """Points on the validation rows: of their most frequent label, as in a report, and of a bag of words.
+
+    The bag of words is a logistic regression over the words of the training rows.
+    """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -100,9 +103,9 @@ def baselines(task) -> list[dict[str, float]]:
     inputs, targets = zip(*(task.examples(row)[0] for row in training_rows))
     classifier = make_pipeline(CountVectorizer(binary=True), LogisticRegression(C=0.1, max_iter=300))
     classifier.fit(inputs, targets)
-    validation_inputs = [task.examples(row)[0].inputs for row in validation_rows]
-    [(most_frequent, _)] = collections.Counter(targets).most_common(1)
+    validation_inputs, labels = zip(*(task.examples(row)[0] for row in validation_rows))
+    [(most_frequent_label, _)] = collections.Counter(labels).most_common(1)
     return [
-        task.score(validation_rows, [most_frequent] * len(validation_inputs)),
+        task.score(validation_rows, [most_frequent_label] * len(labels)),
         task.score(validation_rows, list(classifier.predict(validation_inputs))),
     ]

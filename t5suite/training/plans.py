@@ -484,7 +484,8 @@ def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> No
         return
     reads_by_columns = own_task_of_card(card, task_of_model.name) is not None
     may_take_own_task = os.path.isdir(model_name) and _answers_as_it_is(arguments) and reads_by_columns
-    if has_label_sets(task_of_model.entry) and may_take_own_task:
+    flags_name_own_task = own_task_of_card(card, _named_tasks(arguments.data)) is not None
+    if has_label_sets(task_of_model.entry) and may_take_own_task and flags_name_own_task:
         return  # `_own_task_of_model` has warned
     if task_of_model.entry.get("formatter") != task.entry.get("formatter"):
         return  # the texts are made in another way, for which these settings were not meant
