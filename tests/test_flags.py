@@ -243,6 +243,11 @@ class BoundsTest(parameterized.TestCase):
                 bounded.append(name)
         self.assertCountEqual(bounded, [name for name in flags if flags[name].get("type") in ("int", "float")])
 
+    def test_a_name_that_a_table_in_python_syntax_has_twice_is_refused(self):
+        for table in ("{'min_lr': 1, 'min_lr': 2}", "{'a': {'min_lr': 1, 'min_lr': 1}}"):
+            message = refusal("fine_tune_t5", [f"--lr_scheduler_kwargs={table}"])
+            self.assertRegex(message, "lr_scheduler_kwargs: .*'min_lr' is given for the second time")
+
     @parameterized.parameters(
         ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("adam_beta2", "0", "1"),
         ("validation_split", "0.5", "1"), ("max_grad_norm", "0", "inf"), ("max_steps", "-1", "-2"),

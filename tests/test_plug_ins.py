@@ -29,7 +29,7 @@ from transformers import EarlyStoppingCallback
 import fine_tune_t5
 import pre_train_t5
 from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_run, tiny_trainer, write_rows
-from t5suite.training import plug_ins
+from t5suite.training import plug_in_descriptions, plug_ins
 from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
 from t5suite.training.plug_ins import TransformedCollator, row_generators
 
@@ -147,7 +147,7 @@ class ResumeTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
-        changed = mock.patch.object(plug_ins, "file_sha256", lambda path: "f" * 64)
+        changed = mock.patch.object(plug_in_descriptions, "file_sha256", lambda path: "f" * 64)
         with changed, exits_with(78, "plug_ins"):
             run(folder, *RESUMED)
 

@@ -351,13 +351,21 @@ def read_table(text: str) -> dict:
     return table
 
 
+def _python_literal(text: str):
+    """The value of a text in Python syntax; a duplicate name is a `ConfigError`."""
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        if isinstance(node, ast.Dict):
+            unique([(ast.literal_eval(name), value) for name, value in zip(node.keys, node.values)])
+    return ast.literal_eval(text)
+
+
 def read_literal(text: str, kind: type):
     """A table or list in JSON or Python syntax, None for any other text; a duplicate name is a `ConfigError`.
 
     >>> read_literal("['a.txt', 'b.txt']", list)
     ['a.txt', 'b.txt']
     """
-    for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
+    for read in (functools.partial(json.loads, object_pairs_hook=unique), _python_literal):
         try:
             value = read(text.strip())
             if isinstance(value, kind) and json.dumps(value):
