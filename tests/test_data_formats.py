@@ -800,6 +800,19 @@ class OtherRowsTest(parameterized.TestCase):
         task, (read_row,) = self.read_for(trained, path, data_format=data_format)
         self.assertEqual(task.examples(read_row)[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
 
+    @parameterized.parameters(
+        ("summarize:", True), ("Sum", True), ("summarize: ", False), ("sum:\\n", False), ("<2de>", False), ("摘要", False),
+    )  # fmt: skip
+    def test_a_prefix_that_would_be_written_together_with_the_text_gives_a_warning(self, prefix, warns):
+        row = {"text": "Good.", "label": "good"}
+        if not warns:
+            with self.assertNoLogs("t5suite", "WARNING"):
+                load_own_rows([row], no_eval=True, prefix=prefix, **COLUMNS)
+            return
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_own_rows([row], no_eval=True, prefix=prefix, **COLUMNS)
+        self.assertIn(f"{prefix}Some text", logs.output[0])
+
     def test_translations_have_the_model_s_languages_or_those_of_the_flags(self):
         path = jsonl(folder() / "a.jsonl", [{"translation": {"en": "Good.", "de": "Gut."}}])
         languages = {"data_format": "translation", "source_id": "en", "target_id": "de"}

@@ -198,7 +198,7 @@ class SeedsTest(parameterized.TestCase):
         settings = [
             {**both, "odd_b": "x" * 30 + "y" * 20, "odd_c": None, "learning_rate": 0.01},
             {**both, "odd_b": "z", "odd_c": 1, "odd_d": 1, "learning_rate": 0.001},
-            {**both, "odd_b": "z", "odd_c": 1, "odd_d": 2, "learning_rate": 0.001},
+            {**both, "odd_b": "z", "odd_c": 1, "odd_d": "2 ", "learning_rate": 0.001},
             {"odd_a": 1},
         ]
         runs = [
@@ -207,7 +207,7 @@ class SeedsTest(parameterized.TestCase):
         ]
         first = f"learning_rate 0.01, odd_b ...{'x' * 17}{'y' * 20}, odd_c unset, 1 more"
         alike = "learning_rate 0.001, odd_b z, odd_c 1, odd_d"
-        expected = [(first, "odd_d unset"), ("run1", f"{alike} 1"), ("run2", f"{alike} 2")]
+        expected = [(first, "odd_d unset"), ("run1", f"{alike} 1"), ("run2", f"{alike} '2 '")]
         names = [first, "run1", "run2", "pre-training"]
         for shown, labels in ((runs, names), (runs[2:], ["as given", "pre-training"])):
             report = reported(*shown)

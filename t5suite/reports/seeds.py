@@ -156,6 +156,8 @@ def _value_text(value) -> str:
         return "unset"
     if isinstance(value, float):
         text = f"{value:g}"
+    elif isinstance(value, str) and value != value.strip():
+        text = repr(value)  # 'summarize: ' beside 'summarize:'
     else:
         text = str(value)
     if len(text) <= LONGEST_VALUE:

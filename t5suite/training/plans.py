@@ -10,6 +10,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +65,8 @@ FLAGS_OF_OWN_TASKS = (
     "source_id",
     "target_id",
 )
+# The end of a prefix to which a word of a text would be joined.
+END_WITHOUT_SPACE = re.compile(r"[A-Za-z0-9:]$")
 TASK_FLAGS = ("benchmark", "dataset_name", "task_file")
 MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
@@ -388,8 +391,22 @@ def _format_set(arguments, rows=None) -> OwnData:
     data = own_data(name, form, _wishes(arguments, 0, {}))
     _warn_of_unused_settings(arguments, data.task, read_task_card(arguments.model.model_name_or_path))
     if _trains(arguments):
+        _warn_of_prefix_without_space(formats)
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
+
+
+def _warn_of_prefix_without_space(formats) -> None:
+    """Warns of a prefix like 'summarize:', whose last character and a text's first word would be written together."""
+    prefix = unescaped(formats.prefix)
+    text_follows = (formats.input_format or INPUT).startswith(INPUT)
+    if prefix and text_follows and END_WITHOUT_SPACE.search(prefix):
+        logger.warning(
+            "--prefix %r: inputs are read as %r, without a space between; the usual form is --prefix %r",
+            prefix,
+            f"{prefix}Some text",
+            f"{prefix} ",
+        )
 
 
 def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
