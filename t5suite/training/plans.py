@@ -66,7 +66,7 @@ FLAGS_OF_OWN_TASKS = (
     "target_id",
 )
 # The end of a prefix to which a word of a text would be joined.
-END_WITHOUT_SPACE = re.compile(r"[A-Za-z0-9:]$")
+END_WITHOUT_SPACE = re.compile(r"[A-Za-z0-9:]\Z")
 TASK_FLAGS = ("benchmark", "dataset_name", "task_file")
 MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
