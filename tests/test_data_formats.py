@@ -298,6 +298,8 @@ class TablesTest(parameterized.TestCase):
     @parameterized.parameters(
         ("txt", "label", "did you mean text"),
         ("text", "lable", "did you mean label"),
+        ("text", "txt", "'txt' .--target_column.; choose from label"),  # text is read already
+        ("lable", "label", "'lable' .--text_column.; choose from text"),
         ("text", "text, label", "'text, label' .--target_column.*one target column, .*labels, commas between"),
     )
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):

@@ -226,7 +226,8 @@ class CommandTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (("ok", "worn out", "broken, old"), 12, {}, """36 rows.*--labels '"broken, old",ok,worn out' makes"""),
-        (("ok", "worn"), 10, {}, "20 rows.*--labels ok,worn makes"),
+        (("ok", "worn"), 10, {}, "20 rows.*--labels ok,worn makes it a classification\n"),
+        (("ok", "worn", "Worn", "ok", "worn ", "worn"), 10, {}, "--labels ok,worn makes .*'Worn', 'worn ' differ"),
         (("ok", "worn"), 9, {}, None),  # few rows
         (("late", "late; broken", "rude", "broken; late", "broken; rude"), 20, {}, None),  # several labels a row
         (("ok",), 60, {}, None),

@@ -78,8 +78,8 @@ def task_columns(row: dict | str, task: Task) -> dict:
     columns = task.text_columns
     if len(columns) > 1:
         raise DataError(
-            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON objects "
-            f"with {', '.join(columns)}, or finished texts with --raw"
+            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give objects with "
+            f"{', '.join(columns)} (JSON, in Python dicts), or finished texts with --raw (in Python raw=True)"
         )
     return {columns[0]: row}
 

@@ -3,6 +3,7 @@
 >>> check_labels([load_task("glue", "rte")], TextEncoding(tokenizer, lengths), "generate", trains=True)
 """
 
+import collections
 import logging
 import shlex
 from collections.abc import Iterable, Sequence
@@ -120,13 +121,37 @@ def hint_at_labels(part: TrainingSet) -> None:
     num_labels = len(set(targets))
     if num_labels < 2 or len(targets) < FEWEST_ROWS_OF_LABEL * num_labels or look_like_label_sets(targets):
         return
+    labels, variants = _labels_and_variants(targets)
+    if len(labels) < 2:
+        return
+    remark = ""
+    if variants:
+        are_alike = f"{listed([repr(target) for target in variants])} differ from these in case or spaces only"
+        remark = f", once the rows are alike: {are_alike}"
     logger.info(
-        "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification",
+        "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification%s",
         part.task.name,
         num_labels,
         len(targets),
-        shlex.quote(quoted_words(sorted(set(targets)))),
+        shlex.quote(quoted_words(labels)),
+        remark,
     )
+
+
+def _labels_and_variants(targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The distinct targets, and those that differ from a more frequent one in case or spaces only; both sorted.
+
+    >>> _labels_and_variants(["good", "good", "Good", "bad"])
+    (['bad', 'good'], ['Good'])
+    """
+    label_by_letters: dict[str, str] = {}
+    variants = []
+    for target, _ in collections.Counter(targets).most_common():
+        letters = "".join(target.split()).casefold()
+        label = label_by_letters.setdefault(letters, target)
+        if label != target:
+            variants.append(target)
+    return sorted(label_by_letters.values()), sorted(variants)
 
 
 def _targets_like_labels(part: TrainingSet) -> list[str]:

@@ -398,14 +398,12 @@ def _format_set(arguments, rows=None) -> OwnData:
 
 def _warn_of_prefix_without_space(formats) -> None:
     """Warns of a prefix like 'summarize:', whose last character and a text's first word would be written together."""
-    prefix = unescaped(formats.prefix)
-    text_follows = (formats.input_format or INPUT).startswith(INPUT)
-    if prefix and text_follows and END_WITHOUT_SPACE.search(prefix):
+    prefix, _, _ = (_input_format(formats, 0) or "").partition(INPUT)
+    if END_WITHOUT_SPACE.search(prefix):
         logger.warning(
-            "--prefix %r: inputs are read as %r, without a space between; the usual form is --prefix %r",
-            prefix,
+            "the text before each input ends without a space: inputs are read as %r; the usual form is %r",
             f"{prefix}Some text",
-            f"{prefix} ",
+            f"{prefix} Some text",
         )
 
 

@@ -140,15 +140,17 @@ class Columns:
                 f", which {self.fixed_by} reads; --data_format jsonl in its place reads the columns that --text_column "
                 f"and --target_column name; there are the columns {listed(names, MOST_COLUMNS)}"
             )
+        read_elsewhere = {*self.texts, self.target}
+        unread_names = [name for name in names if name not in read_elsewhere] or names
         if column != self.target:
-            return f" (--text_column); {column_suggestion(column, names)}"
+            return f" (--text_column); {column_suggestion(column, unread_names)}"
         parts = [part.strip() for part in column.split(",")]
         if len(parts) > 1 and set(parts) <= set(names):
             return (
                 f" (--target_column), but a column for each of {listed(parts)}: give one target column, whose cells "
                 "hold a row's labels, commas between"
             )
-        return f" (--target_column); {column_suggestion(column, names, is_in_list=False)}"
+        return f" (--target_column); {column_suggestion(column, unread_names, is_in_list=False)}"
 
     def missing_text(self, names: Collection[str]) -> str | None:
         """The first text column that a row, or the columns of a table, lack."""
