@@ -289,7 +289,7 @@ def own_rows() -> dict:
 
 
 class TaskTest(parameterized.TestCase):
-    """The hub's task and the languages are what the run was told; what nobody has said is left out."""
+    """The hub's task and the languages are those of the run's settings; what no setting names is left out."""
 
     def assert_task(self, run, tag, languages):
         data = card_of(run.directory).data
@@ -305,7 +305,9 @@ class TaskTest(parameterized.TestCase):
     def test_own_rows_have_the_task_of_t5s_prefixes_and_no_language(self, flags, tag):
         self.assert_task(unscored(**own_rows(), **flags), tag, None)
 
-    @parameterized.parameters(({"source_id": "en", "target_id": "de"}, ["en", "de"]), ({}, None))
+    @parameterized.parameters(
+        ({"source_id": "en", "target_id": "de"}, ["en", "de"]), ({"target_id": "de"}, None), ({}, None)
+    )
     @pytest.mark.quick_cases(1)
     def test_own_translations_have_the_languages_that_flags_name(self, named, languages):
         source, target = named.get("source_id", "s"), named.get("target_id", "t")

@@ -88,16 +88,15 @@ def languages_differ(facts: CardFacts) -> bool:
 def languages(facts: CardFacts) -> list[str]:
     """The codes of the languages, source first; empty if that of any task is not known.
 
-    Flags say it, the registry for its own rows, or the card of a data set of the hub; it is never guessed from rows,
-    whose own languages a column may name.
+    Flags name them, the registry for its own rows, or the card of a data set of the hub. Where each row names its own
+    in a column, they are not known: rows are not read for the card.
     """
     if any(facts.settings.get(name) for name in LANG_COLUMNS):
         return []
-    given = [facts.settings.get("source_lang"), facts.settings.get("target_lang")]
-    codes = [language_code(code) for code in given if code]
+    codes_of_flags = [facts.settings.get("source_lang"), facts.settings.get("target_lang")]
+    codes = [language_code(code) for code in codes_of_flags if code]
     if codes:
         return list(dict.fromkeys(codes))
-    codes = []
     for name in facts.tasks:
         codes_of_task = _languages_of_task(facts, name)
         if not codes_of_task:
@@ -118,8 +117,10 @@ def language_code(code: str) -> str:
 def _languages_of_task(facts: CardFacts, name: str) -> list[str]:
     """The languages of a task's training rows; empty if nobody says them."""
     codes = _translated_codes(facts.tasks[name])
+    if not set(codes).isdisjoint(NO_CODES):
+        return []  # columns such as `translation.s`, which name a side and no language
     if codes:
-        return [language_code(code) for code in codes if code not in NO_CODES]
+        return [language_code(code) for code in codes]
     if facts.settings.get("train_file"):
         return []
     if facts.benchmark in ENGLISH:
