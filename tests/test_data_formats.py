@@ -279,8 +279,13 @@ class TablesTest(parameterized.TestCase):
         task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
         self.assertEqual([task.examples(row)[0].targets for row in read_rows], ["1", "2.5"])
 
+    def test_a_boolean_that_no_label_spells_is_refused(self):
+        path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": True}])
+        with exits_with(65, "a.jsonl:1: label True in column 'label' is none of 0 yes, 1 no"):
+            load_own_rows(path, labels="yes,no", no_eval=True, **COLUMNS)
+
     @parameterized.parameters(
-        (1, "a,b", "b"), (True, "a,b", "b"), (True, "true,false", "true"), (False, "True,False", "False"),
+        (1, "a,b", "b"), (True, "true,false", "true"), (False, "True,False", "False"),
         (True, "1,0", "1"), (1, "0.5,1.0", "1.0"), (0.5, "0.5,1.0", "0.5"), (1, "1.0,1", "1"),
     )  # fmt: skip
     def test_a_value_of_json_is_the_label_that_it_spells_also_in_a_field(self, value, labels, target):

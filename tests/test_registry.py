@@ -612,6 +612,14 @@ class LambdasTest(parameterized.TestCase):
         encoded = encode_rows([{"a": "a b a b", "label": "a b a b"}], task, **lengths)
         self.assertEqual(encoded, [{"input_ids": inputs, "labels": targets}])
 
+    @parameterized.parameters((["true", "false"], 0, 1), (["False", "True"], 1, 0), (["1", "0"], 0, 1))
+    def test_a_boolean_is_the_label_that_it_spells(self, labels, true_id, false_id):
+        task = Task("mine", "t", entry(labels=labels))
+        for value, number in ((True, true_id), (False, false_id)):
+            row = {"a": "x", "b": "y", "label": value}
+            self.assertEqual(task.examples(row)[0].targets, labels[number])
+            self.assertEqual(task.score([row], [labels[number]])["accuracy"], 100)
+
     def test_an_answer_after_a_sentinel_is_read_as_in_seqio(self):
         """`if text.startswith(sentinel): text = text[len(sentinel):].strip()`, then the label is looked up."""
         form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}

@@ -213,7 +213,7 @@ def _free_text(label, column: str) -> str:
 
 
 def label_id(row, entry) -> int:
-    """The class id of a row's label: an id (also as digits), a boolean or a label word; -1 if there is none.
+    """The class id of a row's label: an id (also as digits), a label word or a boolean that spells one; -1 if none.
 
     >>> label_id({"label": "yes"}, {"label_column_name": "label", "labels": ["no", "yes"]})
     1
@@ -226,11 +226,13 @@ def class_number(label, entry) -> int:
     words = label_words(entry["labels"])
     if label is None:
         return INVALID_CLASS
+    if isinstance(label, bool):
+        label = label_of_value(label, words)
     if isinstance(label, str) and label in words:
         return words.index(label)
     if is_id_in_digits(label, words):
         label = int(label)
-    if _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
+    if not isinstance(label, bool) and _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
     choices = ", ".join(f"{i} {word}" for i, word in enumerate(words))
     raise DataError(
@@ -275,10 +277,15 @@ def label_of_value(value, labels: Sequence[str]):
     ('3', '2', 'true')
     >>> label_of_value(1, ["bad", "good"]), label_of_value(-1, ["1", "2"])    # a class id, and an unlabelled row
     (1, -1)
+    >>> label_of_value(True, ["no", "yes"])    # nobody says which one it is: `class_number` refuses it
+    True
     """
     if isinstance(value, bool):
         spelled = same_but_for_case(str(value), list(labels))
-        return label_of_value(int(value), labels) if spelled is None else spelled
+        if spelled is not None:
+            return spelled
+        word = label_of_value(int(value), labels)
+        return word if isinstance(word, str) else value
     word_of_number = {float(word): word for word in labels if is_number_word(word)}
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if not is_number or not word_of_number:
