@@ -411,6 +411,7 @@ class ScoreTest(parameterized.TestCase):
     @parameterized.parameters(
         ("rows.csv", "text\nhello there\nNone\nbye now\n", ["hello there", "None", "bye now"]),
         ("rows.csv", "text|other\nNA|\n", ["NA"]), ("rows.tsv", "text\tother\nNone\t\n", ["None"]),
+        ("rows.csv", "text,other\n007,\n1.50,\n", ["007", "1.50"]),
     )  # fmt: skip
     def test_rows_that_are_converted_by_the_message_have_the_texts_of_the_file(self, name, content, texts):
         folder = Path(tempfile.mkdtemp())

@@ -14,8 +14,8 @@ from t5suite.base.lookup import find
 from t5suite.commands.path_checks import check_input_file
 
 ROLES = ("train", "validation", "test")
-# What pandas needs to read empty cells alone as missing values, not texts such as `None`.
-EMPTY_CELLS = "keep_default_na=False, na_values=['']"
+# What pandas needs to read cells as they are written, and empty ones alone as missing values.
+CELLS_AS_WRITTEN = "dtype=str, keep_default_na=False, na_values=['']"
 
 
 class TaskRow(NamedTuple):
@@ -93,12 +93,12 @@ def _pandas_arguments(path: str, kind: str) -> str:
     from t5suite.data.rows.separated import chosen_delimiter, text_lines
 
     if kind == "tsv":
-        return rf"sep='\t', quoting=3, {EMPTY_CELLS}"
+        return rf"sep='\t', quoting=3, {CELLS_AS_WRITTEN}"
     try:
         delimiter, _ = chosen_delimiter(text_lines(byte_lines(Path(path)), path), path)
     except DataError:
         delimiter = ","  # none fits: pandas says which line does not
-    return f"sep={delimiter!r}, {EMPTY_CELLS}"
+    return f"sep={delimiter!r}, {CELLS_AS_WRITTEN}"
 
 
 def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
