@@ -406,6 +406,11 @@ class FilesTest(parameterized.TestCase):
         for data in (rows, jsonl(folder() / "a.jsonl", rows)):
             self.assertEqual(load(data, **COLUMNS), [{"text": "x", "label": "a", "idx": 7}])
 
+    def test_an_idx_that_the_first_row_lacks_is_kept(self):
+        rows = [{"text": "x", "label": "a"}, {"idx": 7, "text": "y", "label": "b"}]
+        for data in (rows, jsonl(folder() / "a.jsonl", rows)):
+            self.assertEqual([row["idx"] for row in load(data, **COLUMNS)], [None, 7])
+
     def test_all_files_of_a_split_follow_each_other_in_the_order_of_their_names(self):
         root = folder()
         for name in ("b", "a", "c"):
@@ -1059,6 +1064,19 @@ class ClassesTest(parameterized.TestCase):
         self.assertNotEqual(rows, load_own_rows(None, "validation", **flags).rows)
         path = write(folder() / "debug.json", '{\n\t"num_examples": 9\n}')  # tabs, which YAML has not
         self.assertEqual(load_own_rows(**flags | {"data_config": [str(path)]}).rows, rows)
+
+    def test_a_column_that_the_first_row_of_a_class_lacks_is_read(self):
+        root = folder()
+        write(root / "my_instructions.py", (
+            "class Mine:\n    entry = {'formatter': 'instruction', 'text_column_name': 'instruction'}\n    def __init__(self, path, config):\n        pass\n"
+            "    def rows(self, split):\n        return [{'instruction': 'Say hi', 'output': 'hi'},\n"
+            "            {'instruction': 'Translate', 'input': 'a cat', 'output': 'eine Katze'}]\n"
+        ))  # fmt: skip
+        sys.path.insert(0, str(root))
+        self.addCleanup(sys.path.remove, str(root))
+        task, rows = load_own_rows(**of_class("my_instructions:Mine"))
+        self.assertIn("a cat", task.examples(rows[1])[0].inputs)
+        self.assertEqual(task.examples(rows[0])[0].inputs.count("input"), 0)
 
     def test_a_class_of_the_users_own(self):
         root = folder()

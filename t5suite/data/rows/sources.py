@@ -327,13 +327,25 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
     return loaded
 
 
+def _with_all_columns(rows: list[dict]) -> list[dict]:
+    """The rows with the columns of all of them; None where a row lacks one. `datasets` takes those of the first row.
+
+    >>> _with_all_columns([{"text": "a"}, {"text": "b", "idx": 3}])
+    [{'text': 'a', 'idx': None}, {'text': 'b', 'idx': 3}]
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    if all(len(row) == len(names) for row in rows):
+        return rows
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
 def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
     """Checked rows as a `datasets.Dataset`."""
     import datasets
 
     empty_texts = check_rows(task, role, source.rows, source.places.__getitem__)
     try:
-        rows = datasets.Dataset.from_list(_with_one_type(task, source.rows))
+        rows = datasets.Dataset.from_list(_with_one_type(task, _with_all_columns(source.rows)))
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
         change = changed_type(source.rows, source.places)
         raise DataError(change or f"{source.origin}: a column changes its type from row to row ({error})") from None
