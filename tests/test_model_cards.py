@@ -871,7 +871,9 @@ class PrintedAnswerTest(parameterized.TestCase):
     """The Python of a card prints what its command answers."""
 
     def assert_the_same(self, folder):
-        answers = [printed_by(folder, blocks(folder, "python")[0][1]), commanded_by(folder)]
+        python = blocks(folder, "python")[0][1]
+        self.assertEqual("no pipeline" in card_of(folder).text, "ModelForSeq2SeqLM" in python)
+        answers = [printed_by(folder, python), commanded_by(folder)]
         printed, commanded = (re.sub("<extra_id_[0-9]+>", " ", answer).split() for answer in answers)
         self.assertNotEmpty(printed)
         self.assertEqual(printed, commanded)
