@@ -364,6 +364,25 @@ class KindsOfRunsTest(parameterized.TestCase):
         for step, value in points:
             self.assertEqual(value, 1 / step)
 
+    def test_a_curve_has_a_gap_and_a_cross_where_a_score_is_not_a_number(self):
+        """Of two seeds and their mean; a number that has none beside it is marked."""
+        place, runs = folder(), []
+        for seed, scores in enumerate(([60.0, None, 64.0, 66.0, 68.0], [50.0, 52.0, 54.0, 56.0, None])):
+            run = make_run(place / f"s{seed}", "sentiment", seed=seed)
+            lines = [{"step": step, "eval/accuracy": score} for step, score in enumerate(scores, 1)]
+            write_rows(run / "metrics.jsonl", lines)
+            runs.append(run)
+        (axes,) = reported(*runs).figures["curve-sentiment-accuracy"].axes
+        first, first_cross, second, second_cross, mean, mean_crosses = axes.lines
+        nan = np.nan
+        np.testing.assert_array_equal(first.get_ydata(orig=False), [60, nan, 64, 66, 68])
+        np.testing.assert_array_equal(second.get_ydata(orig=False), [50, 52, 54, 56, nan])
+        np.testing.assert_array_equal(mean.get_ydata(orig=False), [55, nan, 59, 61, nan])
+        crosses = [list(line.get_xdata()) for line in (first_cross, second_cross, mean_crosses)]
+        self.assertEqual(crosses, [[2], [5], [2, 5]])
+        self.assertEqual((first.get_marker(), first.get_markevery()), ("o", [0]))
+        self.assertGreater(axes.get_xlim()[1], 5)
+
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()
         runs = [make_run(place / "a", "sentiment", finished=False),
