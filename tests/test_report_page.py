@@ -146,6 +146,15 @@ class NumbersTest(parameterized.TestCase):
             (axes,) = report.figures[f"curve-prices-{name}"].axes
             self.assertEqual(axes.get_ylabel(), unit)
 
+    def test_why_a_score_is_not_a_number_stands_once_below_the_scores(self):
+        scores = {"pearson": None, "spearman": None, "neg_mean_absolute_error": -0.5}
+        reason = "pearson, spearman: not a number (all answers, or all targets, count as the same number"
+        report = reported(scored_run("prices", {}, scores={"prices": scores}))
+        for text in (report.printed, report.markdown, report.html):
+            self.assertEqual(" ".join(text.split()).count(reason), 1)
+        defined = reported(scored_run("prices", {}, scores={"prices": {"pearson": 0.0}}))
+        self.assertNotIn("not a number", defined.printed + defined.markdown + defined.html)
+
     def test_pictures_have_files_of_their_own_also_where_upper_and_lower_case_are_one(self):
         long_name = "x" * 200
         titles = []
