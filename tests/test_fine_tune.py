@@ -114,7 +114,9 @@ class RunDirectoryTest(parameterized.TestCase):
             "--report_to",
             "tensorboard",
         ]
-        cls.results = fine_tune_t5.main(later_wins([*QUICK, *cls.flags, "--output_dir", str(cls.directory)]))
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            cls.results = fine_tune_t5.main(later_wins([*QUICK, *cls.flags, "--output_dir", str(cls.directory)]))
+        cls.shown = " ".join(shown.getvalue().split())
 
     def test_results_are_returned_and_written(self):
         written = json.loads((self.directory / "results.json").read_text())
@@ -137,8 +139,9 @@ class RunDirectoryTest(parameterized.TestCase):
         self.assertCountEqual(names_of_nan, ["tasks.similarity.pearson", "tasks.similarity.spearman", "averages.mini"])
         self.assertCountEqual([note.split()[0] for note in written["notes"]], names_of_nan)
         reasons = [note.partition(" is not a number ")[2] for note in written["notes"]]
-        constants = "(a correlation of constants, or an answer of nan or inf)"
+        constants = "(all answers, or all targets, count as the same number, or an answer is nan or inf)"
         self.assertEqual(reasons, [constants, constants, "(a mean of scores of which one is not)"])
+        self.assertIn(f"pearson, spearman: not a number {constants}", self.shown)
 
     def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
         lines = read_rows(self.directory / "metrics.jsonl")

@@ -737,6 +737,22 @@ class PictureTest(parameterized.TestCase):
         panels = learning_curves.card_panels({name: [[1, 0.5], [2, 0.7]] for name in names})
         self.assertEqual({unit: [*lines] for unit, lines in panels.items()}, expected)
 
+    def test_a_curve_has_a_gap_and_a_cross_where_a_score_is_not_a_number(self):
+        figures = []
+        directory = new_folder()
+        scores = enumerate([5, None, 7, 8, None])
+        write_rows(directory / "metrics.jsonl", [{"step": step, "eval/pearson": score} for step, score in scores])
+        paint = lambda canvas, path: figures.append(canvas.figure) or Path(path).touch()
+        with mock.patch("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", paint):
+            learning_curves.write_learning_curves(directory)
+        ((axes,),) = [figure.axes for figure in figures]
+        curve, crosses = axes.lines
+        self.assertEqual(str(curve.get_ydata(orig=False).tolist()), "[5.0, nan, 7.0, 8.0, nan]")
+        self.assertEqual(list(crosses.get_xdata()), [1, 4])
+        self.assertLess(max(crosses.get_ydata()), 0.1)
+        self.assertGreater(axes.get_xlim()[1], 4)
+        self.assertLen(axes.get_legend().get_texts(), 1)
+
     @pytest.mark.pictures
     @pytest.mark.slow
     def test_the_card_shows_the_picture_that_is_there(self):
@@ -873,7 +889,9 @@ class PrintedAnswerTest(parameterized.TestCase):
     """The Python of a card prints what its command answers."""
 
     def assert_the_same(self, folder):
-        answers = [printed_by(folder, blocks(folder, "python")[0][1]), commanded_by(folder)]
+        python = blocks(folder, "python")[0][1]
+        self.assertEqual("no pipeline" in card_of(folder).text, "ModelForSeq2SeqLM" in python)
+        answers = [printed_by(folder, python), commanded_by(folder)]
         printed, commanded = (re.sub("<extra_id_[0-9]+>", " ", answer).split() for answer in answers)
         self.assertNotEmpty(printed)
         self.assertEqual(printed, commanded)

@@ -146,6 +146,15 @@ class NumbersTest(parameterized.TestCase):
             (axes,) = report.figures[f"curve-prices-{name}"].axes
             self.assertEqual(axes.get_ylabel(), unit)
 
+    def test_why_a_score_is_not_a_number_stands_once_below_the_scores(self):
+        scores = {"pearson": None, "spearman": None, "neg_mean_absolute_error": -0.5}
+        reason = "pearson, spearman: not a number (all answers, or all targets, count as the same number"
+        report = reported(scored_run("prices", {}, scores={"prices": scores}))
+        for text in (report.printed, report.markdown, report.html):
+            self.assertEqual(" ".join(text.split()).count(reason), 1)
+        defined = reported(scored_run("prices", {}, scores={"prices": {"pearson": 0.0}}))
+        self.assertNotIn("not a number", defined.printed + defined.markdown + defined.html)
+
     def test_pictures_have_files_of_their_own_also_where_upper_and_lower_case_are_one(self):
         long_name = "x" * 200
         titles = []
@@ -363,6 +372,25 @@ class KindsOfRunsTest(parameterized.TestCase):
         self.assertLessEqual(gaps.max() - gaps.min(), 1)
         for step, value in points:
             self.assertEqual(value, 1 / step)
+
+    def test_a_curve_has_a_gap_and_a_cross_where_a_score_is_not_a_number(self):
+        """Of two seeds and their mean; a number that has none beside it is marked."""
+        place, runs = folder(), []
+        for seed, scores in enumerate(([60.0, None, 64.0, 66.0, 68.0], [50.0, 52.0, 54.0, 56.0, None])):
+            run = make_run(place / f"s{seed}", "sentiment", seed=seed)
+            lines = [{"step": step, "eval/accuracy": score} for step, score in enumerate(scores, 1)]
+            write_rows(run / "metrics.jsonl", lines)
+            runs.append(run)
+        (axes,) = reported(*runs).figures["curve-sentiment-accuracy"].axes
+        first, first_cross, second, second_cross, mean, mean_crosses = axes.lines
+        nan = np.nan
+        np.testing.assert_array_equal(first.get_ydata(orig=False), [60, nan, 64, 66, 68])
+        np.testing.assert_array_equal(second.get_ydata(orig=False), [50, 52, 54, 56, nan])
+        np.testing.assert_array_equal(mean.get_ydata(orig=False), [55, nan, 59, 61, nan])
+        crosses = [list(line.get_xdata()) for line in (first_cross, second_cross, mean_crosses)]
+        self.assertEqual(crosses, [[2], [5], [2, 5]])
+        self.assertEqual((first.get_marker(), first.get_markevery()), ("o", [0]))
+        self.assertGreater(axes.get_xlim()[1], 5)
 
     def test_an_unfinished_run_and_one_without_metrics_have_a_page(self):
         place = folder()

@@ -6,6 +6,7 @@ PosixPath('runs/glue-rte-t5-small/learning_curves.png')
 ['rte: accuracy', 'rte: training loss']
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def write_learning_curves(directory, title: str = "") -> Path | None:
     """Draws a run's losses and scores over the updates, side by side, into its folder; None without a curve."""
     lines_of_file = list(thinned_lines(Path(directory, METRICS)))
     panels = card_panels(curves_of(lines_of_file))
-    if not any(_has_a_curve(lines) for lines in panels.values()):
+    if not any(_is_curve(points) for lines in panels.values() for points in lines.values()):
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -103,9 +104,9 @@ def write_learning_curves(directory, title: str = "") -> Path | None:
     return path
 
 
-def _has_a_curve(lines: dict[str, list]) -> bool:
-    """Whether any has several points."""
-    return any(len(points) > 1 for points in lines.values())
+def _is_curve(points: list) -> bool:
+    """Whether several values are numbers."""
+    return sum(value is not None for _, value in points) > 1
 
 
 def card_panels(logged: dict[str, list]) -> dict[str, dict[str, list]]:
@@ -148,22 +149,54 @@ def readable_scores(scores: dict[str, list], unit_of_score: dict[str, str]) -> d
 def draw_card_panel(axes, unit: str, lines: dict[str, list]) -> None:
     """The curves of one unit."""
     for number, (label, points) in enumerate(lines.items()):
-        marker = ""
-        if len(points) <= 30:
-            marker = "o"
-        axes.plot(
-            *zip(*points, strict=True),
-            label=label,
-            marker=marker,
-            markersize=3,
-            linewidth=1.4,
-            color=COLOURS[number % len(COLOURS)],
-            linestyle=DASHES[number % len(DASHES)],
-        )
-    axes.set(xlabel="update", ylabel=unit)
+        style = {
+            "label": label,
+            "linewidth": 1.4,
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": DASHES[number % len(DASHES)],
+        }
+        draw_curve(axes, points, len(points) <= 30, style)
+    axes.set(xlabel=label_of_updates(lines.values()), ylabel=unit)
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
+
+
+def draw_curve(axes, points: list, has_markers: bool, style: dict) -> None:
+    """A curve with a gap, and a cross at the foot of the axes, where a value is None.
+
+    Args:
+      has_markers: each point is marked; if not, only those that have no neighbour to be joined with.
+    """
+    steps, values = zip(*points, strict=True)
+    marked = range(len(points)) if has_markers else _lone_places(values)
+    axes.plot(steps, values, marker="o" if marked else "", markevery=list(marked), markersize=3, **style)
+    gaps = [step for step, value in points if value is None]
+    if gaps:
+        heights = [0.03] * len(gaps)  # of the axes
+        transform = axes.get_xaxis_transform()
+        axes.plot(gaps, heights, "x", markersize=4, color=style["color"], transform=transform)
+
+
+def _lone_places(values: Sequence[float | None]) -> list[int]:
+    """The places of numbers that have none beside them.
+
+    >>> _lone_places([1.0, 2.0, None, 3.0, None])
+    [3]
+    """
+    padded = [None, *values, None]
+    places = []
+    for place, (before, value, after) in enumerate(zip(padded, values, padded[2:], strict=False)):
+        if value is not None and before is None and after is None:
+            places.append(place)
+    return places
+
+
+def label_of_updates(curves: Iterable[list]) -> str:
+    """The axis of the updates; it says what a cross is, where there is one."""
+    if any(value is None for points in curves for _, value in points):
+        return "update (×: not a number)"
+    return "update"
 
 
 def curve_panels(data: dict) -> list[dict]:
@@ -178,8 +211,7 @@ def curve_panels(data: dict) -> list[dict]:
     panels = []
     for curve in ordered[:MOST_CURVES]:
         lines = lines_of_curve[curve]
-        is_curve = any(len(line["points"]) > 1 for line in lines)
-        if not is_curve:
+        if not any(_is_curve(line["points"]) for line in lines):
             continue
         panel = {
             "name": f"curve-{curve.task}-{curve.title}",
@@ -228,7 +260,7 @@ def curves_of_run(run: dict, benchmarks: list[str]) -> list[tuple[Curve, list]]:
 def _is_zero_share(curve: Curve, points: list) -> bool:
     if curve.unit != PERCENT:
         return False
-    return not any(value > 0 for _, value in points)
+    return not any(value for _, value in points)
 
 
 def seed_means(lines: list[dict]) -> dict[str, list]:
@@ -253,12 +285,15 @@ def seed_means(lines: list[dict]) -> dict[str, list]:
 
 
 def _mean_curve(curves: list[dict[int, float]]) -> list[list]:
-    """The mean of several curves, `{update: value}`, at the updates that are in all of them."""
+    """The mean of several curves, `{update: value}`, at the updates of all of them; None where a curve has None."""
     updates = set(curves[0]).intersection(*curves)
     points = []
     for update in sorted(updates):
         values = [curve[update] for curve in curves]
-        points.append([update, sum(values) / len(values)])
+        mean = None
+        if None not in values:
+            mean = sum(values) / len(values)
+        points.append([update, mean])
     return points
 
 
@@ -272,7 +307,7 @@ def draw_panel(figure, panel: dict, styles: dict) -> None:
     for setting, points in panel["means"].items():
         draw_line(axes, points, styles.get(setting), is_thick=True)
     axes.set_title(literal(panel["title"]), fontsize=10)
-    axes.set_xlabel("update", fontsize=9)
+    axes.set_xlabel(label_of_updates(line["points"] for line in panel["lines"]), fontsize=9)
     axes.set_ylabel(panel["unit"], fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
     use_ink(axes)
@@ -286,17 +321,8 @@ def draw_line(axes, points: list, style: tuple | None, is_thick: bool) -> None:
         weight = {"linewidth": 1.9}
     else:
         weight = {"linewidth": 0.8, "alpha": 0.55}
-    marker = ""
-    if _has_markers(points, is_thick):
-        marker = "o"
-    axes.plot(*zip(*points, strict=True), color=colour, linestyle=dash, marker=marker, markersize=3, **weight)
-
-
-def _has_markers(points: list, is_thick: bool) -> bool:
-    """Whether each point of a curve is marked: a single one, and the few of a thick line."""
-    if is_thick:
-        return len(points) <= 12
-    return len(points) == 1
+    has_markers = is_thick and len(points) <= 12
+    draw_curve(axes, points, has_markers, {"color": colour, "linestyle": dash, **weight})
 
 
 def add_setting_legend(figure, settings: set[str], styles: dict) -> None:

@@ -37,7 +37,7 @@ def read_run(directory, name: str | None = None) -> dict:
     * `results`: `{task: {metric: points}}`; `averages`: `{suite: points}`; `groups`: scores of parts of a task
     * `rows`: `{task: rows scored}`; `fingerprints`: `{split: fingerprint}`; `held_out`: splits drawn from training rows
     * `marks`: `{task: remarks}`; `methods`: `{task: how its answers were made}`; `notes`: what is missing
-    * `curves`: `{name: [[update, value], ...]}`; `speed`: medians; `last_step`: the last update that was logged
+    * `curves`: `{name: [[update, value or None], ...]}`; `speed`: medians; `last_step`: the last update that was logged
     * `environment`: command, times, versions, commit, hardware
 
     Raises:
@@ -175,21 +175,24 @@ def note_on_metrics(directory: Path, lines: list[dict]) -> list[str]:
 
 
 def curves_of(lines: list[dict]) -> dict[str, list]:
-    """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
+    """`{name: [[step, value], ...]}` of the numbers under `train/` and `eval/`; the last of a step counts.
 
-    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 5, "train/loss": 1.9}, {"step": 9, "train/loss": 1.5}])
-    {'train/loss': [[5, 1.9], [9, 1.5]]}
+    None among them was logged in place of NaN; what never was a number has no curve.
+
+    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 5, "train/loss": 1.9}, {"step": 9, "train/loss": None}])
+    {'train/loss': [[5, 1.9], [9, None]]}
     >>> curves_of([{"step": 5, "seconds": 1.0, "eval/x": None, "train/train_loss": 3.0}])  # of the whole training
     {}
     """
     value_by_step: dict[str, dict] = {}
     for line in lines:
         for name, value in line.items():
-            if _has_curve(name) and is_plain_number(value):
+            if _has_curve(name) and (value is None or is_plain_number(value)):
                 value_by_step.setdefault(name, {})[line["step"]] = value
     curves = {}
     for name, points in value_by_step.items():
-        curves[name] = [[step, value] for step, value in sorted(points.items())]
+        if any(value is not None for value in points.values()):
+            curves[name] = [[step, value] for step, value in sorted(points.items())]
     return curves
 
 

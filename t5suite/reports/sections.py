@@ -34,6 +34,7 @@ from t5suite.reports.plots import Plot
 from t5suite.reports.seeds import unnamed_settings
 from t5suite.reports.sweeps import sweep_titles
 from t5suite.reports.units import other_units
+from t5suite.tasks.entry_metrics import undefined_notes
 
 # More averages or scores than this are only in their tables.
 MOST_IN_HEADLINE = 4
@@ -226,13 +227,15 @@ SCORE_COLUMNS = (
 
 
 def _scores(data: dict) -> list[Part]:
-    """Every setting, task and metric."""
+    """Every setting, task and metric, and why means are missing."""
     entries = _titled_scores(data)
     caption = "In points"
     units = other_units(entry["metric"] for entry in entries)
     if units:
         caption += f" ({units})"
-    return _score_table(caption, entries)
+    undefined = [entry["metric"] for entry in entries if entry["mean"] is None]
+    notes = [Part("note", note) for note in undefined_notes(undefined)]
+    return _score_table(caption, entries) + notes
 
 
 def _place_of_score(entry: dict) -> tuple[str, str, str]:

@@ -19,10 +19,11 @@ from t5suite.reports.finished_runs import (
     warn_of_lost_model,
     without_rates,
 )
-from t5suite.reports.formatting import average_title, choice_line, explained, points
+from t5suite.reports.formatting import average_title, choice_line, explained, is_plain_number, points
 from t5suite.reports.next_commands import print_next_commands
 from t5suite.reports.units import metric_text
 from t5suite.runs.directory import read_results
+from t5suite.tasks.entry_metrics import undefined_notes
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def print_run_table(rows: list[dict]) -> None:
     notes = []
     for row in rows:
         notes += row["notes"]
-    _print_meanings(console, explained_columns, notes)
+    _print_meanings(console, explained_columns, notes, [row["metrics"] for row in rows])
     for entry in averages_of_runs(rows):
         title = average_title(entry["benchmark"])
         if "run" in entry:
@@ -154,7 +155,7 @@ def print_results(directory, manifest: dict, results: dict) -> None:
     remarks = []
     for row in rows:
         remarks += row.remarks
-    _print_meanings(console, _rates_above_zero(rows), remarks)
+    _print_meanings(console, _rates_above_zero(rows), remarks, results["tasks"].values())
     _print_averages(console, results["averages"])
     for name, tables in results.get("groups", {}).items():
         _print_groups(console, name, tables)
@@ -271,8 +272,15 @@ def _is_above_zero(rate_text: str) -> bool:
     return float(rate_text) > 0
 
 
-def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
-    meanings = [f"{word}: {meaning}" for word, meaning in explained(columns, remarks)]
+def _print_meanings(
+    console: Terminal, columns: Iterable[str], remarks: Iterable[str], scores_of_rows: Iterable[dict]
+) -> None:
+    """Why scores are NaN, and what the columns and remarks mean."""
+    undefined = []
+    for scores in scores_of_rows:
+        undefined += [metric for metric, score in scores.items() if not is_plain_number(score)]
+    meanings = undefined_notes(undefined)
+    meanings += [f"{word}: {meaning}" for word, meaning in explained(columns, remarks)]
     if meanings:
         console.print("; ".join(meanings), style="dim", highlight=False)
 

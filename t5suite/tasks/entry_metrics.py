@@ -105,14 +105,26 @@ def metric_functions(entry: dict) -> dict[str, Callable]:
 def undefined_reason(metric: str) -> str:
     """Why a metric may not be a number.
 
-    >>> undefined_reason("pearson"), undefined_reason("span_f1")
-    ('a correlation of constants, or an answer of nan or inf', 'not defined on these rows')
+    >>> undefined_reason("neg_mean_absolute_error"), undefined_reason("span_f1")
+    ('an answer is nan or inf', 'not defined on these rows')
     """
     if metric in ERRORS:
-        return "an answer of nan or inf"
+        return "an answer is nan or inf"
     if metric in NUMBER_METRICS:
-        return "a correlation of constants, or an answer of nan or inf"
+        return "all answers, or all targets, count as the same number, or an answer is nan or inf"
     return "not defined on these rows"
+
+
+def undefined_notes(metrics: Iterable[str]) -> list[str]:
+    """What is said below a table of metrics that are not numbers there, each reason once.
+
+    >>> undefined_notes(["span_f1", "gender_parity", "span_f1"])
+    ['span_f1, gender_parity: not a number (not defined on these rows)']
+    """
+    metrics_of_reason: dict[str, list[str]] = {}
+    for metric in dict.fromkeys(metrics):
+        metrics_of_reason.setdefault(undefined_reason(metric), []).append(metric)
+    return [f"{', '.join(names)}: not a number ({reason})" for reason, names in metrics_of_reason.items()]
 
 
 def is_value_of_evaluate(name: str, entry: dict) -> bool:

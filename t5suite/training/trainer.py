@@ -707,12 +707,11 @@ class SuiteTrainer(Seq2SeqTrainer):
         pending = self.progress.take_pending(self.control)
         if not pending:
             return
-        logger.info("step %d: running what was still due after its checkpoint", self.state.global_step)
         self.control.should_evaluate &= self.args.eval_strategy != "no"  # the flag may have changed since
         # Random numbers are restored with the first batch; a checkpoint written here needs them already.
         self._restore_random_state()
         log_save_evaluate = functools.partial(
-            self._maybe_log_save_evaluate,
+            self._log_save_evaluate_first,
             self._tr_loss,
             pending["grad_norm"],
             self.model_wrapped,
@@ -726,6 +725,13 @@ class SuiteTrainer(Seq2SeqTrainer):
         if pending["epoch_end"]:
             self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
             log_save_evaluate()
+
+    def _log_save_evaluate_first(self, *args, **kwargs) -> None:
+        """What follows a step, of the step that the run goes on from; says why it is evaluated now; not a hook."""
+        if self.control.should_evaluate:
+            step = self.state.global_step
+            logger.info("step %d is evaluated first: checkpoint-%d was written before its evaluation", step, step)
+        self._maybe_log_save_evaluate(*args, **kwargs)
 
     def _take_up(self, control) -> None:
         """Restores the trainer's sums and its best checkpoint when training begins; not a hook."""
