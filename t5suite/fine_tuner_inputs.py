@@ -23,7 +23,6 @@ from t5suite.base.redaction import MASK, is_secret_name
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.rows.files import SPLIT_NAMES, folders_of_split
 from t5suite.data.rows.formats import comma_separated
-from t5suite.data.rows.hub_rows import class_names
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.launch.config_files import read_config
 from t5suite.launch.row_formats import with_format
@@ -41,7 +40,8 @@ from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
-from t5suite.tasks.targets import with_words_of_ids, words_of_ids
+from t5suite.tasks.cells import value_at
+from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
 from t5suite.tasks.task_card import own_task_of
 from t5suite.training.flags.plug_ins import named_metrics
 from t5suite.training.plans import FLAGS_OF_OWN_TASKS
@@ -327,7 +327,7 @@ def _label_names(split, column: str) -> list[str]:
 def _feature(split, column: str):
     """What a `datasets.Dataset` says of a column; None for other rows and columns."""
     features = getattr(split, "features", None)
-    return features.get(column) if isinstance(features, Mapping) else None  # a table may have a column `features`
+    return value_at(features, column) if isinstance(features, Mapping) else None  # a table may have a column `features`
 
 
 def _flags_of_named_data(name: str, flags: Mapping[str, Any]) -> dict[str, str]:

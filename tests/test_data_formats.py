@@ -679,6 +679,25 @@ class TasksTest(parameterized.TestCase):
         task, (hidden_row,) = load_own_rows(None, "test", **flags)
         self.assertFalse(task.is_labelled(hidden_row))
 
+    def test_class_ids_become_the_words_of_their_names_in_nested_columns_and_in_parquet_files(self):
+        """Whatever the order of `--labels`; class 0 is `neg`."""
+        import datasets
+
+        mark = datasets.ClassLabel(names=["neg", "pos"])
+        features = datasets.Features(text=datasets.Value("string"), label=mark, meta={"label": mark})
+        cells = {"text": ["bad"], "label": [0], "meta": [{"label": 0}]}
+        rows = datasets.Dataset.from_dict(cells, features=features)
+        path = folder() / "train.parquet"
+        rows.to_parquet(path)
+        for column in ("label", "meta.label"):
+            flags = {"text_column": "text", "target_column": column, "labels": "pos,neg", "no_eval": True}
+            for own_rows in (
+                load_own_rows(rows, **flags),
+                load_own_rows(data_format="hub", hub_path=path.parent, **flags),
+                load_own_rows(path, **flags),
+            ):
+                self.assertEqual(own_rows.task.examples(own_rows.rows[0])[0].targets, "neg", column)
+
     def test_of_two_names_of_a_split_a_hub_data_set_is_read_by_the_first(self):
         place = folder()
         names = ("dev", "train", "validation")

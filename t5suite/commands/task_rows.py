@@ -103,8 +103,9 @@ def _pandas_arguments(path: str, kind: str) -> str:
 
 def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tuple[str, dict]]:
     """`(place, row)` of every row, with the words of labels."""
-    from t5suite.data.rows.file_rows import TYPELESS, format_by_name, table_rows
+    from t5suite.data.rows.file_rows import TYPELESS, format_by_name, table_rows, words_of_class_ids
     from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns
+    from t5suite.tasks.targets import with_words_of_ids
 
     kind = format_by_name(path)
     columns = Columns(
@@ -113,6 +114,9 @@ def _rows_by_data_format(task, path: str, delimiter: str | None) -> Iterator[tup
         optional=OPTIONAL_COLUMNS.get(task.entry.get("formatter"), ()),
         labels=task.label_words or None,
     )
+    words = words_of_class_ids(Path(path), kind, columns)
     for place, row in table_rows(Path(path), kind, delimiter):
+        if words:
+            row = with_words_of_ids(row, columns.target, words)
         shaped = columns.shaped(row, kind in TYPELESS)
         yield place, shaped if kind in TYPELESS else row | shaped

@@ -17,7 +17,7 @@ from decimal import Decimal
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.tasks.cells import cell, value_at
+from t5suite.tasks.cells import cell, value_at, with_value_at
 from t5suite.tasks.metrics import NUMBER_METRICS, SET_METRICS, label_set
 
 UNKNOWN_TARGET = "<unk>"
@@ -297,6 +297,19 @@ def label_of_value(value, labels: Sequence[str]):
     return word_of_number.get(value, str(value))
 
 
+def class_names(feature) -> list[str]:
+    """The names of a column of class labels or of lists of them; an empty list for other columns.
+
+    >>> class_names(datasets.List(datasets.ClassLabel(names=["late", "rude"])))
+    ['late', 'rude']
+
+    Args:
+      feature: what a data set's `features` have for the column; None if they have nothing.
+    """
+    in_lists = getattr(feature, "feature", None)
+    return getattr(feature, "names", None) or getattr(in_lists, "names", None) or []
+
+
 def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str]:
     """The label words of a data set's class ids: its own names if they are labels, or the labels are some of them; else
     the labels by their places.
@@ -310,7 +323,7 @@ def words_of_ids(names: Sequence[str], labels: Sequence[str] | None) -> list[str
 
 
 def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
-    """The row with label words in place of class ids; -1 (unlabelled) stays.
+    """The row with label words in place of class ids; -1 (unlabelled) stays. The column may be a dotted name.
 
     >>> with_words_of_ids({"labels": [1, 0]}, "labels", ["bad", "good"])
     {'labels': ['good', 'bad']}
@@ -318,10 +331,12 @@ def with_words_of_ids(row: dict, column: str, words: Sequence[str]) -> dict:
     Raises:
       DataError: there are class ids, and no word for one of them.
     """
-    label = row.get(column)
+    label = value_at(row, column)
+    if label is None:
+        return row
     if isinstance(label, (list, tuple)):
-        return {**row, column: [_word_of_id(class_id, words, column) for class_id in label]}
-    return {**row, column: _word_of_id(label, words, column)} if column in row else row
+        return with_value_at(row, column, [_word_of_id(class_id, words, column) for class_id in label])
+    return with_value_at(row, column, _word_of_id(label, words, column))
 
 
 def _word_of_id(label, words: Sequence[str], column: str):

@@ -26,12 +26,15 @@ from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.own_rows import MOST_COLUMNS, Columns, Rows, RowSource, check_columns, column_suggestion
 from t5suite.data.rows.separated import separated_rows
-from t5suite.tasks.cells import outermost
+from t5suite.tasks.cells import outermost, value_at
+from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
 
 logger = logging.getLogger(__name__)
 
 # Formats without types: every cell is text.
 TYPELESS = ("csv", "tsv")
+# Where `datasets` writes the types of columns, in the metadata of a parquet file.
+FEATURES_OF_DATASETS = b"huggingface"
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,12 @@ class FileRows:
 
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:
+            words = words_of_class_ids(path, self.kind, self.columns)
             for place, row in table_rows(path, self.kind, self.delimiter):
                 if self.unwrap is not None:
                     row = _unwrapped(row, self.unwrap, place)
+                if words:
+                    row = with_words_of_ids(row, self.columns.target, words)
                 yield place, row
 
     def _log_unread(self, columns: set[str], place: str) -> None:
@@ -237,6 +243,26 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
                 yield f"{path} row {number}", as_decimals(row, columns)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         raise parquet_error(path, error, f" after row {number}") from None
+
+
+def words_of_class_ids(path: Path, kind: str, columns: Columns) -> list[str]:
+    """The label words of class ids, whose names `datasets` writes into its parquet files; [] for other files."""
+    import pyarrow
+
+    if kind != "parquet":
+        return []
+    try:
+        schema = parquet_file(path).schema_arrow
+    except (pyarrow.ArrowException, OSError):
+        return []  # `parquet_rows` names the fault
+    if FEATURES_OF_DATASETS not in (schema.metadata or {}):
+        return []
+    import datasets
+
+    names = class_names(value_at(datasets.Features.from_arrow_schema(schema), columns.target))
+    if not names:
+        return []
+    return words_of_ids(names, columns.labels)
 
 
 def _rows_of_batch(batch, path: Path, num_rows_before: int) -> list[dict]:

@@ -17,7 +17,8 @@ from t5suite.data.rows.files import SPLIT_NAMES
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.own_rows import Columns, Rows, check_columns
-from t5suite.tasks.targets import with_words_of_ids, words_of_ids
+from t5suite.tasks.cells import value_at
+from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class HubRows:
         plain_rows = (as_decimals(row, narrow) for row in read_part)
         if self.unwrap is not None:
             plain_rows = map(self.unwrap, plain_rows)
-        names = class_names(dataset.features.get(self.columns.target))
+        names = class_names(value_at(dataset.features, self.columns.target))
         if names:
             words = words_of_ids(names, self.columns.labels)
             plain_rows = (with_words_of_ids(row, self.columns.target, words) for row in plain_rows)
@@ -130,16 +131,3 @@ def hub_label_words(path: str, name: str | None, revision: str | None, column: s
     splits, _ = load_hub_splits(path, name, revision)
     dataset = next(iter(splits.values()))
     return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
-
-
-def class_names(feature) -> list[str]:
-    """The names of a column of class labels or of lists of them; an empty list for other columns.
-
-    >>> class_names(datasets.List(datasets.ClassLabel(names=["late", "rude"])))
-    ['late', 'rude']
-
-    Args:
-      feature: what a data set's `features` have for the column; None if they have nothing.
-    """
-    in_lists = getattr(feature, "feature", None)
-    return getattr(feature, "names", None) or getattr(in_lists, "names", None) or []
