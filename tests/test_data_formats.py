@@ -279,6 +279,19 @@ class TablesTest(parameterized.TestCase):
         task, read_rows = load_own_rows(jsonl(folder() / "a.jsonl", rows), no_eval=True, **columns)
         self.assertEqual([task.examples(row)[0].targets for row in read_rows], ["1", "2.5"])
 
+    @parameterized.parameters({}, {"metrics": "pearson"})
+    def test_a_number_of_more_than_64_bits_is_learned_as_it_is_written(self, **flags):
+        numbers = [10**20 - 1, 3, -(2**63) - 1]
+        path = jsonl(folder() / "a.jsonl", [{"text": number, "label": number} for number in numbers])
+        task, rows = load_own_rows(path, no_eval=True, **COLUMNS, **flags)
+        texts = ["99999999999999999999", "3", "-9223372036854775809"]
+        self.assertEqual([tuple(task.examples(row)[0]) for row in rows], [(text, text) for text in texts])
+
+    def test_two_columns_of_one_name_are_refused(self):
+        for names in (["text", "label", "text"], ["text", 1, "1"]):
+            with exits_with(65, "column .(text|1). is there for the second time"):
+                load_own_rows(pandas.DataFrame([["a", "b", "c"]], columns=names), no_eval=True, **COLUMNS)
+
     def test_a_boolean_that_no_label_spells_is_refused(self):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": True}])
         with exits_with(65, "a.jsonl:1: label True in column 'label' is none of 0 yes, 1 no"):
@@ -716,6 +729,16 @@ class TasksTest(parameterized.TestCase):
             jsonl(place / "train.jsonl", [{"text": text, "label": "a"}])
             (row,) = load(**flags)
             self.assertEqual(row["text"], text)
+
+    def test_cells_of_csv_whose_types_datasets_guesses_give_a_warning(self):
+        place = folder()
+        write(place / "train.csv", "text,label\n007,1.50\n")
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            (guessed_row,) = load(data_format="hub", hub_path=str(place), **COLUMNS)
+        self.assertIn(f"--data_format csv --train_dir {place} reads cells as they are written", logs.output[0])
+        self.assertEqual(str(guessed_row["text"]), "7")
+        (row,) = load(data_format="csv", train_dir=str(place), **COLUMNS)
+        self.assertEqual((row["text"], row["label"]), ("007", "1.50"))
 
     def test_a_folder_of_a_hub_data_set_whose_splits_differ_in_columns_is_bad_data(self):
         place = folder()

@@ -160,6 +160,11 @@ class HeadTest(parameterized.TestCase):
         ):
             tiny_tuner(data=[{"input": "Long.", "output": "40"}], no_eval=True, **flags)
 
+    def test_one_label_is_no_choice_for_a_head(self):
+        flags = {"config_name": "bert", "config_overrides": HEADLESS, "labels": "good", "no_eval": True}
+        with exits_with(78, "own/data has one label, 'good': an encoder's head chooses between two or more"):
+            tiny_tuner(data=[{"input": "Long.", "output": "good"}], **flags)
+
     def test_one_head_for_tasks_of_one_label_set(self):
         model = bert_for("glue/rte,qnli")
         self.assertEqual(model.config.id2label, {0: "entailment", 1: "not_entailment"})

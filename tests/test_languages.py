@@ -290,7 +290,8 @@ class LanguagesOfRowsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({}, 65, "--target_lang_column lang: a row has no such column; it has text"),
-        ({"lang": "xx"}, 78, "--target_lang: unknown language .*'xx'"),
+        ({"lang": None}, 65, "--target_lang_column lang: the column is empty in a row"),
+        ({"lang": "deu_Lat"}, 65, "column 'lang' .--target_lang_column. holds 'deu_Lat', .*did you mean deu_Latn"),
     )
     def test_a_row_without_a_known_language_is_refused(self, language, code, message):
         with exits_with(code, message):

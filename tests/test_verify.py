@@ -1445,6 +1445,22 @@ class ModelTest(parameterized.TestCase):
         self.assertStartsWith(output, "equal: 8 of 8 answers")
         self.assertIn("\n  answered by: the run's model then, CTranslate2", output)
 
+    @pytest.mark.slow
+    def test_an_encoder_s_export_answers_with_the_whole_template(self):
+        pytest.importorskip("onnxruntime")
+        rows = [{"text": f"parcel {i}", "label": ("bad", "good")[i % 2]} for i in range(8)]
+        flags = {"text_column": "text", "target_column": "label", "labels": ["bad", "good"], "max_steps": 1}
+        sizes = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32"
+        path = str(write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", rows))
+        files = {"data_format": "jsonl", "train_file": path, "validation_file": path}
+        form = {"output_format": "It is __output__."}
+        run = tiny_run(config_name="bert", config_overrides=sizes, **form, **flags, **files).directory
+        exported = Path(tempfile.mkdtemp()) / "onnx"
+        run_cli("export", "--model_name_or_path", run, "--output_dir", exported, "--format", "onnx")
+        code, output = verified(run, "--exported", exported)
+        self.assertEqual(code, 0, output)
+        self.assertStartsWith(output, "equal: 8 of 8 answers")
+
     def test_an_export_that_is_none_is_refused(self):
         with exits_with(78, "--exported .*: no folder of t5suite export"):
             run_cli("verify", small_run(), "--exported", small_run())

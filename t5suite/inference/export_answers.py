@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import MODEL_FLAGS, WRITING_FLAGS, EncodingSettings, exported_kind, load_exported
 from t5suite.reports.answering_again import Answering, OtherAnswers
+from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation import number_range
@@ -37,7 +38,9 @@ def answers_of_export(folder: str, settings: dict, answering: Answering) -> Othe
         features = eval_set.features.__getitems__(list(range(len(eval_set.examples))))
         prompts = [list(feature["input_ids"]) for feature in features]
         if eval_set.method == "classify":
-            return [choice.text for choice in predictor.classes(features, number_range(eval_set.task))]
+            form = eval_set.task.entry.get("output_format")
+            choices = predictor.classes(features, number_range(eval_set.task))
+            return [fill(form, OUTPUT, choice.text) for choice in choices]
         if eval_set.method == "score":
             candidates = [eval_set.candidates[row][0] for row in eval_set.row_of_example]
             return [choice.text for choice in predictor.choices(prompts, candidates)]

@@ -69,8 +69,14 @@ def _head_of_task(task) -> Head:
             f"{task.benchmark}/{task.name} is answered in free text, which an encoder with a head cannot generate; "
             f"{setting}use a model that generates text (T5, BART, GPT-2)"
         )
-    words = None if task.value_kind == "number" else tuple(task.label_words)
-    return Head(words, per_token=task.value_kind == "labels")
+    if task.value_kind == "number":
+        return Head(None)
+    if len(task.label_words) < 2:
+        raise ConfigError(
+            f"{task.benchmark}/{task.name} has one label, {task.label_words[0]!r}: an encoder's head chooses between "
+            "two or more"
+        )
+    return Head(tuple(task.label_words), per_token=task.value_kind == "labels")
 
 
 def prepare_head(config, head: Head, auto_class) -> bool:

@@ -392,6 +392,7 @@ def _format_set(arguments, rows=None) -> OwnData:
     _warn_of_unused_settings(arguments, data.task, read_task_card(arguments.model.model_name_or_path))
     if _trains(arguments):
         _warn_of_prefix_without_space(formats)
+        _warn_of_csv_through_datasets(formats)
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
 
@@ -404,6 +405,19 @@ def _warn_of_prefix_without_space(formats) -> None:
             "the text before each input ends without a space: inputs are read as %r; the usual form is %r",
             f"{prefix}Some text",
             f"{prefix} Some text",
+        )
+
+
+def _warn_of_csv_through_datasets(formats) -> None:
+    """Warns of CSV files in a folder that `datasets` reads: it guesses types, as pandas does."""
+    if formats.data_format != "hub" or not os.path.isdir(formats.hub_path):
+        return
+    if any(Path(formats.hub_path).rglob("*.csv")):
+        logger.warning(
+            "--hub_path %s: `datasets` guesses the types of cells in CSV: 007 is read as 7, and NA or None as an empty "
+            "cell; --data_format csv --train_dir %s reads cells as they are written",
+            formats.hub_path,
+            formats.hub_path,
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.base.lookup import closest, listed, suggestion
+from t5suite.base.lookup import closest, first_repeated, listed, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.tasks.cells import outermost, value_at, with_value_at
@@ -309,6 +309,9 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     if _is_of_polars(data):
         rows = data.to_dicts()
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):
+        repeated = first_repeated(map(str, data.columns))
+        if repeated is not None:
+            raise DataError(f"{name}: column {repeated!r} is there for the second time; each column has its name")
         rows = data.to_dict("records")
     elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
         rows = list(_undecoded(data))

@@ -42,6 +42,14 @@ BUNDLED_BENCHMARK = "mini"
 NEW_COLUMN = "t5suite new column"
 
 
+class LongInteger(int):
+    """The kind of an integer that a column of 64 bits cannot hold."""
+
+
+# Numbers that a column of `datasets` would change, or cannot hold.
+KINDS_AS_TEXTS = (Decimal, LongInteger)
+
+
 @dataclass(frozen=True)
 class DataOptions:
     """Where the user wants rows from; files replace one split each.
@@ -346,7 +354,9 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
     empty_texts = check_rows(task, role, source.rows, source.places.__getitem__)
     try:
         rows = datasets.Dataset.from_list(_with_one_type(task, _with_all_columns(source.rows)))
-    except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
+    except OverflowError as error:
+        raise DataError(f"{source.origin}: a number is too large for its column ({error})") from None
+    except (TypeError, ValueError) as error:  # pyarrow's errors are ValueErrors
         change = changed_type(source.rows, source.places)
         raise DataError(change or f"{source.origin}: a column changes its type from row to row ({error})") from None
     files = source.files if len(source.files) > 1 else {}
@@ -363,25 +373,33 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     """The rows; numbers as texts where a column of one type would change them (1 beside 2.5 would be 1.0, a decimal 1.5
-    beside 2.25 would be 1.50) or cannot hold them (beside empty texts).
+    beside 2.25 would be 1.50) or cannot hold them (beside empty texts, or of more than 64 bits).
     """
     target_column = task.entry["label_column_name"]
     if has_free_numbers(task.entry):
         kinds = _kinds_in(rows, target_column)
-        if len(kinds) > 1 or Decimal in kinds:
+        if len(kinds) > 1 or not kinds.isdisjoint(KINDS_AS_TEXTS):
             rows = _as_texts(rows, target_column, plain_decimal)
     text_targets = [target_column] if value_kind(task.entry) == "text" else []
     for column in dict.fromkeys([*task.text_columns, *text_targets]):
         kinds = _kinds_in(rows, column)
         kinds_of_filled_cells = _kinds_in([row for row in rows if value_at(row, column) != ""], column)
-        if kinds_of_filled_cells <= {int, float, Decimal} and (len(kinds) > 1 or Decimal in kinds):
+        are_numbers = kinds_of_filled_cells <= {int, float, *KINDS_AS_TEXTS}
+        if are_numbers and (len(kinds) > 1 or not kinds.isdisjoint(KINDS_AS_TEXTS)):
             rows = _as_texts(rows, column, str)
     return rows
 
 
 def _kinds_in(rows: list[dict], column: str) -> set[type]:
-    """The types of the values of a column."""
-    return {type(value_at(row, column)) for row in rows} - {type(None)}
+    """The kinds of the values of a column."""
+    return {_kind(value_at(row, column)) for row in rows} - {type(None)}
+
+
+def _kind(value: Any) -> type:
+    """The type of a value; `LongInteger` for an integer of more than 64 bits."""
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return LongInteger
+    return type(value)
 
 
 def _as_texts(rows: list[dict], column: str, text_of: Callable[[Any], str]) -> list[dict]:

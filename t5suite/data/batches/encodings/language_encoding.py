@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import find
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import find, suggestion
 from t5suite.data.batches.encodings.text_encoding import TextEncoding
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
@@ -57,10 +57,19 @@ class LanguageEncoding(TextEncoding):
         if self.form == "last" and self.languages.target_lang_column is not None:
             raise ConfigError("--target_lang_column: a model of mBART-25's kind writes one language: --target_lang")
 
-    def _check(self, *codes: str | None) -> None:
-        for flag, code in zip(Languages._fields, codes, strict=False):
-            if code is not None:
-                find(code, self.ids, "language of the tokenizer", where=f"--{flag}")
+    def _check(self, source: str | None, target: str | None) -> None:
+        self._check_code(source, "source_lang", self.languages.source_lang_column)
+        self._check_code(target, "target_lang", self.languages.target_lang_column)
+
+    def _check_code(self, code: str | None, flag: str, column: str | None) -> None:
+        if code is None or code in self.ids:
+            return
+        if column is None:
+            find(code, self.ids, "language of the tokenizer", where=f"--{flag}")
+        raise DataError(
+            f"column {column!r} (--{flag}_column) holds {code!r:.100}, no language of the tokenizer; "
+            f"{suggestion(str(code), self.ids)}"
+        )
 
     @cached_property
     def ids(self) -> dict[str, int]:
