@@ -16,7 +16,8 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from task_facts import example_row
 
 from t5suite import Task, load_task
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, normalize_answer, wsc_verdict
+from t5suite.constants import METRIC_GROUPS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, normalize_answer, wsc_verdict
 from t5suite.testing import exits_with, load_own_rows
 
 SEEDS = list(range(3))

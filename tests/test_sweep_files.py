@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from absl.testing import parameterized
 
+from t5suite.constants import METRIC_GROUPS
 from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import SweepFile, parameters_of, read_sweep
 from t5suite.launch.sweep_metrics import logged_metrics
@@ -20,7 +21,7 @@ from t5suite.launch.sweep_schema import DISTRIBUTIONS
 from t5suite.launch.sweep_scripts import script_of
 from t5suite.launch.sweep_summaries import summary_of
 from t5suite.tasks.metric_names import SUITE_NAMES
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 from t5suite.testing import exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -130,10 +130,10 @@ def read_decoder(flags) -> Decoder:
     if flags.tokenizer_name:
         tokenizer_flag = "--tokenizer_name"
         tokenizer_name = flags.tokenizer_name
-    tokenizer = load_tokenizer(tokenizer_name, revision, flag=tokenizer_flag)  # one revision is that of both
+    tokenizer = load_tokenizer(tokenizer_name, revision, flag=tokenizer_flag)  # --model_revision holds for both names
     place_of_tokenizer = f"{tokenizer_flag} {tokenizer_name}"
     if Path(name).is_dir():
-        check_trained_with(name, tokenizer)
+        check_trained_with(name, tokenizer)  # a folder may record the tokenizer of its training
     else:
         revision = revision_to_read("model", name, revision)
     check_pieces(tokenizer, config, place_of_tokenizer)
@@ -200,8 +200,8 @@ def adapted_config(decoder: Decoder):
 def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]) -> dict:
     """The record of an adaptation.
 
-    A parameter is copied from the decoder; or untrained, of a part such as a vision tower that no text goes through; or
-    new.
+    A parameter is copied from the decoder (its origin has a source); or untrained, of a part such as a vision tower,
+    through which no text goes; or new.
     """
     untrained = sum(origin.size for origin in origins if origin.name.startswith(UNTRAINED_PARTS))
     copied = sum(origin.size for origin in origins if origin.source is not None)

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.files import file_sha256
+from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.metric_names import SUITE_NAMES
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 
 logger = logging.getLogger(__name__)
 

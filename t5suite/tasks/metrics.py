@@ -23,8 +23,6 @@ import warnings
 
 import numpy as np
 
-from t5suite.constants import METRIC_GROUPS as METRIC_GROUPS
-
 BIO = re.compile(r"O|[BI]-.+")  # begin, inside, outside of a span
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 DETERMINERS = frozenset(
@@ -142,7 +140,7 @@ def _equal(prediction, reference) -> bool:
 
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
-    """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: their mean."""
+    """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: `_macro`."""
     if not _is_binary(references, num_classes):
         return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics
@@ -162,10 +160,14 @@ def _is_binary(references, num_classes: int | None) -> bool:
 
 
 def _macro(function_name, predictions, references, *, num_classes=None, **_):
-    """scikit-learn's score of each class, the mean over the classes."""
+    """The mean over the classes of scikit-learn's score of each; -1 is no class, but a wrong answer to its reference.
+
+    Args:
+      num_classes: None averages over the classes of the references, which may be texts then.
+    """
     import sklearn.metrics
 
-    averaged = range(num_classes) if num_classes else sorted(set(references), key=str)
+    averaged = sorted(set(references), key=str) if num_classes is None else range(num_classes)
     classes = {value: i for i, value in enumerate(averaged)}
     score = getattr(sklearn.metrics, function_name)(
         [classes[reference] for reference in references],
@@ -320,7 +322,7 @@ def macro_f1(predictions, references, **_):
     """
     counts = counts_of_labels(predictions, references).values()
     scores = [f1_of_counts(of_label) for of_label in counts if of_label.correct]
-    # The labels' order differs from process to process: the sum must not depend on it.
+    # Labels come from sets of texts, whose order differs from process to process: fsum is the same in any order.
     return 100 * math.fsum(scores) / len(scores) if scores else math.nan
 
 
@@ -425,7 +427,11 @@ def span_f1(predictions, references, **_):
 
 
 def _evaluation_of_spans(predictions, references) -> dict | None:
-    """What nervaluate says of spans in BIO labels, overall and by type; None if there are no spans."""
+    """nervaluate's counts and scores of spans in BIO labels; None if there are no spans.
+
+    Returns:
+      `["overall"][scheme]` and `["entities"][span_type][scheme]`; the scheme "strict" asks for the type and both ends.
+    """
     from nervaluate import Evaluator
 
     predicted = []
@@ -450,8 +456,9 @@ def _all_word_pairs(predictions, references) -> list[tuple[str, str]]:
 
 def _word_pairs(predicted_labels, correct_labels, missing: str = "") -> list[tuple[str, str]]:
     """Each word's predicted and correct label; labels beyond the last word are dropped."""
-    padded_labels = [*predicted_labels, *[missing] * len(correct_labels)]
-    return list(zip(padded_labels, correct_labels))
+    num_missing = max(0, len(correct_labels) - len(predicted_labels))
+    padded_labels = [*predicted_labels, *[missing] * num_missing]
+    return list(zip(padded_labels, correct_labels))  # ends with the last word
 
 
 def normalize_answer(text: str) -> str:
@@ -496,8 +503,10 @@ def _reference_lists(references):
 
 
 def _texts_and_streams(predictions, references):
-    """Answers, and references row by row -> the answers and sacrebleu's streams: the i-th references of all rows
-    together (None where missing). sacrebleu itself takes another number of answers than of rows.
+    """The answers, and sacrebleu's streams of references: the i-th one of each row, None where a row has fewer.
+
+    Raises:
+      ValueError: the numbers of answers and of rows differ, which sacrebleu does not check.
     """
     rows = list(zip(predictions, _reference_lists(references), strict=True))
     streams = itertools.zip_longest(*(answers for _, answers in rows))
@@ -553,8 +562,8 @@ SHIPPED_METRICS = dict(METRICS)
 # Metrics of a label for every word; tasks with such labels take no others.
 TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
 
-# Metrics of numbers; a task that names one, and has no labels, is a regression. Of these, errors are in the unit of the
-# targets: beside others they are no part of a mean.
+# Metrics of numbers; a task that names one, and has no labels, is a regression. Errors are in the unit of the targets,
+# not in points: where scores are averaged (over a task's metrics, or over tasks), they are left out.
 ERRORS = {"neg_mean_absolute_error"}
 NUMBER_METRICS = {"pearson", "spearman", "pearsonr", "spearmanr"} | ERRORS
 

@@ -46,7 +46,7 @@ def _warn_of_unwritable_targets(part: TrainingSet, encoding: TextEncoding) -> No
     task = part.task
     examples = task.example_set(itertools.islice(part.loaded.rows, ROWS_CHECKED), "train")
     targets = _targets_of(examples)
-    encoding = with_room_for_labels(encoding)
+    encoding = with_room_for_labels(encoding)  # targets that are too long are another check's
     texts = written(encoding, targets)
     if _are_right(task, examples, texts):
         return
@@ -90,11 +90,12 @@ def _excerpts(*texts: str) -> list[str]:
 
 
 def _advice(task: Task, examples: ExampleSet, texts: list[str], encoding: TextEncoding) -> str:
-    """The tokens to add if all targets are right with them, which T5's tokenizers write without a space before."""
+    """What to do: add tokens, if all targets are right with them (tried on a copy of the tokenizer), or another model."""
     pairs = zip(_targets_of(examples), texts, strict=True)
     missing = {character for target, text in pairs for character in set(target) - set(text)}
     tokenizer = copy.deepcopy(encoding.tokenizer)
-    missing -= {",", *tokenizer.get_vocab()}  # a comma cannot stand in the flag's list
+    missing -= {*tokenizer.get_vocab()}  # adding them changes nothing
+    missing -= {","}  # it separates the flag's tokens
     tokens = sorted(character for character in missing if not character.isspace())
     add_words(tokenizer, tokens)
     if _are_right(task, examples, written(replace(encoding, tokenizer=tokenizer), _targets_of(examples))):
