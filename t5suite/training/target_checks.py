@@ -90,7 +90,7 @@ def _excerpts(*texts: str) -> list[str]:
 
 
 def _advice(task: Task, examples: ExampleSet, texts: list[str], encoding: TextEncoding) -> str:
-    """What to do: add tokens, if all targets are right with them (tried on a copy of the tokenizer), or another model."""
+    """What to do: add tokens, if all targets are right with them (tried on a copy); else take another model."""
     pairs = zip(_targets_of(examples), texts, strict=True)
     missing = {character for target, text in pairs for character in set(target) - set(text)}
     tokenizer = copy.deepcopy(encoding.tokenizer)
