@@ -159,8 +159,8 @@ def tokenized_text(
         settings = replace(settings, validation_files=[str(bundled_text("validation"))])
     directory = Path(directory)
     stores: dict[str, TokenStore] = {}
-    scores_training_text = not settings.validation_files  # its held-out documents
-    if corpora:
+    scores_training_text = not settings.validation_files  # the documents that are held out of it
+    if corpora:  # flags that name files, too, have been refused
         stores = _opened_corpora(corpora)
     elif train_files and (trains or scores_training_text):
         groups = [[file] for file in train_files] if are_separate else [list(train_files)]
@@ -250,7 +250,7 @@ def tokenized_anew_if_allowed(args, tokenizer, directory: Path, settings: TextSe
     while True:
         try:
             return tokenized_text(tokenizer, directory, settings, **sources)
-        except OtherTextError as error:
+        except OtherTextError as error:  # names one folder; the next round may find another
             _check_may_be_rebuilt(error, args, sources.get("corpora", ()))
             shutil.rmtree(error.directory)
 

@@ -78,7 +78,9 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
     if word_start_V is not None:
         check_ids(tokens_BL, len(word_start_V))
         word_starts_BL[:, 1:] = word_start_V[tokens_BL[:, 1:]]
-    starts = load_object(unit.starts, "MASK_UNITS") if isinstance(unit.starts, str) else unit.starts
+    starts = unit.starts
+    if isinstance(starts, str):  # a function of contrib, as module:name
+        starts = load_object(starts, "MASK_UNITS")
     return starts(word_starts_BL, tokens_BL, keys_BL, collocations, mean_span_length)
 
 
@@ -140,7 +142,7 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
 
 
 def _tokens_of_unit(starts_BL):
-    """For each token, the number of tokens of its unit."""
+    """For each token, the number of tokens of its unit. Every row begins with a unit, so that none crosses rows."""
     sizes = np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
     return np.repeat(sizes, sizes).reshape(starts_BL.shape)
 

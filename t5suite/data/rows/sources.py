@@ -122,6 +122,7 @@ def source_name(task: Task, role: str, options: DataOptions) -> str:
     if not options.data_dir:
         return "bundled" if is_bundled else "hub"
     # A mirror without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR applies to every run.
+    # A folder that is not there is refused as a mirror, also for the bundled benchmark.
     mirror = Path(options.data_dir)
     if is_bundled and mirror.is_dir() and not (mirror / BUNDLED_BENCHMARK).is_dir():
         return "bundled"
@@ -232,7 +233,7 @@ def _bundled_rows(task: Task, role: str, path: Path, entry: str) -> LoadedSplit:
     """The package's files do not change: several runs of one process read and check them once (0.3 s a run).
 
     Args:
-      entry: the task's, as a key: tasks are compared by name.
+      entry: the task's entry as text, a part of the cache's key: two tasks of one name are equal.
     """
     return _read_rows(task, role, path)
 
@@ -271,7 +272,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
 
 def _reached_rows_of_hub(task: Task, split: str, revisions: str | None):
     """As `_rows_of_hub`, with errors that say how to work without a network."""
-    online = prepare_hub()
+    online = prepare_hub()  # whether the hub can be reached
     try:
         return _rows_of_hub(task, split, revisions)
     except UserError:

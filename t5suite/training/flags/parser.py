@@ -56,9 +56,9 @@ class SuiteArgumentParser(HfArgumentParser):
         super().__init__(dataclass_types, allow_abbrev=False)
         for dataclass_type in self.dataclass_types:
             hints = typing.get_type_hints(dataclass_type)
-            facts = facts_of(dataclass_type)
+            facts = facts_of(dataclass_type)  # what a field says beyond its type, by flag
             for action in self.actions:
-                kinds = typing.get_args(hints.get(action.dest))
+                kinds = typing.get_args(hints.get(action.dest))  # of `dict | str | None`, these three
                 if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
                     action.type = settings_text
                 elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
@@ -75,12 +75,14 @@ class SuiteArgumentParser(HfArgumentParser):
         """Removes our facts, because Hugging Face's parser passes all of a field's metadata to argparse."""
         plain = copy.copy(field)
         plain.metadata = {"help": ""}
-        for name in ("choices", "nargs", "const"):  # transformers' own `nargs` allow a flag without a value
+        # A field's own `nargs`: those of transformers would allow a flag without a value.
+        for name in ("choices", "nargs", "const"):
             if name in field.metadata:
                 plain.metadata[name] = field.metadata[name]
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
     def error(self, message):
+        # argparse lists the choices of a flag: those of --optim without the ones that are refused later.
         raise ConfigError(f"{in_plain_words(message, refused_optimizers()):.1000}")
 
     def action_by_option(self) -> dict[str, argparse.Action]:
@@ -108,7 +110,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     values = _values_of_files(parser, files)
     tokens = []
     for name, (flag, words) in words_of_flags.items():
-        values[name] = None
+        values[name] = None  # in place of a file's value; the flag's own comes from its tokens, below
         if words == ["None"]:
             _check_can_be_none(parser, name)
         else:
@@ -272,7 +274,7 @@ def _as_tokens(flag: str, value) -> list[str]:
         raise ConfigError(f"{flag}: an empty list; leave it out, or write null")
     tokens = []
     for item in items:
-        if isinstance(item, dict) and flag == "--data_config":
+        if isinstance(item, dict) and flag == "--data_config":  # the one flag that takes several tables
             tokens.append(_as_tokens(flag, item)[0].removeprefix(f"{flag}="))
         elif isinstance(item, (str, bool, int, float, datetime.date)):
             tokens.append(str(item))
@@ -336,8 +338,9 @@ def _setting_text(value) -> str:
     if not isinstance(value, (list, tuple)):
         return str(value)
     items = [repr(item) if isinstance(item, str) else str(item) for item in value]
-    comma = "," if len(items) == 1 and isinstance(value[0], str) else ""
-    return f"({','.join(items)}{comma})"
+    if len(items) == 1 and isinstance(value[0], str):
+        return f"({items[0]},)"  # without the comma it would be a text in parentheses
+    return f"({','.join(items)})"
 
 
 def read_table(text: str) -> dict:
@@ -368,7 +371,8 @@ def read_literal(text: str, kind: type):
     for read in (functools.partial(json.loads, object_pairs_hook=unique), _python_literal):
         try:
             value = read(text.strip())
-            if isinstance(value, kind) and json.dumps(value):
+            json.dumps(value)  # a TypeError for what JSON has no form for, such as a set
+            if isinstance(value, kind):
                 return value
         except ConfigError:  # a duplicate name
             raise

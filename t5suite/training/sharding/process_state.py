@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from t5suite.base.libraries import require_proved
 
-# Variables by which an `Accelerator` affects later ones in this process, and one that prevents sharding on CPUs.
+# Variables by which an `Accelerator` affects later ones in this process; the last one prevents sharding on CPUs.
 VARIABLES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
 # A thread of gloo needs microseconds for it, and a few milliseconds where other processes want the same core.
 SECONDS_TO_FREE_TENSORS = 0.2
@@ -81,7 +81,7 @@ def _leave_group() -> None:
 
 @contextlib.contextmanager
 def making_accelerator(sharded: bool) -> Iterator[None]:
-    """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment afterwards.
+    """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment variables afterwards.
 
     accelerate 1.15 (`state.py`) uses its FSDP plug-in only on accelerators, and DeepSpeed's unless it was launched
     for CPUs. On CPUs it would silently fall back to plain data parallelism, although both plug-ins work there
@@ -89,7 +89,10 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
     a sharded one.
 
     Args:
-      sharded: FSDP or DeepSpeed is asked for.
+      sharded: FSDP or DeepSpeed is asked for. On CPUs accelerate's distributed type is that of GPUs from then on.
+
+    Raises:
+      ConfigError: the installed accelerate was not tested for it (`require_proved`).
     """
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
@@ -113,7 +116,8 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
 def shared_embeddings_together(model) -> Iterator[None]:
     """While accelerate shards a model: puts embeddings and output layer into the root FSDP group.
 
-    accelerate 1.15 gives them groups of their own. An encoder-decoder has one embedding under three names, and torch
+    accelerate 1.15 gives what the model's two methods return groups of their own; what they do not return stays in the
+    root's. An encoder-decoder has one embedding under three names, and torch
     2.13 refuses a weight that belongs to two groups (`tests/test_sharded_training.py`).
     """
     names = [name for name in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, name)]
