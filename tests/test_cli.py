@@ -453,9 +453,25 @@ class ScoreTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_a_prediction_is_a_string_or_an_object(self, as_object):
         texts = ["entailment", "entails"]
-        objects = [{"prediction": text, "row": row, "idx": 9} for row, text in enumerate(texts)]
+        objects = [{"prediction": text, "row": row, "idx": row} for row, text in enumerate(texts)]
         predictions = objects if as_object else texts
         self.assertEqual(score("glue", "rte", RTE_ROWS, predictions), {"accuracy": 50.0, "invalid_rate": 50.0})
+
+    def test_a_prediction_is_not_scored_against_a_row_of_another_idx(self):
+        record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"], "answers": ["A", "B"]}
+        rows_of_record = [{**record, "idx": {"passage": 0, "query": number}} for number in range(2)]
+        for name, rows, text in (("rte", RTE_ROWS, "entailment"), ("record", rows_of_record, "A")):
+            benchmark = "glue" if name == "rte" else "super_glue"
+            num_examples = 1 if name == "rte" else 2
+            in_order = [{"prediction": text, "idx": row["idx"]} for row in rows for _ in range(num_examples)]
+            self.assertNotEmpty(score(benchmark, name, rows, in_order))
+            with exits_with(
+                65, "predictions.jsonl:1: the prediction of idx .* would be scored against .*rows.jsonl:1,"
+            ):
+                score(benchmark, name, rows, in_order[::-1])
+        by_rows = [{"prediction": "A", "row": number, "idx": row["idx"]} for number, row in enumerate(rows_of_record)]
+        with exits_with(65, "predictions.jsonl:1: the prediction of idx"):
+            score("super_glue", "record", rows_of_record[::-1], by_rows)
 
     def test_a_row_s_line_of_predict_is_its_answer_to_each_of_its_references(self):
         record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"]}
