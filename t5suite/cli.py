@@ -11,6 +11,7 @@ of COMMANDS at the end of this file.
 import argparse
 import functools
 import gc
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -264,8 +265,8 @@ def _prepare(parser, name: str, flags_of: dict) -> None:
 
 
 def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
-    """Refuses unknown flags, with the closest ones, and a flag that is given two values."""
-    values = {}
+    """Refuses unknown flags, with the closest ones, and a flag that is given for the second time with other values."""
+    words_by_flag: dict[str, list[str]] = {}
     for place, token in enumerate(tokens):
         flag, equals, value = token.partition("=")
         if not flag.startswith("--") or flag == "--":
@@ -275,12 +276,16 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
         if flag in REPEATABLE:
             continue
+        words = [value]
+        if not equals:
+            words = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens[place + 1 :]))
+        earlier_words = words_by_flag.setdefault(flag, words)
+        if earlier_words != words:
+            raise ConfigError(
+                f"t5suite {command}: {flag} is given twice: {' '.join(earlier_words)} and {' '.join(words)}"
+            )
         is_last = place + 1 == len(tokens)
-        if not equals and not is_last and not tokens[place + 1].startswith("--"):
-            value = tokens[place + 1]
-        if values.setdefault(flag, value) != value:
-            raise ConfigError(f"t5suite {command}: {flag} is given twice: {values[flag]} and {value}")
-        if flag == "--output_dir" and not value.strip() and (equals or not is_last):
+        if flag == "--output_dir" and not "".join(words).strip() and (equals or not is_last):
             raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
 
 

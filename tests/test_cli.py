@@ -257,6 +257,8 @@ class ErrorTest(parameterized.TestCase):
         (["preview", *task_flags("glue", "rte"), "--split", "valdation", "--rows", "x"], "--split: unknown split 'valdation'; did you mean validation?"),
         (["preview", *task_flags("glue", "ax"), "--split", "train"], "glue/ax has no train split; it has test"),
         (["sweep", "lint"], "t5suite sweep lint: give the sweep files"),
+        (["trim", "--text", "a.txt", "b.txt", "--text", "a.txt"], "--text is given twice: a.txt b.txt and a.txt"),
+        (["corpus", "build", "--input", "a.txt", "--input", "a.txt", "b.txt"], "--input is given twice: a.txt and a.txt b.txt"),
         (["sweep", "x.yaml", "--metric", "eval/f1"], "--metric is for grids; a sweep file has its own `metric:`"),
     )  # fmt: skip
     def test_wrong_flags_are_configuration_errors(self, argv, message):

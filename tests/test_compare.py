@@ -325,6 +325,7 @@ class CompareTest(parameterized.TestCase):
         for other, message in (
             (second, "a has mini: sentiment; b has mini: entailment"),
             (first, "given twice"),
+            (f"{first}/", "given twice"),
             (unfinished, "c: no finished run with"),
         ):
             with exits_with(65, message):

@@ -647,12 +647,19 @@ class FilesTest(parameterized.TestCase):
         make_run(place / "runs/demo/inner", "sentiment")
         (place / "runs/empty").mkdir()
         (place / "runs/notes.txt").write_text("mine")
+        damaged = make_run(place / "runs/damaged", "sentiment")
+        Path(damaged, "manifest.json").write_text("{")
+        (place / "runs/waiting").mkdir()
+        (place / "runs/waiting/sweep.yaml").write_text("method: grid\n")
         named = sorted(map(str, (place / "runs").iterdir()))
         printed = command(*named, "--format", "none")
         self.assertIn(f"note: {place}/runs/demo: no run, but it holds some: {place}/runs/demo/*\n", printed)
         for other in ("empty", "notes.txt"):
             self.assertRegex(printed, rf"note: {place}/runs/{other}: no finished run")
-        table, of_run = (cli_output("report", *words, "--format", "none") for words in (named, [run]))
+        self.assertRegex(printed, rf"note: {place}/runs/damaged/manifest.json: .*JSON")
+        self.assertIn(f"note: {place}/runs/waiting: no sweep.json", printed)
+        named_twice = [*named, f"{run}/"]
+        table, of_run = (cli_output("report", *words, "--format", "none") for words in (named_twice, [run]))
         self.assertEqual(table, of_run)
         self.assertEqual(reported(*named).data["runs"], reported(run).data["runs"])
 

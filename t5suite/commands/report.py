@@ -7,7 +7,7 @@ import glob
 import sys
 from pathlib import Path
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import DataError, UserError
 from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
@@ -59,33 +59,53 @@ def report(arguments) -> None:
 
 
 def _expanded(paths: list[str]) -> list[str]:
-    """Paths, and in place of a pattern (`'runs/*'` in quotes) what a shell would make of it."""
+    """Paths, and in place of a pattern (`'runs/*'` in quotes) what a shell would make of it; each directory once."""
     expanded = []
     for path in paths:
         matches = [] if Path(path).exists() else sorted(glob.glob(path))
         expanded += matches or [path]
-    return expanded
+    first_by_place: dict[Path, str] = {}
+    for path in expanded:
+        first_by_place.setdefault(Path(path).resolve(), path)
+    return list(first_by_place.values())
 
 
 def _without_other_folders(directories: list[str]) -> list[str]:
     """The directories of runs and sweeps; of others that exist (`runs/*` has such), a note says that they are skipped.
 
     Raises:
-      DataError: none is a run's or a sweep's.
+      DataError: none is a run's or a sweep's that can be read.
     """
     run_directories = []
-    other_directories = []
+    problems = []
     for directory in directories:
-        is_other = Path(directory).exists() and not _is_run_or_sweep(directory)
-        if is_other:
-            other_directories.append(directory)
-        else:
+        problem = _why_skipped(directory)
+        if problem is None:
             run_directories.append(directory)
+        else:
+            problems.append(problem)
     if not run_directories:
-        raise DataError("; ".join(_why_no_run(directory) for directory in other_directories))
-    for directory in other_directories:
-        note(_why_no_run(directory))
+        raise DataError("; ".join(problems))
+    for problem in problems:
+        note(problem)
     return run_directories
+
+
+def _why_skipped(directory: str) -> str | None:
+    """Why a path that exists has no results to show; None for other paths."""
+    from t5suite.reports.sweeps import is_sweep, read_sweep_record
+    from t5suite.runs.directory import read_manifest
+
+    if not Path(directory).exists():
+        return None
+    if not _is_run_or_sweep(directory):
+        return _why_no_run(directory)
+    read = read_sweep_record if is_sweep(directory) else read_manifest
+    try:
+        read(directory)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _is_run_or_sweep(directory) -> bool:

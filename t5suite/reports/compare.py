@@ -10,6 +10,7 @@ scored on different subsets of one source are compared on the rows that both hav
 """
 
 import math
+from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.script_flags import changes_of_flags
@@ -55,9 +56,9 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     Raises:
       DataError: a directory without finished predictions, no task that both have, or rows that are not the same.
     """
-    names = list(short_names([a, b]).values())
-    if len(names) < 2:
+    if Path(a).resolve() == Path(b).resolve():
         raise DataError(f"t5suite compare: {a} is given twice; name two runs")
+    names = list(short_names([a, b]).values())
     runs = [read_run(directory, name) for directory, name in zip((a, b), names, strict=True)]
     (tasks_a, notes_a), (tasks_b, notes_b) = [evaluations_by_task(run, data_dir) for run in runs]
     common = common_tasks(runs, tasks_a, tasks_b)

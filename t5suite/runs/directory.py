@@ -234,14 +234,14 @@ def read_manifest(directory) -> dict:
     try:
         manifest = read_json(path)
     except (OSError, DataError) as error:
-        raise ConfigError(f"{error}; restore it, or give a new --output_dir") from None
+        raise ConfigError(f"{error}; restore it, or begin a run in another directory") from None
     for key, type_of_key in MANIFEST_TYPES.items():
         entry = manifest.get(key) if isinstance(manifest, dict) else None
         if entry is None and key not in REQUIRED_KEYS:
             continue
         if not isinstance(entry, type_of_key):
             problem = "is missing" if entry is None else f"is {entry!r:.60}"
-            raise ConfigError(f"{path} is not a run's manifest: {key!r} {problem}; give a new --output_dir")
+            raise ConfigError(f"{path} is not a run's manifest: {key!r} {problem}; begin a run in another directory")
     return {key: entry for key, entry in manifest.items() if entry is not None or key not in MANIFEST_TYPES}
 
 
