@@ -107,13 +107,16 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     """
     selection_share(arguments.data.selection_split)  # refuses a wrong one before anything is loaded
     settle_no_eval(arguments)
+    if _answers_as_it_is(arguments):
+        take_known_lengths(arguments.data, read_task_card(arguments.model.model_name_or_path))
     own_metrics = own_metrics or bool(named_metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
         plan = own_plan(arguments, rows, own_metrics)
     else:
         plan = benchmark_plan(arguments, own_metrics)
     take_known_method(arguments, plan)
-    return arguments.instruction.applied(plan, arguments.training.seed)
+    seed = take_known_form(arguments, plan)
+    return arguments.instruction.applied(plan, seed)
 
 
 def benchmark_plan(arguments, own_metrics: bool = False) -> Plan:
@@ -212,6 +215,50 @@ def take_known_method(arguments, plan: Plan) -> None:
     )
 
 
+def take_known_lengths(data_args, card: TaskCard | None) -> None:
+    """A saved model that is scored reads and writes as many tokens as in its training, where no flag says how many."""
+    lengths = _trained_lengths(data_args, card)
+    for name, length in lengths.items():
+        setattr(data_args, name, length)
+    if lengths:
+        logger.info("%s, as in the model's training", _flags_text(lengths))
+
+
+def _trained_lengths(data_args, card: TaskCard | None) -> dict[str, int]:
+    """The lengths of a model's training, by flag, that no flag gives and that are not the defaults."""
+    if card is None:
+        return {}
+    lengths = {"max_source_length": card.lengths.source, "max_target_length": card.lengths.target}
+    return {
+        name: length
+        for name, length in lengths.items()
+        if name not in data_args.flags_given and length != getattr(data_args, name)
+    }
+
+
+def _flags_text(values: Mapping[str, object]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in values.items())
+
+
+def take_known_form(arguments, plan: Plan) -> int:
+    """A saved model that is scored reads instructions in the form of its training, where no flag gives another.
+
+    Returns:
+      The seed by which forms are drawn.
+    """
+    seed = arguments.training.seed
+    card = read_task_card(arguments.model.model_name_or_path) if _answers_as_it_is(arguments) else None
+    tasks = [task for task in plan.evaluate if card and task.entry.get("instruction") and task.name in card.tasks]
+    if not tasks:
+        return seed
+    form = tasks[0].entry["instruction"]
+    trained_form = card.tasks[tasks[0].name].entry.get("instruction") or form
+    flags = arguments.instruction.take_form(trained_form, form)
+    if flags:
+        logger.info("%s: instructions have the form of the model's training", _flags_text(flags))
+    return seed if "seed" in arguments.training.flags_given else trained_form["seed"]
+
+
 def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset_name: str) -> str:
     """Why the rows of a model's task are not there: no flag names them, or none says that they are the user's own."""
     name = f"{card.benchmark}/{dataset_name}"
@@ -234,6 +281,18 @@ def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset
         f"--model_name_or_path {model_name} was trained on {name}, whose rows no flag names; give {way}, or another "
         "task (--benchmark, --dataset_name)"
     )
+
+
+def warn_of_lengths_on_hub(arguments, card: TaskCard | None) -> None:
+    """Warns where a model of the hub is scored with other lengths than those of its training, and no flag gives them.
+
+    Args:
+      card: the model's, which is read when the settings of the run are in its manifest already.
+    """
+    lengths = _trained_lengths(arguments.data, card) if _answers_as_it_is(arguments) else {}
+    if lengths:
+        name = arguments.model.model_name_or_path
+        logger.warning("%s was trained with other lengths than it is scored with: give %s", name, _flags_text(lengths))
 
 
 def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
