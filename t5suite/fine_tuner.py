@@ -454,7 +454,7 @@ class FineTuner:
 
     def _settings(self) -> dict:
         """Every setting of the run by name; a model in memory by its class and weights."""
-        settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
+        settings = all_settings(*self.arguments, plug_ins=self._plug_ins, contents=self.plan.contents)
         if self._title is not None:
             settings["model_name_or_path"] = self._title
         return settings

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import file_sha256
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.constants import MIXTURES, OWN_BENCHMARK
+from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.file_rows import check_columns_of_files
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
@@ -41,6 +42,7 @@ from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entries import benchmarks_of_task_file, load_registry
+from t5suite.tasks.entry_checks import names_own_function
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
@@ -75,7 +77,8 @@ MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 class Plan:
     """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
 
-    `sources` has, by task, where the rows of tasks that flags define come from.
+    `sources` has, by task, where the rows of tasks that flags define come from; `contents`, by flag, what the files say
+    that flags name.
     """
 
     benchmark: str
@@ -85,6 +88,7 @@ class Plan:
     average: list[str]
     published: bool
     sources: Mapping[str, RowSource] = field(default_factory=dict)
+    contents: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[Task]:
@@ -351,7 +355,17 @@ def plan_tasks(
         evaluate=[tasks[name] for name in evaluate],
         average=average,
         published=dataset_name in MIXTURES.get(benchmark, {}),
+        contents={"task_file": _content_of_task_file(task_file, benchmark, registry, names)} if task_file else {},
     )
+
+
+def _content_of_task_file(task_file: str, benchmark: str, registry: dict, names: set[str]) -> dict:
+    """What a task file says of these tasks, and all of its code where one of them has functions of its own."""
+    shipped_names = DATASET_VALS.get(benchmark, {}).keys()
+    entries = {name: registry[benchmark][name] for name in names - shipped_names}
+    if any(map(names_own_function, entries.values())):
+        return {**entries, "code": file_sha256(task_file)}
+    return entries
 
 
 def choose_metric(task: Task, metric: str | None, num_tasks: int, own_metrics: bool) -> Task:
@@ -388,7 +402,8 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     tasks = [choose_metric(data.task, metric, len(sets), own_metrics) for data in sets]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]
-    return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources)
+    contents = {"data_config": _configs(arguments.formats)} if arguments.formats.data_config else {}
+    return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources, contents)
 
 
 def check_flags_of_own_rows(data_args, formats) -> None:
@@ -656,7 +671,7 @@ def _class_sets(arguments) -> list[OwnData]:
         if getattr(data_args, name):
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
     places = range(len(formats.data_class))
-    configs = [_config(at_place(formats.data_config, i)) for i in places]
+    configs = _configs(formats)
     paths = [at_place(formats.data_path, i) for i in places]
     class_name = load_object("t5suite.contrib.data_classes:class_name", "--data_class")
     class_form = load_object("t5suite.contrib.data_classes:class_form", "--data_class")
@@ -725,6 +740,11 @@ def _answers_as_it_is(arguments) -> bool:
     """Whether the model is scored or asked as it is, and not the checkpoints of a run that trained it further."""
     eval_args = arguments.evaluation
     return (eval_args.eval_only or eval_args.predict_only) and eval_args.eval_checkpoints != "all"
+
+
+def _configs(formats) -> list[dict]:
+    """The settings of each data set of `--data_class`."""
+    return [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
 
 
 def _config(text: str | None) -> dict:

@@ -135,7 +135,10 @@ class DataSetArguments:
     )
     data_path: list[str] | None = flag(None, "Folder of each data set; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(
-        None, "Settings of each data set: JSON text, or a .json or .yaml file; none for none.", needs="--data_class"
+        None,
+        "Settings of each data set: JSON text, or a .json or .yaml file; none for none.",
+        "fresh",
+        needs="--data_class",
     )
     data_sampling_proportion: list[float] | None = flag(
         None,
