@@ -503,7 +503,7 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
     return languages.with_defaults(card.settings.get("languages") or {})
 
 
-def _task_like(task: Task, card: TaskCard | None) -> Task | None:
+def task_like(task: Task, card: TaskCard | None) -> Task | None:
     """The model's own task: its only one, or of several the one with a task's name or with its columns."""
     if card is None or not card.tasks or card.is_shipped:
         return None
@@ -568,7 +568,7 @@ def _flags_of_another_task(formats, task: Task | None) -> list[str]:
     defaults = type(formats)()
     settings = {}
     if task is not None:
-        settings = {**_settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
+        settings = {**settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
         value = getattr(formats, name)
@@ -582,7 +582,7 @@ def _flags_of_another_task(formats, task: Task | None) -> list[str]:
 def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> None:
     """Warns of settings of the model's own task that this run's task does not have, where no flag speaks of them."""
     model_name = arguments.model.model_name_or_path
-    task_of_model = _task_like(task, card)
+    task_of_model = task_like(task, card)
     if task_of_model is None:
         return
     reads_by_columns = own_task_of_card(card, task_of_model.name) is not None
@@ -609,9 +609,9 @@ def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> No
 
 def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]:
     """The settings of a model's own task that another one of your own lacks, without those that flags change."""
-    settings = _settings_of_task(task)
+    settings = settings_of_task(task)
     unused = {}
-    for name, value in _settings_of_task(task_of_model).items():
+    for name, value in settings_of_task(task_of_model).items():
         is_open = _is_read_by_format(formats, name) and not _is_set_by_flag(formats, name)
         if is_open and value != settings.get(name):
             unused[name] = value
@@ -621,10 +621,10 @@ def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]
     return unused
 
 
-def _settings_of_task(task: Task) -> dict[str, str]:
+def settings_of_task(task: Task) -> dict[str, str]:
     """What makes a task of your own of rows, by the names of the flags; no metrics that nobody chose.
 
-    >>> _settings_of_task(task)
+    >>> settings_of_task(task)
     {'text_column': 'text', 'target_column': 'summary', 'prefix': 'summarize: ', 'metrics': 'rouge'}
     """
     entry = task.entry
