@@ -143,6 +143,7 @@ class DataSetArguments:
     data_sampling_proportion: list[float] | None = flag(
         None,
         "How often each data set is drawn. Default: by --mixing.",
+        "report",
         bounds="(0, inf) a weight",
         needs="training, --data_class",
     )
