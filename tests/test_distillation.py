@@ -215,17 +215,22 @@ class RunTest(parameterized.TestCase):
         def go_on(teacher, steps, *flags):
             train(place / "run", f"--teacher={teacher}", f"--max_steps={steps}", "--extend", *flags)
 
+        def changes_of_teacher() -> list:
+            changes = json.loads((place / "run" / "manifest.json").read_text())["changes"]
+            return [entry["changed"]["teacher"] for entry in changes if "teacher" in entry["changed"]]
+
         go_on(first, 1)
         with exits_with(78, "first.* there, .*second.* here.*--allow_changed teacher"):
             go_on(second, 2)
         go_on(second, 2, "--allow_changed=teacher")
+        self.assertEqual(changes_of_teacher(), [[str(first), str(second)]])
         save_model(second, tiny_model(config_overrides=f"{TINY_T5},vocab_size=637", seed=8))
         with exits_with(78, "second: its weights have changed .*--allow_changed teacher"):
             go_on(second, 3)
         go_on(second, 3, "--allow_changed=teacher")
-        changed = json.loads((place / "run" / "manifest.json").read_text())["changes"][-1]["changed"]["teacher"]
-        self.assertEqual([teacher["name"] for teacher in changed], [str(second), str(second)])
-        self.assertNotEqual(*[teacher["fingerprint"] for teacher in changed])
+        _, (before, now) = changes_of_teacher()
+        self.assertEqual((before["name"], now["name"]), (str(second), str(second)))
+        self.assertNotEqual(before["fingerprint"], now["fingerprint"])
 
     @parameterized.parameters(
         (["--teacher=./no-such"], "no-such"), (["--distillation_alpha=0.2"], "belongs to --teacher"),
