@@ -80,7 +80,7 @@ def main(argv=None) -> dict:
 
     # 3. Run directory: a new one, or the existing one of this run.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
-    settings = all_settings(*arguments, plug_ins=plug_ins)
+    settings = all_settings(*arguments, plug_ins=plug_ins, contents=plan.contents)
     default = None
     if not args.output_dir_given:
         mode = name_of_mode(eval_args, trains)

@@ -66,7 +66,7 @@ from t5suite.tasks.task_card import TaskCard, read_task_card, task_card_of_model
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.starts import resume_choice
 from t5suite.training.fine_tuning import plug_ins_by_flags
-from t5suite.training.fine_tuning_data import encoding_by_flags
+from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_trainer import task_card_by_flags
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments, warn_of_idle_saving_flags
@@ -74,7 +74,7 @@ from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
-from t5suite.training.plans import Plan, plan_for, warn_of_task_on_hub
+from t5suite.training.plans import Plan, plan_for, take_known_lengths, warn_of_task_on_hub
 from t5suite.training.process_setup import libraries_of, multiply_in_tf32
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 from t5suite.training.trained_rows_warnings import inputs_trained_on
@@ -200,9 +200,12 @@ class FineTuner:
         # transformers' trainer makes the run's directory.
         with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
-            arguments = self.arguments._replace(evaluation=evaluation)
+            data_args = copy.copy(self.data_args)
+            take_known_lengths(data_args, self._card)
+            arguments = self.arguments._replace(evaluation=evaluation, data=data_args)
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
-            learner = self._learner()
+            encoding = dataclasses.replace(self.encoding, lengths=lengths_of(data_args))
+            learner = dataclasses.replace(self._learner(), encoding=encoding)
             origin = self.args.output_dir if self._is_trained else origin_of_weights(vars(self.model_args))
             data = data_of(setup, learner)
             mark_seen_rows(setup, data, trained_splits_of_model(origin), inputs_trained_on(data, origin))
@@ -451,7 +454,7 @@ class FineTuner:
 
     def _settings(self) -> dict:
         """Every setting of the run by name; a model in memory by its class and weights."""
-        settings = all_settings(*self.arguments, plug_ins=self._plug_ins)
+        settings = all_settings(*self.arguments, plug_ins=self._plug_ins, contents=self.plan.contents)
         if self._title is not None:
             settings["model_name_or_path"] = self._title
         return settings

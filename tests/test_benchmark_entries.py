@@ -17,7 +17,7 @@ from task_facts import task_facts
 import fine_tune_t5
 from t5suite import DATASET_VALS, FineTuner, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.testing import TINY_T5, exits_with, load_rows, run_cli
+from t5suite.testing import TINY_T5, exits_with, load_rows, run_cli, save_model
 
 TASK_FILES = {n: str(Path(__file__).parents[1] / f"examples/tasks/{n}.yaml") for n in ("hyperpartisan", "discoeval")}
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
@@ -365,6 +365,28 @@ class InstructionFlagsTest(parameterized.TestCase):
         self.assertEqual(plan.evaluate[0].entry["instruction"], {**SETTINGS, **expected})
         self.assertEqual(plan.train[0].entry["instruction"], {**SETTINGS, **expected})
         self.assertEqual(load_task("super_ni", "english").entry["instruction"], SETTINGS)
+
+    @parameterized.parameters(
+        ({}, {}, {}),
+        ({"num_pos_examples": 0, "seed": 7}, {}, {"num_pos_examples": 0, "seed": 7}),
+        ({"num_pos_examples": 0}, {"num_pos_examples": 2, "seed": 3}, {"seed": 3}),
+        ({"num_pos_examples": 0}, {"add_task_name": True}, {"num_pos_examples": 0, "add_task_name": True}),
+        ({"num_pos_examples": 0}, {"tk_instruct": True}, {"tk_instruct": True}),
+        ({"tk_instruct": True}, {}, {"tk_instruct": True}),
+        ({"tk_instruct": True}, {"num_neg_examples": 1}, {"num_neg_examples": 1}),
+        ({"tk_instruct": True}, {"tk_instruct": False}, {}),
+        ({"max_num_instances_per_eval_task": 3, "task_lists": "mine"}, {}, {}),
+    )
+    def test_a_model_is_scored_with_the_form_of_its_training_where_no_flag_gives_another(
+        self, trained, flags, expected
+    ):
+        model = str(save_model(Path(tempfile.mkdtemp()) / "model", tasks=[instructed(**trained)]))
+        flags = {**flags, "use_cpu": True, "quiet": True, "data_dir": tempfile.mkdtemp()}
+        scored = FineTuner(model, "super_ni/english", eval_only=True, **flags)
+        self.assertEqual(scored.plan.evaluate[0].entry["instruction"], {**SETTINGS, **expected})
+        trains = FineTuner(model, "super_ni/english", max_steps=1, **flags)
+        usual = {name: value for name, value in flags.items() if name in SETTINGS}
+        self.assertEqual(trains.plan.train[0].entry["instruction"], {**SETTINGS, **usual})
 
     @parameterized.parameters(*SETTINGS)
     def test_a_setting_that_an_entry_lacks_is_named(self, name):

@@ -439,6 +439,19 @@ class SeveralTasksTest(SelectionTest):
         script = self.script(series, select="per_task", **settings)
         self.assert_best_of_each(script, self.start(script))
 
+    def test_a_base_that_cannot_load_what_it_saves_is_left_alone(self):
+        """As bitsandbytes' matrices of 4 bits are: they save a key that they do not take."""
+        script = self.script(THREE_BESTS, select="per_task", adapter="lora")
+        tuner = FineTuner(**self.settings, callbacks=[script], quiet=True)
+        layer = tuner.model.get_base_model().encoder.block[0].layer[-1].DenseReluDense.wo
+        layer.register_state_dict_post_hook(
+            lambda module, tensors, prefix, metadata: tensors.update({f"{prefix}quant_state": torch.ones(1)})
+        )
+        with self.assertRaisesRegex(RuntimeError, "quant_state"):
+            layer.load_state_dict(layer.state_dict())
+        tuner.train()
+        self.assert_best_of_each(script, tuner)
+
     @pytest.mark.slow
     def test_a_task_s_best_is_loaded_and_exported_as_any_model(self):
         script, exported = self.script(THREE_BESTS, select="per_task"), folder()

@@ -134,13 +134,15 @@ class RunTest(parameterized.TestCase):
         return read_rows(file)
 
     def batches(self, lines, *flags):
-        table = write_rows(folder() / "collocations.jsonl", lines)
+        return pre_training_batches(*self.words(write_rows(folder() / "collocations.jsonl", lines)), *flags)
+
+    def words(self, table) -> list:
+        """The command line of a run with this table."""
         size = "hidden_size=8,num_hidden_layers=1,num_attention_heads=1,intermediate_size=8"
         words = ["--config_name", "bert", "--tokenizer_name", self.tokenizer, "--config_overrides", size, "--use_cpu"]
         words += ["--objective", "masked_lm", "--mask_units", "pmi", "--collocations", table, "--inputs_length", 66]
         words += ["--train_file", write_lines(self.texts), "--max_steps", 8, "--per_device_train_batch_size", 16]
-        words += ["--disable_tqdm", "True", "--output_dir", folder() / "run", *flags]
-        return pre_training_batches(*words)
+        return [*words, "--disable_tqdm", "True", "--output_dir", folder() / "run"]
 
     @pytest.mark.slow
     def test_collocations_and_words_are_hidden_whole(self):
@@ -172,6 +174,15 @@ class RunTest(parameterized.TestCase):
     def test_a_table_of_an_earlier_version_fits_its_tokenizer(self):
         header, *rows = self.lines
         self.batches([{name: header[name] for name in ("collocations", "tokenizer")}, *rows], "--dry_run")
+
+    def test_a_run_is_not_continued_with_another_table_in_the_file(self):
+        table = write_rows(folder() / "collocations.jsonl", self.lines)
+        words = self.words(table)
+        pre_training_batches(*words)
+        header, *rows = self.lines
+        write_rows(table, [header, *reversed(rows)])
+        with exits_with(78, "collocations .*collocations.jsonl .* there, .*--allow_changed collocations"):
+            pre_training_batches(*words)
 
     def test_a_wrong_line_and_missing_ones_are_named(self):
         header, *rows = self.lines

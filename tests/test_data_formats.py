@@ -1161,6 +1161,36 @@ class ClassesTest(parameterized.TestCase):
         with exits_with(65, f"{name}: {message}"):
             load(**of_class(name))
 
+    @parameterized.product(column=["input", "output"], missing=["float('nan')", "np.float32('nan')", "pd.NA", "pd.NaT"])
+    def test_a_missing_value_in_rows_of_a_class_is_none_and_no_text(self, column, missing):
+        row = {"input": "'a'", "output": "'b'", column: missing}
+        body = f"import numpy as np, pandas as pd; return [{{'input': {row['input']}, 'output': {row['output']}}}]"
+        messages = {"input": "column 'input' is null", "output": "column 'output' is empty"}
+        with exits_with(65, f"train row 0: {messages[column]}"):
+            load(**of_class(self.user_class(body)))
+
+    def test_numbers_of_numpy_in_rows_of_a_class_are_numbers(self):
+        body = "import numpy as np; return [{'input': 'a', 'output': np.float64(1.5)}, {'input': 'b', 'output': np.int64(2)}]"
+        task, rows = load_own_rows(**of_class(self.user_class(body), None, {"metrics": ["pearson"]}), no_eval=True)
+        self.assertEqual([task.examples(row)[0].targets for row in rows], ["1.5", "2"])
+
+    @parameterized.parameters(
+        ("{'text_column_name': 5}", "text_column_name must be a string or a list of strings, not 5"),
+        ("{'text_column_name': ['a', 5]}", "text_column_name must be a string or a list of strings"),
+        ("{'label_column_name': ['a']}", "label_column_name must be a string"),
+        ("{'metric_names': 5}", "metric_names must be a list of metric names, not 5"),
+    )
+    def test_a_field_of_a_class_s_entry_of_another_kind_is_named(self, entry, message):
+        name = self.user_class("return [{'input': 'a', 'output': 'b'}]", entry=entry)
+        with exits_with(78, f"{name}: its entry: {message}"):
+            load(**of_class(name))
+
+    def test_fields_of_a_class_s_entry_that_are_none_are_those_of_free_text(self):
+        rows = "return [{'input': 'a', 'output': 'b'}]"
+        entries = ("{}", "{'text_column_name': None, 'label_column_name': None, 'metric_names': None, 'labels': None}")
+        tasks = [load_own_rows(**of_class(self.user_class(rows, entry)), no_eval=True).task for entry in entries]
+        self.assertEqual(tasks[0].entry, tasks[1].entry)
+
     def test_a_class_that_is_none_is_named(self):
         name = self.user_class("return None", entry="['labels']")
         with exits_with(78, f"{name}: its entry is .*, not a dict of fields"):

@@ -25,6 +25,56 @@ def fine_tune(directory, **changes):
     return tiny_run(**{**FLAGS, "output_dir": str(directory), **changes})
 
 
+ENTRY = {
+    "prefix": "q: ", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+    "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+}  # fmt: skip
+
+
+def task_file(**changes) -> str:
+    """A task `own/t` in JSON, which is also YAML and Python."""
+    return json.dumps({"own": {"t": {**ENTRY, **changes}}})
+
+
+def python_task_file(text: str) -> str:
+    """A task `own/t` whose formatter puts a text before the inputs."""
+    return (
+        "from t5suite.tasks.formatters import FORMATTERS, Example, columns\n"
+        "def marked(row, entry, split):\n"
+        f"    return [Example({text!r} + example.inputs, example.targets) for example in columns(row, entry, split)]\n"
+        f"FORMATTERS['marked'] = marked\nDATASET_VALS = {task_file(formatter='marked')}\n"
+    )
+
+
+# A flag, the name of the file that it names, texts of the file that say the same, and others that do not.
+CONTENTS = (
+    ("task_file", "tasks.yaml", [task_file(), f"# mine\n{task_file()}", yaml.dump({"own": {"t": ENTRY, "u": 1}})],
+        [task_file(prefix="p: "), task_file(labels=["good", "bad"]), task_file(metric_names=["accuracy", "mcc"])]),
+    ("task_file", "tasks.py", [f"DATASET_VALS = {task_file()}", f"# mine\nDATASET_VALS = ({task_file()})"],
+        [f"DATASET_VALS = {task_file(prefix='p: ')}"]),
+    ("task_file", "marked.py", [python_task_file("a")], [python_task_file("b")]),
+    ("data_config", "pairs.yaml", ["{name: pairs, metrics: [rouge]}", "# mine\nmetrics:\n- rouge\nname: pairs\n"],
+        ["{name: pairs, metrics: [exact_match]}"]),
+    ("data_config", "pairs.json", ['{"name": "pairs", "metrics": ["rouge"]}', '{"metrics":["rouge"],"name":"pairs"}'],
+        ['{"name": "pairs"}']),
+    ("add_tokens", "words.txt", ["<turn>\n<speaker>\n", "<turn>\n<speaker>"], ["<turn>\n<speaker>\n<more>", "<turn>"]),
+)  # fmt: skip
+
+
+def flags_beside(flag: str, file: Path) -> dict:
+    """The flags of a small run in which a flag names a file."""
+    rows = [{"text": row["sentence"], "label": row["label"]} for row in tiny_rows(count=8)]
+    if flag == "data_config":
+        folder_of_rows = file.parent / "pairs" / "train"
+        folder_of_rows.mkdir(parents=True)
+        write_rows(folder_of_rows / "rows.jsonl", [{"input": row["text"], "output": "yes"} for row in rows])
+        return {"data_class": ["JSONLines"], "data_path": [str(folder_of_rows.parent)], flag: [str(file)]}
+    if flag == "task_file":
+        rows_file = write_rows(file.parent / "rows.jsonl", rows)
+        return {"benchmark": "own", "dataset_name": "t", "train_file": str(rows_file), flag: str(file)}
+    return {flag: str(file)}
+
+
 @functools.cache
 def finished_run() -> Path:
     return fine_tune(folder() / "run").directory
@@ -100,6 +150,34 @@ class SettingsTest(parameterized.TestCase):
         with exits_with(78, "label_smoothing_factor not given there, 0.25 here"):
             fine_tune(directory, label_smoothing_factor=0.25)
         fine_tune(directory)  # its default changes nothing
+
+    @parameterized.parameters(*CONTENTS)
+    def test_a_file_that_says_something_else_makes_another_run_and_another_layout_does_not(
+        self, flag, name, equal_texts, other_texts
+    ):
+        file = folder() / name
+        flags = flags_beside(flag, file)
+        directory = file.parent / "run"
+        for text in equal_texts:
+            file.write_text(text)
+            fine_tune(directory, **flags)
+        for text in other_texts:
+            file.write_text(text)
+            with exits_with(78, f"{flag} .*{name}.* there, .*--allow_changed {flag}"):
+                fine_tune(directory, **flags)
+        change_manifest(directory, settings=changed_settings(directory, file_contents=None))  # by an earlier version
+        fine_tune(directory, **flags)
+
+    def test_a_changed_file_can_be_allowed_and_is_then_noted(self):
+        place = folder()
+        file = place / "words.txt"
+        file.write_text("<turn>\n")
+        directory = fine_tune(place / "run", add_tokens=str(file)).directory
+        file.write_text("<turn>\n<speaker>\n")
+        fine_tune(directory, add_tokens=str(file), max_steps=2, extend=True, allow_changed="add_tokens")
+        (before, now) = last_change(directory)["add_tokens"]
+        self.assertNotEqual(before, now)
+        fine_tune(directory, add_tokens=str(file), max_steps=2)
 
     @pytest.mark.slow
     def test_a_run_in_the_way_is_moved_aside_under_a_new_name(self):

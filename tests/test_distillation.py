@@ -25,6 +25,7 @@ from t5suite.testing import (
     encode_rows,
     exits_with,
     read_rows,
+    run_cli,
     save_model,
     tiny_model,
     tiny_rows,
@@ -33,6 +34,13 @@ from t5suite.testing import (
     write_rows,
 )
 
+# A class of models such as a repository brings along.
+CODE = """
+from transformers import T5ForConditionalGeneration
+
+class OwnT5(T5ForConditionalGeneration):
+    pass
+"""
 RELATIVE = 5e-6
 ALPHA, TEMPERATURE = 0.7, 3.0
 # 8 + 8 + 5: the last update is not full.
@@ -200,6 +208,30 @@ class RunTest(parameterized.TestCase):
         with exits_with(78, "weights have changed since this run began"):
             train(place / "whole", *distil, "--max_steps=6", "--extend")
 
+    def test_a_run_goes_on_with_its_teacher_in_another_place_and_not_with_other_weights_in_the_same(self):
+        place = Path(tempfile.mkdtemp())
+        first, second = (shutil.copytree(folders()[1], place / name) for name in ("first", "second"))
+
+        def go_on(teacher, steps, *flags):
+            train(place / "run", f"--teacher={teacher}", f"--max_steps={steps}", "--extend", *flags)
+
+        def changes_of_teacher() -> list:
+            changes = json.loads((place / "run" / "manifest.json").read_text())["changes"]
+            return [entry["changed"]["teacher"] for entry in changes if "teacher" in entry["changed"]]
+
+        go_on(first, 1)
+        with exits_with(78, "first.* there, .*second.* here.*--allow_changed teacher"):
+            go_on(second, 2)
+        go_on(second, 2, "--allow_changed=teacher")
+        self.assertEqual(changes_of_teacher(), [[str(first), str(second)]])
+        save_model(second, tiny_model(config_overrides=f"{TINY_T5},vocab_size=637", seed=8))
+        with exits_with(78, "second: its weights have changed .*--allow_changed teacher"):
+            go_on(second, 3)
+        go_on(second, 3, "--allow_changed=teacher")
+        _, (before, now) = changes_of_teacher()
+        self.assertEqual((before["name"], now["name"]), (str(second), str(second)))
+        self.assertNotEqual(before["fingerprint"], now["fingerprint"])
+
     @parameterized.parameters(
         (["--teacher=./no-such"], "no-such"), (["--distillation_alpha=0.2"], "belongs to --teacher"),
         (["--teacher=x", "--distillation_alpha=0"], "--distillation_alpha 0: must be above 0"),
@@ -217,6 +249,76 @@ class RunTest(parameterized.TestCase):
             tiny_tuner(folder, "mini/sentiment", teacher=str(folder), load_best_model_at_end=False, **settings).train()
         teacher = str(first.save(Path(tempfile.mkdtemp()) / "teacher"))
         tiny_tuner(folder, "mini/sentiment", teacher=teacher, load_best_model_at_end=False, **settings).train()
+
+    def test_a_teacher_of_the_user_s_own_class_teaches_a_student_of_that_class_alone(self):
+        own = {"model_class": "plug_in_modules:Reader", "model_family": "masked", "config_overrides": "hidden_size=8"}
+        settings = {"max_steps": 1, "max_train_samples": 8, "no_eval": True, "logging_steps": 1}
+        teacher = tiny_tuner(None, "mini/sentiment", **own).save(Path(tempfile.mkdtemp()) / "own")
+        student = tiny_tuner(None, "mini/sentiment", teacher=str(teacher), seed=7, **own, **settings)
+        student.train()
+        self.assertGreater(history_of(Path(student.args.output_dir))["kl"][0], 0)
+        other = tiny_tuner(teacher_folder(), "mini/sentiment", teacher=str(teacher), **settings)
+        with exits_with(78, f"--teacher {teacher}: .*plug_in_modules:Reader.* student of the same class"):
+            other.train()
+
+    def test_the_code_that_a_teacher_brings_along_runs_where_the_user_trusts_it(self):
+        teacher = shutil.copytree(folders()[1], Path(tempfile.mkdtemp()) / "teacher")
+        (teacher / "own.py").write_text(f"{CODE}\nopen({str(teacher / 'has_run')!r}, 'w').close()\n")
+        config = json.loads((teacher / "config.json").read_text())
+        config["auto_map"] = {"AutoModelForSeq2SeqLM": "own.OwnT5"}
+        (teacher / "config.json").write_text(json.dumps(config))
+        for trusts in (False, True):
+            train(
+                Path(tempfile.mkdtemp()) / "run",
+                f"--teacher={teacher}",
+                "--max_steps=1",
+                f"--trust_remote_code={trusts}",
+            )
+            self.assertEqual((teacher / "has_run").exists(), trusts)
+
+    def test_an_adapter_that_teaches_without_its_base_is_named_with_a_way_that_works(self):
+        place = Path(tempfile.mkdtemp())
+        base = shutil.copytree(folders()[1], place / "base")
+        teacher = tiny_tuner(str(base), "mini/sentiment", adapter="lora").save(place / "adapter")
+        base.rename(place / "moved")
+        flags = [f"--model_name_or_path={folders()[0]}", "--max_steps=1"]
+        way = f"t5suite export --model_name_or_path {teacher} --adapter_base BASE --output_dir FOLDER"
+        with exits_with(78, f"--teacher {teacher}: .*{way}.*--teacher FOLDER$"):
+            train(place / "run", *flags, f"--teacher={teacher}")
+        words = way.replace("BASE", str(place / "moved")).replace("FOLDER", str(place / "merged")).split()
+        run_cli(*words[1:])
+        train(place / "run", *flags, f"--teacher={place / 'merged'}")
+
+    @parameterized.parameters(
+        ({}, {}, None), ({"prefix": "q: "}, {"prefix": "q: "}, None), ({"prefix": "q: "}, {}, "prefix='q: '"),
+        ({}, {"prefix": "q: "}, "prefix=''"), ({"labels": "no,yes"}, {"labels": "yes,no"}, None),
+        ({"labels": "no,yes"}, {"labels": "no,yes,may be"}, "labels='no,yes'"),
+    )  # fmt: skip
+    def test_a_teacher_of_other_texts_gives_a_warning(self, learned, used, difference):
+        rows = [{"input": f"It was {word}.", "output": word} for word in ("no", "yes") * 4]
+        settings = {"no_eval": True, "max_steps": 1}
+        teacher = tiny_tuner(str(folders()[1]), rows, **learned, **settings).save(Path(tempfile.mkdtemp()) / "teacher")
+        student = tiny_tuner(str(folders()[0]), rows, teacher=str(teacher), **used, **settings)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            student.train()
+        warnings = [line for line in logs.output if f"--teacher {teacher}" in line]
+        self.assertLen(warnings, 1 if difference else 0)
+        if difference:
+            self.assertIn(difference, warnings[0])
+
+    def test_a_teacher_with_another_separator_gives_a_warning(self):
+        size = "n_embd=8,n_layer=1,n_head=1"
+        model = save_model(Path(tempfile.mkdtemp()) / "gpt2", tiny_model("gpt2", size, family="causal"))
+        settings = {"no_eval": True, "max_steps": 1, "max_train_samples": 8}
+        teacher = tiny_tuner(str(model), "mini/sentiment", answer_separator=" = ").save(model.parent / "teacher")
+        for separator, is_other in ((" = ", False), (None, True)):
+            student = tiny_tuner(
+                str(model), "mini/sentiment", teacher=str(teacher), answer_separator=separator, **settings
+            )
+            with self.assertLogs("t5suite", "INFO") as logs:
+                student.train()
+            warnings = [line for line in logs.output if f"--teacher {teacher}" in line]
+            self.assertEqual(["answer_separator=' = '" in line for line in warnings], [True] * is_other)
 
     def test_another_vocabulary_is_refused_with_a_piece_that_differs(self):
         folder = Path(tempfile.mkdtemp()) / "teacher"

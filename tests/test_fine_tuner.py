@@ -42,7 +42,7 @@ from transformers.utils import import_utils
 from transformers.utils import logging as transformers_logging
 
 import fine_tune_t5
-from t5suite import Callback, FineTuner
+from t5suite import Callback, FineTuner, load_task
 from t5suite.testing import (
     exits_with,
     load_own_rows,
@@ -364,6 +364,28 @@ class DataTest(EqualFiles):
             (scores,) = written.evaluate()["tasks"].values()
         self.assertEqual(scores["invalid_rate"], 100)  # one update teaches no label
         self.assertIn("scored with --eval_method score; here it writes its answers", "".join(log.output))
+
+    @parameterized.parameters(True, False)
+    def test_a_model_is_scored_with_the_lengths_of_its_training_where_no_flag_gives_others(self, eval_only):
+        task = load_task("mini", "similarity")
+        model = str(save_model(folder(), tasks=[task], source_length=9, target_length=2))
+        settings = {"eval_method": "loss", "eval_only": eval_only, "max_eval_samples": 8, "use_cpu": True}
+
+        def losses(**flags):
+            made = FineTuner(model, "mini/similarity", quiet=True, output_dir=str(folder()), **settings, **flags)
+            return made.evaluate()["tasks"]
+
+        trained = losses(max_source_length=9, max_target_length=2)
+        self.assertNotEqual(losses(max_source_length=512, max_target_length=2), trained)
+        self.assertNotEqual(losses(max_source_length=9, max_target_length=512), trained)
+        self.assertEqual(losses(), trained)
+        if eval_only:
+            place = folder()
+            words = [f"--{name}={value}" for name, value in settings.items()]
+            results = fine_tune_t5.main([f"--model_name_or_path={model}", f"--output_dir={place}", *words])
+            self.assertEqual(results["tasks"], trained)
+            noted = json.loads((place / "manifest.json").read_text())["settings"]
+            self.assertEqual((noted["max_source_length"], noted["max_target_length"]), (9, 2))
 
     def test_a_split_that_has_no_rows_is_not_scored_in_silence(self):
         for settings in ({"no_eval": True, "eval_strategy": "no"}, {"eval_strategy": "no"}):

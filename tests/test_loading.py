@@ -96,6 +96,24 @@ class AddedTokensTest(parameterized.TestCase):
             self.assertIn(f"new tokens (ids {rows}) are frozen at the mean", text)
             self.assertIn(f"trainable_token_indices=({rows},)", text)
 
+    @parameterized.parameters(
+        ("head", "rows of the output layer"),
+        ("embeddings", "embeddings"),
+        ("embeddings,head", "embeddings and rows of the output layer"),
+        ("encoder", None),
+    )
+    def test_new_rows_of_either_matrix_that_stay_equal_are_named(self, parts, frozen):
+        with self.assertLogs("t5suite") as logs:
+            tokenizer, model = loaded(saved(None, tied=False), add_tokens="<turn>,<speaker>", freeze=parts)
+        ids = tokenizer.convert_tokens_to_ids(["<turn>", "<speaker>"])
+        warnings = [line for line in logs.output if "--add_tokens" in line]
+        self.assertEqual(len(warnings), frozen is not None)
+        if frozen:
+            self.assertIn(f"the {frozen} of the new tokens (ids {ids[0]},{ids[1]}) are frozen", warnings[0])
+        matrices = {"embeddings": model.get_input_embeddings(), "rows of the output layer": model.lm_head}
+        for part, module in matrices.items():
+            self.assertEqual(module.weight.requires_grad, part not in (frozen or ""))
+
     def test_new_rows_that_were_trained_before_an_adapter_came_are_not_named(self):
         tokenizer, model = loaded(saved(None), add_tokens="<turn>,<speaker>")
         trained_id, frozen_id = tokenizer.convert_tokens_to_ids(["<turn>", "<speaker>"])

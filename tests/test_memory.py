@@ -357,16 +357,18 @@ class SummaryTest(parameterized.TestCase):
             per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=False, activation_checkpointing=False,
             optimizer="adamw", device=torch.device("cpu"), world_size=4, fsdp=None, deepspeed=config,
         )  # fmt: skip
-        model_args = SimpleNamespace(load_in_8bit=False, load_in_4bit=True)
+        placed = {"load_in_8bit": False, "load_in_4bit": True, "device_map": "balanced", "embedding_on_cpu": True}
+        model_args = SimpleNamespace(**placed)
         lengths = SimpleNamespace(max_source_length=3, max_target_length=2)
-        arguments = SimpleNamespace(training=args, data=lengths, model=model_args)
+        distillation = SimpleNamespace(teacher="runs/teacher")
+        arguments = SimpleNamespace(training=args, data=lengths, model=model_args, distillation=distillation)
         table = summary_by_flags(tiny_model(), arguments)
         self.assertEqual((table["deepspeed"], table["num_gpus"]), ("zero2_offload", 4))
-        self.assertEqual(table["not_counted"], ["load_in_4bit"])
+        self.assertEqual(table["not_counted"], ["load_in_4bit", "device_map", "embedding_on_cpu", "teacher"])
         self.assertEqual(table["memory"]["host"], (8 + 4) * table["trainable"] // 4)
         shown = io.StringIO()
         print_summary(table, shown)
-        self.assertIn("\nnot counted: load_in_4bit\n", shown.getvalue())
+        self.assertIn("\nnot counted: load_in_4bit, device_map, embedding_on_cpu, teacher\n", shown.getvalue())
 
     def test_modules_and_a_step_of_the_flags_are_shown(self):
         words = ["summary", "--config_name=mini", "--config_overrides=num_layers=1,vocab_size=512", "--use_cpu"]

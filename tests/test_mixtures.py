@@ -36,6 +36,17 @@ class RatesTest(parameterized.TestCase):
                 expected = math.exp(math.log(min(count, limit or math.inf)) / temperature)
                 self.assertAlmostEqual(rates[name] / expected, 1, delta=1e-12)
 
+    @parameterized.parameters(
+        (GLUE, 0.01), (GLUE, 1e-3), ({"a": 10**9, "b": 10**9 - 1}, 1e-9), ({"a": 3, "b": 2}, 1e-300)
+    )
+    def test_a_low_temperature_has_the_shares_of_the_formula_and_no_overflow(self, examples, temperature):
+        rates = mixing_rates(examples, temperature=temperature)
+        logs = {name: math.log(count / max(examples.values())) / temperature for name, count in examples.items()}
+        total = sum(map(math.exp, logs.values()))
+        for name, rate in rates.items():
+            self.assertAlmostEqual(rate / sum(rates.values()), math.exp(logs[name]) / total, places=6)
+        self.assertLen(MixtureDraws([8] * len(rates), list(rates.values()), 20, seed=0)[:], 20)
+
     def test_what_is_not_positive_is_refused_by_flag(self):
         for options, flag in (
             ({"limit": 0}, "--mixing_limit"), ({"limit": -3}, "--mixing_limit"),

@@ -638,6 +638,13 @@ class TextTest(parameterized.TestCase):
             names = set(re.findall(r"^\| (\w+) \|", card_of(run.directory).text, re.MULTILINE))
             self.assertEqual(names & (of_teacher | of_mixture), expected)
 
+    def test_proportions_stand_in_place_of_the_rates_that_were_not_used(self):
+        of_rates = {"mixing", "mixing_temperature", "data_sampling_proportion"}
+        rates = {"cola": 3.0, "rte": 1.0}
+        text = rewritten(scored_facts(), settings={"data_sampling_proportion": [3.0, 1.0]}, mixing_rates=rates).text
+        names = re.findall(r"^\| (\w+) \| (.*) \|$", text, re.MULTILINE)
+        self.assertEqual([row for row in names if row[0] in of_rates], [("data_sampling_proportion", "[3.0, 1.0]")])
+
     def test_the_text_format_is_the_one_that_tokenization_uses(self):
         text = card_of(mirror_run().directory).text
         for name, rows in GLUE_ROWS.items():

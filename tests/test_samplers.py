@@ -160,6 +160,15 @@ class RunOrderTest(parameterized.TestCase):
         self.assert_orders(order, proportional_order([6, 10], [1, 7], 5), epochs=(0, 1, 4))
         self.assertEqual([int((order(epoch) < 6).sum()) for epoch in range(3)], [2, 2, 2])
 
+    def test_a_data_set_that_is_never_drawn_gives_a_warning(self):
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            order, _ = self.order(Mixing(proportions=(100.0, 1.0)))
+        self.assertEqual([int((order(epoch) >= 6).sum()) for epoch in range(3)], [0, 0, 0])
+        self.assertRegex("".join(logs.output), "--data_sampling_proportion 100 1: no example of b ")
+        with self.assertNoLogs("t5suite", "WARNING"):
+            order, _ = self.order(Mixing(proportions=(20.0, 1.0)))
+        self.assertEqual([int((order(epoch) >= 6).sum()) for epoch in range(3)], [1, 1, 1])
+
 
 class LoaderTest(parameterized.TestCase):
     def loader(self, **settings) -> EpochDataLoader:

@@ -24,8 +24,9 @@ from t5suite.data.rows.file_rows import FileRows
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
 from t5suite.data.rows.hub_rows import HubRows
-from t5suite.data.rows.own_rows import Columns, Rows, rows_fingerprint
+from t5suite.data.rows.own_rows import Columns, Rows, plain_cell, rows_fingerprint
 from t5suite.tasks.cells import as_list
+from t5suite.tasks.entry_checks import check_required_kinds
 
 # Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
@@ -140,9 +141,11 @@ def _user_form(name: str, flags: DataSetFlags) -> Form:
     entry = getattr(source.data_set, "entry", None) or {}
     if not isinstance(entry, dict):
         raise ConfigError(f"{flags.flag}: its entry is {entry!r:.60}, not a dict of fields")
+    entry = {name: value for name, value in entry.items() if value is not None}
+    check_required_kinds(f"{flags.flag}: its entry", entry)
     text_columns = as_list(entry.get("text_column_name", "input"))
     columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"), fixed_by=flags.flag)
-    return Form(source, columns, dict(entry))
+    return Form(source, columns, entry)
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ class UserRows:
         if not rows:
             raise DataError(f"{self.spec}: no rows in {role}")
         places = [f"{self.spec} {role} row {i}" for i in range(len(rows))]
-        return Rows(rows, places, f"{self.spec} {role}", rows_fingerprint(rows))
+        plain_rows = [plain_cell(row) for row in rows]
+        return Rows(plain_rows, places, f"{self.spec} {role}", rows_fingerprint(rows))
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 
+# Powers with a larger logarithm could be out of a float's range, or their sum.
+_LARGEST_LOG = 600.0
 # Random streams of proportional orders.
 _PASSES, _EPOCHS = 2, 3
 
 
 def mixing_rates(examples: dict[str, int], limit: float | None = None, temperature: float = 1.0) -> dict[str, float]:
-    """`{task: min(n, limit) ** (1 / temperature)}`, not normalised.
+    """`{task: min(n, limit) ** (1 / temperature)}`, not normalised; in units of the largest where that is out of range.
 
     Raises:
       ConfigError: a limit or temperature that is not positive.
@@ -29,10 +31,11 @@ def mixing_rates(examples: dict[str, int], limit: float | None = None, temperatu
         raise ConfigError(f"--mixing_limit {limit}: must be more than 0")
     if temperature <= 0:
         raise ConfigError(f"--mixing_temperature {temperature}: must be more than 0")
-    return {
-        task: float(count if limit is None else min(count, limit)) ** (1 / temperature)
-        for task, count in examples.items()
-    }
+    counts = {task: float(count if limit is None else min(count, limit)) for task, count in examples.items()}
+    power = 1 / temperature
+    largest = max(counts.values()) or 1.0
+    unit = largest if abs(power * math.log(largest)) > _LARGEST_LOG else 1.0
+    return {task: (count / unit) ** power for task, count in counts.items()}
 
 
 class MixtureDraws:

@@ -92,32 +92,50 @@ def set_rows_to_mean(model, ids: list[int]) -> None:
 
 
 def warn_of_frozen_rows(model) -> None:
-    """Warns of added tokens whose embeddings are frozen: they stay at the mean, one row for all of them."""
-    rows = trained_rows(model)
-    frozen_ids = [token_id for token_id in _ids_at_mean(model) if token_id not in rows]
-    if not frozen_ids:
+    """Warns of added tokens whose rows are frozen, in the embeddings or in an output layer of its own.
+
+    They stay at the mean, one row for all of them.
+    """
+    rows_of_adapter = trained_rows(model)
+    embeddings = model.get_input_embeddings()
+    frozen_ids = {"embeddings": []}
+    if rows_of_adapter or not _is_trained(embeddings):
+        at_mean = _ids_at_mean(model, embeddings)
+        frozen_ids["embeddings"] = [token_id for token_id in at_mean if token_id not in rows_of_adapter]
+    output = model.get_output_embeddings()
+    if output is not None and _matrix(output) is not _matrix(embeddings) and not _is_trained(output):
+        frozen_ids["rows of the output layer"] = _ids_at_mean(model, output)
+    parts = [part for part, ids in frozen_ids.items() if ids]
+    if not parts:
         return
-    is_matrix_trained = any(weight.requires_grad for weight in model.get_input_embeddings().parameters())
-    if is_matrix_trained and not rows:
-        return
-    ids = ",".join(map(str, frozen_ids))
-    cure = "train the embeddings (without --adapter, without --freeze)"
+    ids = ",".join(map(str, sorted(set().union(*frozen_ids.values()))))
+    cure = f"train the {' and '.join(parts)} (without --adapter, without --freeze)"
     if getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         cure += f', or these rows: --adapter lora --adapter_args "trainable_token_indices=({ids},)"'
     logger.warning(
-        "%s: the embeddings of the new tokens (ids %s) are frozen at the mean of the others, one row for all; %s",
+        "%s: the %s of the new tokens (ids %s) are frozen at the mean of the others, one row for all; %s",
         FLAG,
+        " and ".join(parts),
         ids,
         cure,
     )
 
 
-def _ids_at_mean(model) -> list[int]:
-    """The ids in `rows_at_mean` whose embeddings are still the mean of the rows before them; training moves them."""
+def _is_trained(module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _matrix(module) -> torch.Tensor:
+    """The model's own matrix, also below an adapter's rows."""
+    return next(module.parameters())
+
+
+def _ids_at_mean(model, module) -> list[int]:
+    """The ids in `rows_at_mean` whose rows are still the mean of the rows before them; training moves them."""
     ids = getattr(model, "rows_at_mean", ())
     if not ids:
         return []
-    matrix_VD = next(model.get_input_embeddings().parameters())  # the model's own, also below an adapter's rows
+    matrix_VD = _matrix(module)
     with torch.no_grad(), gathered(matrix_VD):
         if matrix_VD.is_meta:
             return list(ids)

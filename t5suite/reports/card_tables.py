@@ -25,9 +25,10 @@ LONG_HASH = re.compile(r"([0-9a-f]{16})[0-9a-f]+$")
 OUR_FLAGS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 IN_THE_SUMMARY = ("model_name_or_path", "config_name")
 NOT_SET = (None, False, "", -1, [])
-# Settings whose defaults have no effect without a teacher, or with one task.
+# Settings whose defaults have no effect without a teacher, with one task, or with proportions in their place.
 OF_TEACHER = ("distillation_alpha", "distillation_temperature")
-OF_MIXTURE = ("mixing", "mixing_limit", "mixing_temperature")
+OF_RATES = ("mixing", "mixing_limit", "mixing_temperature")
+PROPORTIONS = "data_sampling_proportion"
 
 
 def score_rows(facts: CardFacts) -> list[list[str]]:
@@ -148,7 +149,9 @@ def setting_rows(facts: CardFacts) -> list[list]:
     rates = facts.manifest.get("mixing_rates") or {}
     is_mixture = len(rates) > 1
     shown = shown_settings(facts.settings)
-    rows = [[name, without_folders(value)] for name, value in shown.items() if is_mixture or name not in OF_MIXTURE]
+    if not is_mixture:
+        shown = {name: value for name, value in shown.items() if name not in (*OF_RATES, PROPORTIONS)}
+    rows = [[name, without_folders(value)] for name, value in shown.items()]
     if is_mixture:
         total = sum(rates.values()) or 1
         shares = [f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items()]
@@ -170,6 +173,8 @@ def shown_settings(settings: dict) -> dict:
     hidden.add(idle_length(settings))
     if settings.get("teacher") is None:
         hidden.update(OF_TEACHER)
+    if settings.get(PROPORTIONS):
+        hidden.update(OF_RATES)
     names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
     return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
 

@@ -24,6 +24,8 @@ EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() 
 IDENTIFYING = frozenset(
     "fingerprint sha256 held_out_sha256 rows used documents tokens an_epoch files names_and_sizes samples".split()
 )
+# The setting that has, by flag, a hash of what the file says that the flag names.
+FILE_CONTENTS = "file_contents"
 # What stands for a variable of the environment in the command of a sweep's trials.
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
@@ -46,12 +48,35 @@ def changed_between(before: dict, now: dict) -> dict[str, tuple]:
       before, now: `public_settings`, as manifests have them.
     """
     changes = {}
-    for name in sorted(name for name in {*before, *now} if is_decisive(name)):
+    for name in sorted(name for name in {*before, *now} if is_decisive(name) and name != FILE_CONTENTS):
         if is_changed(name, before, now):
             changes[name] = (before.get(name), now.get(name))
+    changes = {**_changed_contents(before, now), **changes}
     if saves_when_it_evaluates(before) and saves_when_it_evaluates(now):
         changes.pop("save_steps", None)
     return changes
+
+
+def _changed_contents(before: dict, now: dict) -> dict[str, tuple]:
+    """The flags whose files say something else than before; an earlier version did not note what they said."""
+    contents_before = before.get(FILE_CONTENTS) or {}
+    contents_now = now.get(FILE_CONTENTS) or {}
+    changes = {}
+    for name in sorted(contents_before.keys() & contents_now.keys()):
+        if contents_before[name] != contents_now[name]:
+            then = f"{before.get(name)} (contents {contents_before[name]})"
+            changes[name] = (then, f"{now.get(name)} (contents {contents_now[name]})")
+    return changes
+
+
+def contents_hash(content) -> str:
+    """A hash of what a file says: the same whatever the order of a table's keys, comments and layout.
+
+    >>> contents_hash({"prefix": "q: ", "labels": ["bad", "good"]}) == contents_hash(read_yaml("task.yaml").content)
+    True
+    """
+    plain = json.loads(json.dumps(content, default=str, skipkeys=True))  # makes every key a text, to be sorted
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def is_changed(name: str, before: dict, now: dict) -> bool:
@@ -143,7 +168,8 @@ def changed_data(before: dict, now: dict) -> dict[str, tuple]:
 
 
 def settings_fingerprint(settings: dict) -> str:
-    """SHA-256 of the settings that affect a run's result."""
+    """SHA-256 of the settings that affect a run's result; not of what files say, as in earlier versions."""
+    settings = {name: value for name, value in settings.items() if name != FILE_CONTENTS}
     decisive = {name: value for name, value in public_settings(settings).items() if is_decisive(name)}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 

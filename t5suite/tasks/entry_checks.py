@@ -75,6 +75,7 @@ def check_entry(name: str, entry, calls_functions: bool = True) -> None:
     if not isinstance(entry, dict):
         raise ConfigError(f"{name}: an entry is a table of fields, not {type(entry).__name__}")
     _check_keys(name, entry)
+    check_required_kinds(name, entry)
     _check_field_kinds(name, entry)
     _check_columns(name, entry)
     _check_labels(name, entry)
@@ -100,6 +101,23 @@ def _check_keys(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
 
 
+def check_required_kinds(name: str, fields: dict) -> None:
+    """Refuses texts and lists of another kind among the required fields of an entry, which other fields may complete.
+
+    Raises:
+      ConfigError: names the entry and the field.
+    """
+    for key in ("prefix", "text_column_name"):
+        if key in fields and not _is_text_or_texts(fields[key]):
+            raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {fields[key]!r}")
+    label_column = fields.get("label_column_name", "")
+    if not isinstance(label_column, str):
+        raise ConfigError(f"{name}: label_column_name must be a string, not {label_column!r}")
+    metric_names = fields.get("metric_names", [])
+    if not isinstance(metric_names, (list, tuple)) or not _all_text(metric_names):
+        raise ConfigError(f"{name}: metric_names must be a list of metric names, not {metric_names!r}")
+
+
 def _check_field_kinds(name: str, entry: dict) -> None:
     for key, (kind, description) in FIELD_KINDS.items():
         if entry.get(key) is not None and not isinstance(entry[key], kind):
@@ -110,10 +128,7 @@ def _check_field_kinds(name: str, entry: dict) -> None:
 
 
 def _check_columns(name: str, entry: dict) -> None:
-    """Checks the prefixes, the text columns and the label column."""
-    for key in ("prefix", "text_column_name"):
-        if not _is_text_or_texts(entry[key]):
-            raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {entry[key]!r}")
+    """Checks the prefixes and the text columns."""
     columns = entry["text_column_name"]
     prefix = entry["prefix"]
     is_prefixing = (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS
@@ -126,8 +141,6 @@ def _check_columns(name: str, entry: dict) -> None:
             raise ConfigError(f"{name}: token_labels needs one prefix, a text, not {entry['prefix']!r:.200}")
         if not entry["labels"]:
             raise ConfigError(f"{name}: token_labels needs labels, not {entry['labels']!r:.60}")
-    if not isinstance(entry["label_column_name"], str):
-        raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
 
 
 def _check_labels(name: str, entry: dict) -> None:
@@ -158,8 +171,6 @@ def _are_class_ids(keys) -> bool:
 
 def _check_metrics(name: str, entry: dict) -> None:
     names = entry["metric_names"]
-    if not isinstance(names, (list, tuple)) or not _all_text(names):
-        raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
     for metric in suite_metrics:
         check_entry_metric(function_name(metric, entry), f"{name}: metric_names", has_labels=bool(entry["labels"]))

@@ -7,6 +7,9 @@
 [{'task': None, 'step': 20, 'by': 'accuracy', 'equal_steps': [40, 60]}]
 """
 
+import torch
+
+from t5suite.models.adapters import is_adapted
 from t5suite.models.weights import load_weights
 from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.training.best_per_task import BestPerTaskCallback
@@ -67,7 +70,7 @@ def has_own_best(best: BestPerTaskCallback | None, task: str) -> bool:
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
     """`--select per_task`: every task's splits are scored with the weights of that task's own best step."""
     results = {}
-    final_weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
+    final_weights = copied_weights(trainer.model)
     for name in dict.fromkeys(eval_set.task.name for eval_set in eval_sets):
         task_sets = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
         if name in best.best:
@@ -75,10 +78,22 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
             for eval_set in task_sets:
                 eval_set.marks.append(f"step {best.best[name]['step']}")
         else:
-            trainer.model.load_state_dict(final_weights)
+            trainer.model.load_state_dict(final_weights, strict=False)
         results.update(trainer.score(task_sets).results)
-    trainer.model.load_state_dict(final_weights)
+    trainer.model.load_state_dict(final_weights, strict=False)
     return make_report(eval_sets, results)
+
+
+def copied_weights(model) -> dict[str, torch.Tensor]:
+    """A copy of the weights that differ from step to step: of an adapter over a frozen base its own alone.
+
+    A base in 4 bits could not load what it saves.
+    """
+    if is_adapted(model):
+        weights = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    else:
+        weights = model.state_dict()
+    return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
 def choices_of_weights(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback) -> list[dict]:

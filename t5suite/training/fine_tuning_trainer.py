@@ -85,7 +85,7 @@ def distilled_loss_by_flags(model, tokenizer, data: Data, arguments) -> Distille
     if arguments.distillation.teacher is None or not data.features:
         return None
     tasks = [part.task for part in data.training_sets]
-    return distilled_loss(model, tokenizer, arguments.distillation, arguments.training, tasks)
+    return distilled_loss(model, tokenizer, arguments, tasks)
 
 
 def check_patience(patience: int, args) -> None:

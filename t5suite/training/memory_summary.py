@@ -351,6 +351,9 @@ def summary_by_flags(model, arguments) -> dict:
     uncounted_flags = {
         "load_in_8bit": arguments.model.load_in_8bit,
         "load_in_4bit": arguments.model.load_in_4bit,
+        "device_map": arguments.model.device_map,
+        "embedding_on_cpu": arguments.model.embedding_on_cpu,
+        "teacher": arguments.distillation.teacher,
         "fsdp": args.fsdp,
         "deepspeed": args.deepspeed and not sharding,
     }

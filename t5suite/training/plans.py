@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import file_sha256
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.constants import MIXTURES, OWN_BENCHMARK
+from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.file_rows import check_columns_of_files
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
@@ -41,6 +42,7 @@ from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.data.rows.subsets import selection_share
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entries import benchmarks_of_task_file, load_registry
+from t5suite.tasks.entry_checks import names_own_function
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.targets import has_label_sets
@@ -75,7 +77,8 @@ MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 class Plan:
     """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
 
-    `sources` has, by task, where the rows of tasks that flags define come from.
+    `sources` has, by task, where the rows of tasks that flags define come from; `contents`, by flag, what the files say
+    that flags name.
     """
 
     benchmark: str
@@ -85,6 +88,7 @@ class Plan:
     average: list[str]
     published: bool
     sources: Mapping[str, RowSource] = field(default_factory=dict)
+    contents: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[Task]:
@@ -107,13 +111,16 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     """
     selection_share(arguments.data.selection_split)  # refuses a wrong one before anything is loaded
     settle_no_eval(arguments)
+    if _answers_as_it_is(arguments):
+        take_known_lengths(arguments.data, read_task_card(arguments.model.model_name_or_path))
     own_metrics = own_metrics or bool(named_metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
         plan = own_plan(arguments, rows, own_metrics)
     else:
         plan = benchmark_plan(arguments, own_metrics)
     take_known_method(arguments, plan)
-    return arguments.instruction.applied(plan, arguments.training.seed)
+    seed = take_known_form(arguments, plan)
+    return arguments.instruction.applied(plan, seed)
 
 
 def benchmark_plan(arguments, own_metrics: bool = False) -> Plan:
@@ -212,6 +219,50 @@ def take_known_method(arguments, plan: Plan) -> None:
     )
 
 
+def take_known_lengths(data_args, card: TaskCard | None) -> None:
+    """A saved model that is scored reads and writes as many tokens as in its training, where no flag says how many."""
+    lengths = _trained_lengths(data_args, card)
+    for name, length in lengths.items():
+        setattr(data_args, name, length)
+    if lengths:
+        logger.info("%s, as in the model's training", _flags_text(lengths))
+
+
+def _trained_lengths(data_args, card: TaskCard | None) -> dict[str, int]:
+    """The lengths of a model's training, by flag, that no flag gives and that are not the defaults."""
+    if card is None:
+        return {}
+    lengths = {"max_source_length": card.lengths.source, "max_target_length": card.lengths.target}
+    return {
+        name: length
+        for name, length in lengths.items()
+        if name not in data_args.flags_given and length != getattr(data_args, name)
+    }
+
+
+def _flags_text(values: Mapping[str, object]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in values.items())
+
+
+def take_known_form(arguments, plan: Plan) -> int:
+    """A saved model that is scored reads instructions in the form of its training, where no flag gives another.
+
+    Returns:
+      The seed by which forms are drawn.
+    """
+    seed = arguments.training.seed
+    card = read_task_card(arguments.model.model_name_or_path) if _answers_as_it_is(arguments) else None
+    tasks = [task for task in plan.evaluate if card and task.entry.get("instruction") and task.name in card.tasks]
+    if not tasks:
+        return seed
+    form = tasks[0].entry["instruction"]
+    trained_form = card.tasks[tasks[0].name].entry.get("instruction") or form
+    flags = arguments.instruction.take_form(trained_form, form)
+    if flags:
+        logger.info("%s: instructions have the form of the model's training", _flags_text(flags))
+    return seed if "seed" in arguments.training.flags_given else trained_form["seed"]
+
+
 def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset_name: str) -> str:
     """Why the rows of a model's task are not there: no flag names them, or none says that they are the user's own."""
     name = f"{card.benchmark}/{dataset_name}"
@@ -234,6 +285,18 @@ def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset
         f"--model_name_or_path {model_name} was trained on {name}, whose rows no flag names; give {way}, or another "
         "task (--benchmark, --dataset_name)"
     )
+
+
+def warn_of_lengths_on_hub(arguments, card: TaskCard | None) -> None:
+    """Warns where a model of the hub is scored with other lengths than those of its training, and no flag gives them.
+
+    Args:
+      card: the model's, which is read when the settings of the run are in its manifest already.
+    """
+    lengths = _trained_lengths(arguments.data, card) if _answers_as_it_is(arguments) else {}
+    if lengths:
+        name = arguments.model.model_name_or_path
+        logger.warning("%s was trained with other lengths than it is scored with: give %s", name, _flags_text(lengths))
 
 
 def warn_of_task_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
@@ -292,7 +355,17 @@ def plan_tasks(
         evaluate=[tasks[name] for name in evaluate],
         average=average,
         published=dataset_name in MIXTURES.get(benchmark, {}),
+        contents={"task_file": _content_of_task_file(task_file, benchmark, registry, names)} if task_file else {},
     )
+
+
+def _content_of_task_file(task_file: str, benchmark: str, registry: dict, names: set[str]) -> dict:
+    """What a task file says of these tasks, and all of its code where one of them has functions of its own."""
+    shipped_names = DATASET_VALS.get(benchmark, {}).keys()
+    entries = {name: registry[benchmark][name] for name in names - shipped_names}
+    if any(map(names_own_function, entries.values())):
+        return {**entries, "code": file_sha256(task_file)}
+    return entries
 
 
 def choose_metric(task: Task, metric: str | None, num_tasks: int, own_metrics: bool) -> Task:
@@ -329,7 +402,8 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     tasks = [choose_metric(data.task, metric, len(sets), own_metrics) for data in sets]
     sources = {data.task.name: data.source for data in sets}
     scored = [task.name for task in tasks if task.entry["metric_names"]]
-    return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources)
+    contents = {"data_config": _configs(arguments.formats)} if arguments.formats.data_config else {}
+    return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources, contents)
 
 
 def check_flags_of_own_rows(data_args, formats) -> None:
@@ -429,7 +503,7 @@ def languages_by_flags(data_args, card: TaskCard | None) -> Languages:
     return languages.with_defaults(card.settings.get("languages") or {})
 
 
-def _task_like(task: Task, card: TaskCard | None) -> Task | None:
+def task_like(task: Task, card: TaskCard | None) -> Task | None:
     """The model's own task: its only one, or of several the one with a task's name or with its columns."""
     if card is None or not card.tasks or card.is_shipped:
         return None
@@ -494,7 +568,7 @@ def _flags_of_another_task(formats, task: Task | None) -> list[str]:
     defaults = type(formats)()
     settings = {}
     if task is not None:
-        settings = {**_settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
+        settings = {**settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
         value = getattr(formats, name)
@@ -508,7 +582,7 @@ def _flags_of_another_task(formats, task: Task | None) -> list[str]:
 def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> None:
     """Warns of settings of the model's own task that this run's task does not have, where no flag speaks of them."""
     model_name = arguments.model.model_name_or_path
-    task_of_model = _task_like(task, card)
+    task_of_model = task_like(task, card)
     if task_of_model is None:
         return
     reads_by_columns = own_task_of_card(card, task_of_model.name) is not None
@@ -535,9 +609,9 @@ def _warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> No
 
 def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]:
     """The settings of a model's own task that another one of your own lacks, without those that flags change."""
-    settings = _settings_of_task(task)
+    settings = settings_of_task(task)
     unused = {}
-    for name, value in _settings_of_task(task_of_model).items():
+    for name, value in settings_of_task(task_of_model).items():
         is_open = _is_read_by_format(formats, name) and not _is_set_by_flag(formats, name)
         if is_open and value != settings.get(name):
             unused[name] = value
@@ -547,10 +621,10 @@ def _unused_settings(formats, task_of_model: Task, task: Task) -> dict[str, str]
     return unused
 
 
-def _settings_of_task(task: Task) -> dict[str, str]:
+def settings_of_task(task: Task) -> dict[str, str]:
     """What makes a task of your own of rows, by the names of the flags; no metrics that nobody chose.
 
-    >>> _settings_of_task(task)
+    >>> settings_of_task(task)
     {'text_column': 'text', 'target_column': 'summary', 'prefix': 'summarize: ', 'metrics': 'rouge'}
     """
     entry = task.entry
@@ -597,7 +671,7 @@ def _class_sets(arguments) -> list[OwnData]:
         if getattr(data_args, name):
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
     places = range(len(formats.data_class))
-    configs = [_config(at_place(formats.data_config, i)) for i in places]
+    configs = _configs(formats)
     paths = [at_place(formats.data_path, i) for i in places]
     class_name = load_object("t5suite.contrib.data_classes:class_name", "--data_class")
     class_form = load_object("t5suite.contrib.data_classes:class_form", "--data_class")
@@ -666,6 +740,11 @@ def _answers_as_it_is(arguments) -> bool:
     """Whether the model is scored or asked as it is, and not the checkpoints of a run that trained it further."""
     eval_args = arguments.evaluation
     return (eval_args.eval_only or eval_args.predict_only) and eval_args.eval_checkpoints != "all"
+
+
+def _configs(formats) -> list[dict]:
+    """The settings of each data set of `--data_class`."""
+    return [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
 
 
 def _config(text: str | None) -> dict:

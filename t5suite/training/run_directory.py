@@ -8,19 +8,23 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, DiskError, Preempted, TemporaryError
+from t5suite.base.files import file_sha256
 from t5suite.base.libraries import Libraries
 from t5suite.data.corpora.store import MANIFEST as CORPUS
+from t5suite.models.added_tokens import parse_tokens
 from t5suite.models.tokenizer_checks import TOKENIZER_KEY, describe_tokenizer, tokenizer_differences
 from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock, living_owner
 from t5suite.runs.opening import open_run
-from t5suite.runs.settings import allowed_names
+from t5suite.runs.settings import FILE_CONTENTS, allowed_names, contents_hash
 from t5suite.runs.trained_splits import trained_splits_of_model
 from t5suite.training.checkpoints.folders import checkpoints, clean_leftovers
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
@@ -39,8 +43,12 @@ MANIFEST_SECONDS = 5.0
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 
 
-def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
-    """Every flag of the argument dataclasses by name, as the user gave it, and the user's plug-ins."""
+def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS, contents: Mapping[str, object] | None = None) -> dict:
+    """Every flag of the argument dataclasses by name, as the user gave it, and the user's plug-ins.
+
+    Args:
+      contents: what the files say that flags of tasks name, by flag (`Plan.contents`).
+    """
     settings = {}
     for part in arguments:
         for spec in dataclasses.fields(part):
@@ -49,7 +57,20 @@ def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
     settings["update_size"] = update_size(arguments[-1])
     if plug_ins.described:
         settings["plug_ins"] = plug_ins.described
+    contents = {**(contents or {}), **contents_of_files(settings)}
+    if contents:
+        settings[FILE_CONTENTS] = {flag: contents_hash(content) for flag, content in contents.items()}
     return settings
+
+
+def contents_of_files(settings: Mapping[str, object]) -> dict[str, object]:
+    """What the files say that flags of the model and of an objective name, by flag."""
+    contents = {}
+    for flag, read in {"add_tokens": parse_tokens, "collocations": file_sha256}.items():
+        value = settings.get(flag)
+        if value is not None and os.path.isfile(value):
+            contents[flag] = read(value)
+    return contents
 
 
 def update_size(args) -> int:

@@ -12,7 +12,7 @@ import json
 import logging
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from t5suite.base.files import whole_file
 from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.data.batches.features import COLUMNS, RaggedColumn, TokenArrays
 from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
-from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
+from t5suite.data.mixtures import MixtureDraws, epoch_counts, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import input_digests, select_rows, split_for_selection
@@ -282,6 +282,7 @@ def make_epoch_order(
         return order, {names[0]: 1.0}
     if mixing.proportions:
         order = proportional_order(sizes, mixing.proportions, seed)
+        warn_of_sets_left_out(names, mixing.proportions, sum(sizes))
         rates = dict(zip(names, mixing.proportions, strict=True))
     else:
         rates = dict.fromkeys(names, 1.0)
@@ -293,6 +294,20 @@ def make_epoch_order(
     # Within an update only: grouping over many fills each with one task, as tasks differ in length; the bundled
     # benchmark then scored 64 points on average instead of 73 (docs/log.md).
     return grouped_in_updates(order, lengths, update_size) if grouped else order, rates
+
+
+def warn_of_sets_left_out(names: list[str], proportions: Sequence[float], total: int) -> None:
+    """Warns of data sets whose share of an epoch is less than one example, and rounded to none."""
+    counts = epoch_counts(proportions, total)
+    names_left_out = [name for name, count in zip(names, counts, strict=True) if count == 0]
+    if names_left_out:
+        logger.warning(
+            "--data_sampling_proportion %s: no example of %s is drawn, as its share of the %d of an epoch is less than "
+            "one; give it a larger one",
+            " ".join(f"{proportion:g}" for proportion in proportions),
+            ", ".join(names_left_out),
+            total,
+        )
 
 
 def examples_an_epoch(sizes: list[int], mixing: Mixing) -> int:

@@ -323,7 +323,7 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     if not rows:
         raise DataError(f"{name}: no rows")
     narrow = narrow_columns(_column_types(data))
-    return [{str(column): _plain(value) for column, value in as_decimals(row, narrow).items()} for row in rows]
+    return [{str(column): plain_cell(value) for column, value in as_decimals(row, narrow).items()} for row in rows]
 
 
 def _undecoded(data):
@@ -350,18 +350,18 @@ def _is_of_polars(data) -> bool:
     return hasattr(data, "to_dicts") and hasattr(data, "schema")
 
 
-def _plain(value):
+def plain_cell(value):
     """A value as JSON has it, also inside lists and objects: NumPy's scalars as Python's; pandas' missing ones as None.
 
-    >>> _plain({"spans": np.array([1, 2]), "score": np.float32(0.1)})
+    >>> plain_cell({"spans": np.array([1, 2]), "score": np.float32(0.1)})
     {'spans': [1, 2], 'score': 0.1}
     """
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = scalar(value)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_cell(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain_cell(item) for item in value]
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     return value

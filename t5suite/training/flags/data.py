@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from t5suite.base.errors import ConfigError
+from t5suite.tasks.instructions import ENCODING_KEYS
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.flags.plug_ins import named_metrics
 
@@ -134,11 +135,15 @@ class DataSetArguments:
     )
     data_path: list[str] | None = flag(None, "Folder of each data set; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(
-        None, "Settings of each data set: JSON text, or a .json or .yaml file; none for none.", needs="--data_class"
+        None,
+        "Settings of each data set: JSON text, or a .json or .yaml file; none for none.",
+        "fresh",
+        needs="--data_class",
     )
     data_sampling_proportion: list[float] | None = flag(
         None,
         "How often each data set is drawn. Default: by --mixing.",
+        "report",
         bounds="(0, inf) a weight",
         needs="training, --data_class",
     )
@@ -207,15 +212,33 @@ class InstructionArguments:
     tk_instruct: bool | None = flag(None, "Draw each row's form from Tk-Instruct's five, in place of the flags before.")
 
     def __post_init__(self):
-        forms = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
-        idle = [name for name in forms if getattr(self, name) is not None]
-        if self.tk_instruct and idle:
-            raise ConfigError(f"--tk_instruct draws each row's form; it cannot be combined with --{idle[0]}")
+        if self.tk_instruct and self.gives_form:
+            idle_flag = next(name for name in ENCODING_KEYS if name in self.given)
+            raise ConfigError(f"--tk_instruct draws each row's form; it cannot be combined with --{idle_flag}")
 
     @property
     def given(self) -> dict:
         """The flags that were given, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    @property
+    def gives_form(self) -> bool:
+        """Whether a flag says what stands in an instruction."""
+        return not self.given.keys().isdisjoint(ENCODING_KEYS)
+
+    def take_form(self, trained: dict, usual: dict) -> dict:
+        """Sets the flags that are not given to a model's own form; returns those that change the usual one.
+
+        Args:
+          trained, usual: `instruction` of the model's task, and of the run's without flags.
+        """
+        if self.tk_instruct:
+            return {}
+        names = ENCODING_KEYS if self.gives_form else (*ENCODING_KEYS, "tk_instruct")
+        changes = {name: trained[name] for name in names if name not in self.given and trained[name] != usual[name]}
+        for name, value in changes.items():
+            setattr(self, name, value)
+        return changes
 
     def applied(self, plan, seed: int):
         """The plan, with the given settings and the seed in the entries of its tasks with instructions.

@@ -75,7 +75,7 @@ class ModelArguments:
     add_tokens: str | None = flag(
         None,
         r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break. Not for letters in words.",
-        "shapes",
+        "shapes fresh",
     )
     attn_implementation: AttentionKernel | None = flag(
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"

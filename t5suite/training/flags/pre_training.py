@@ -116,7 +116,9 @@ class ObjectiveArguments:
     mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = flag(
         None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
     )
-    collocations: str | None = flag(None, "The table of --mask_units pmi, made by t5suite corpus collocations.")
+    collocations: str | None = flag(
+        None, "The table of --mask_units pmi, made by t5suite corpus collocations.", "fresh"
+    )
     sentence_pairs: Literal["next", "order"] | None = flag(
         None, "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."
     )
