@@ -36,14 +36,9 @@ def task_file(**changes) -> str:
     return json.dumps({"own": {"t": {**ENTRY, **changes}}})
 
 
-def python_task_file(text: str) -> str:
-    """A task `own/t` whose formatter puts a text before the inputs."""
-    return (
-        "from t5suite.tasks.formatters import FORMATTERS, Example, columns\n"
-        "def marked(row, entry, split):\n"
-        f"    return [Example({text!r} + example.inputs, example.targets) for example in columns(row, entry, split)]\n"
-        f"FORMATTERS['marked'] = marked\nDATASET_VALS = {task_file(formatter='marked')}\n"
-    )
+def python_task_file(code: str) -> str:
+    """A task `own/t` with a formatter of its own, and other code in its file."""
+    return f"import plug_in_modules\n{code}\nDATASET_VALS = {task_file(formatter='second_label_is_learned')}\n"
 
 
 # A flag, the name of the file that it names, texts of the file that say the same, and others that do not.
@@ -52,7 +47,7 @@ CONTENTS = (
         [task_file(prefix="p: "), task_file(labels=["good", "bad"]), task_file(metric_names=["accuracy", "mcc"])]),
     ("task_file", "tasks.py", [f"DATASET_VALS = {task_file()}", f"# mine\nDATASET_VALS = ({task_file()})"],
         [f"DATASET_VALS = {task_file(prefix='p: ')}"]),
-    ("task_file", "marked.py", [python_task_file("a")], [python_task_file("b")]),
+    ("task_file", "marked.py", [python_task_file("SPACE = ' '")], [python_task_file("SPACE = '_'")]),
     ("data_config", "pairs.yaml", ["{name: pairs, metrics: [rouge]}", "# mine\nmetrics:\n- rouge\nname: pairs\n"],
         ["{name: pairs, metrics: [exact_match]}"]),
     ("data_config", "pairs.json", ['{"name": "pairs", "metrics": ["rouge"]}', '{"metrics":["rouge"],"name":"pairs"}'],

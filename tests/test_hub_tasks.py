@@ -95,6 +95,15 @@ class HubTaskTest(parameterized.TestCase):
             tiny_tuner(self.name, {"validation": rows}, eval_only=True)
         self.assertIn(warning, logs.output[0])
 
+    def test_lengths_that_are_not_the_model_s_own_give_a_warning(self):
+        tasks = [load_task("mini", "sentiment")]
+        other = save_model(folder(), random_model(), tasks=tasks, source_length=9, target_length=3)
+        self.hub.commit("model", self.name, read_folder(other))
+        flags = ["--max_source_length", "9", "--max_target_length", "3"]
+        self.assertIn(f"give {' '.join(flags)}\n", self.log_of_scoring())
+        self.assertIn(f"give {' '.join(flags[2:])}\n", self.log_of_scoring(*flags[:2]))
+        self.assertNotIn("other lengths", self.log_of_scoring(*flags))
+
     def log_of_scoring(self, *words) -> str:
         """The log of a run of the script that scores the model."""
         model = ["--model_name_or_path", self.name, "--eval_only", "--max_eval_samples", "2", "--use_cpu"]

@@ -96,6 +96,8 @@ def warn_of_frozen_rows(model) -> None:
 
     They stay at the mean, one row for all of them.
     """
+    if not getattr(model, "rows_at_mean", ()):
+        return
     rows_of_adapter = trained_rows(model)
     embeddings = model.get_input_embeddings()
     frozen_ids = {"embeddings": []}
@@ -132,9 +134,7 @@ def _matrix(module) -> torch.Tensor:
 
 def _ids_at_mean(model, module) -> list[int]:
     """The ids in `rows_at_mean` whose rows are still the mean of the rows before them; training moves them."""
-    ids = getattr(model, "rows_at_mean", ())
-    if not ids:
-        return []
+    ids = model.rows_at_mean
     matrix_VD = _matrix(module)
     with torch.no_grad(), gathered(matrix_VD):
         if matrix_VD.is_meta:

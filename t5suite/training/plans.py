@@ -229,7 +229,7 @@ def take_known_lengths(data_args, card: TaskCard | None) -> None:
 
 
 def _trained_lengths(data_args, card: TaskCard | None) -> dict[str, int]:
-    """The lengths of a model's training, by flag, that no flag gives and that are not the defaults."""
+    """The lengths of a model's training, by flag, where no flag gives them and this run has others."""
     if card is None:
         return {}
     lengths = {"max_source_length": card.lengths.source, "max_target_length": card.lengths.target}
