@@ -412,6 +412,9 @@ class SummaryTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),
+        (["--config_name", "bert"], "--source_length and --target_length, together 1024: .* positions for 512 tokens"),
+        (["--config_name", "bart", "--source_length", "2048"], "--source_length 2048: .* positions for 1024 tokens"),
+        (["--config_name", "led"], "led: its code cannot be followed without weights"),
         (["--batch_size", "0"], "--batch_size 0: must be at least 1"),
         (["--num_gpus", "2"], "without --deepspeed"),
         (["--deepspeed", "zero7"], "--deepspeed: unknown name 'zero7'; did you mean zero"),

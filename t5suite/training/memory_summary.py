@@ -29,6 +29,7 @@ from t5suite.training.model_setup import tokenizer_and_model
 from t5suite.training.monitoring.flops import PEAK_FLOPS, StepFlops
 from t5suite.training.sharding.deepspeed import get_key
 
+SPECIAL_IDS = [f"{name}_token_id" for name in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")]
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
 # `print_summary` says how long an update takes on this device at this share of its peak. The share is a guess: runs log
@@ -286,14 +287,15 @@ def _described_step(summary: dict) -> str:
 
 
 class RowsOnly:
-    """Replaces the tokenizer of a configuration that has none: as many pieces as there are rows."""
+    """Replaces the tokenizer of a configuration that has none: a piece for each row, and the ids that it names."""
 
     all_special_ids = ()
-    eos_token_id = None
-    sep_token_id = None
 
-    def __init__(self, rows: int):
-        self.rows = rows
+    def __init__(self, config):
+        text_config = config.get_text_config()
+        self.rows = text_config.vocab_size
+        for name in SPECIAL_IDS:
+            setattr(self, name, getattr(text_config, name, None))
 
     def __len__(self) -> int:
         return self.rows
@@ -320,7 +322,7 @@ def shapes_by_flags(arguments):
             trust_remote_code=flags.trust_remote_code,
             from_scratch=flags.from_scratch or flags.config_name is not None,
         )
-        tokenizer = RowsOnly(config.get_text_config().vocab_size)
+        tokenizer = RowsOnly(config)
     tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
 
