@@ -176,7 +176,10 @@ def common_tasks(runs: list[dict], tasks_a: dict, tasks_b: dict) -> list[str]:
         return common
     sides = zip(runs, (tasks_a, tasks_b), strict=True)
     contents = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in sides]
-    raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(contents)}")
+    raise DataError(
+        f"t5suite compare: no task that both have predictions for: {'; '.join(contents)}; to compare them on one file, "
+        "score each: t5suite evaluate --model_name_or_path RUN --validation_file FILE"
+    )
 
 
 def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> None:

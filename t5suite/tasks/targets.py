@@ -235,6 +235,8 @@ def class_number(label, entry) -> int:
     if not isinstance(label, bool) and _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
     choices = ", ".join(f"{i} {word}" for i, word in enumerate(words))
+    if any(map(is_number_word, words)):  # then ids are no labels
+        choices = ", ".join(words)
     raise DataError(
         f"label {label!r} in column {entry['label_column_name']!r} is none of {choices} (-1: unlabelled)"
         f"{_hint_about_label(label, words)}"

@@ -227,7 +227,7 @@ class OutputArguments:
 
     output_dir: str | None = flag(
         None,
-        "The run's directory. Default: runs/BENCHMARK-TASK-MODEL, or the next free one (-2, -3).",
+        "The run's directory. Default: runs/BENCHMARK-TASK-MODEL, or runs/FILE-MODEL for your own data.",
         "common intro",
     )
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
