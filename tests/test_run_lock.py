@@ -944,6 +944,13 @@ class OwnRowsTest(InFolderTest):
             with ends, contextlib.redirect_stdout(io.StringIO()):
                 self.look_ahead()
 
+    def test_a_changed_command_names_the_run_beside_that_resume_none_began(self):
+        with exits_with(78, "learning_rate.* Give --resume none"):
+            self.look_ahead(learning_rate=0.5)
+        shutil.copytree("runs/rows-tiny", "runs/rows-tiny-2")
+        with exits_with(78, "name it: --output_dir runs/rows-tiny-2[.]"):
+            self.look_ahead(learning_rate=0.5)
+
     def test_a_mistyped_column_leaves_no_directory(self):
         shutil.rmtree("runs")
         with exits_with(65, "'mod'"):

@@ -212,10 +212,20 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     new_directory = "Give a new --output_dir"
     if is_default:
         new_directory = "Give --resume none for a new directory beside it, an --output_dir of its own"
+        numbered = _numbered_runs(run.directory)
+        if numbered:
+            new_directory = f"To go on with a run that --resume none began, name it: --output_dir {numbered[-1]}. "
+            new_directory += "Else give --resume none for a new directory, an --output_dir of its own"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{differences}. {new_directory}, {ASIDE}{_way_to_continue(run, refused)}"
     )
+
+
+def _numbered_runs(directory: Path) -> list[Path]:
+    """The runs in `DIR-2`, `DIR-3`, ..., in this order."""
+    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
+    return list(itertools.takewhile(lambda path: (path / MANIFEST).is_file(), numbered))
 
 
 def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:
