@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,8 +22,9 @@ import datasets
 import torch
 from transformers.utils import logging as transformers_logging
 
-from t5suite.base.errors import Preempted
+from t5suite.base.errors import Preempted, UserError
 from t5suite.base.hub_commits import HubReads, reading_as
+from t5suite.base.script_flags import flags_of
 from t5suite.training.checkpoints.restoring import restore_random_state
 from t5suite.training.checkpoints.saving import random_state
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
@@ -57,7 +59,11 @@ class TunerProcess:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Restores this tuner's process state; at the end, that of all other code."""
+        """Restores this tuner's process state; at the end, that of all other code.
+
+        Raises:
+          UserError: with a note that spells the flags of its message as keywords.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_process_state())
             stack.callback(_restore_environment, dict(os.environ))
@@ -72,6 +78,11 @@ class TunerProcess:
             formats_before = float32_formats()
             try:
                 yield
+            except UserError as error:
+                keywords = ", ".join(_keywords_of_flags(str(error)))
+                if keywords:
+                    error.add_note(f"In Python the flags are keywords: {keywords}")
+                raise
             finally:
                 self._saved_states = shared_states()
                 if float32_formats() != formats_before:  # else the process's own, which other code may change
@@ -102,6 +113,26 @@ class TunerProcess:
             load_shared_states(self._saved_states)
         if self._float32_formats is not None:
             restore_float32_formats(self._float32_formats)
+
+
+def _keywords_of_flags(message: str) -> list[str]:
+    """The flags that a message names, as keywords of `FineTuner`.
+
+    >>> _keywords_of_flags("give --resume none, another --output_dir or --overwrite_output_dir")
+    ['resume="none"', 'output_dir=...', 'overwrite_output_dir=True']
+    """
+    entries = flags_of("fine_tune_t5")
+    keywords = []
+    for name, next_word in re.findall(r"--(\w+)(?: (\w+))?", message):
+        if name not in entries or "python" in entries[name]:
+            continue
+        value = "..."
+        if entries[name]["type"] == "bool":
+            value = str(next_word != "False")
+        elif next_word in (entries[name]["choices"] or ["none"]):
+            value = f'"{next_word}"'
+        keywords.append(f"{name}={value}")
+    return list(dict.fromkeys(keywords))
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

@@ -316,8 +316,9 @@ class TablesTest(parameterized.TestCase):
     @parameterized.parameters(
         ("txt", "label", "did you mean text"),
         ("text", "lable", "did you mean label"),
-        ("text", "txt", "'txt' .--target_column.; choose from label"),  # text is read already
-        ("lable", "label", "'lable' .--text_column.; choose from text"),
+        ("text", "txt", "'txt' .--target_column.; there are the columns text, label$"),  # text is read already
+        ("lable", "label", "'lable' .--text_column.; there are the columns text, label$"),
+        ("text,label", "lable", "'lable' .--target_column.; there are the columns text, label$"),  # all are
         ("text", "text, label", "'text, label' .--target_column.*one target column, .*labels, commas between"),
     )
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
@@ -335,6 +336,10 @@ class TablesTest(parameterized.TestCase):
         (
             {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "target_lang_column": "lng"},
             "'lng' .--target_lang_column.; did you mean lang",
+        ),
+        (
+            {"text": "x", "label": "y", "lang": "de"}, {**COLUMNS, "target_lang_column": "txt"},
+            "'txt' .--target_lang_column.; there are the columns .*lang",
         ),
         (
             {"instruction": "x", "context": "y", "response": "z"}, {"data_format": "alpaca"},

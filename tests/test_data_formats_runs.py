@@ -112,7 +112,7 @@ class ColumnsTest(parameterized.TestCase):
         delimiter = {"csv": ",", "tsv": "\t"}[name[2:]]
         path = folder() / name
         path.write_text(f"The wound looks clean.{delimiter}no\nGive 5 mg.{delimiter}yes\n")
-        with exits_with(65, "the first line names no column 'input' .--text_column.; choose from The wound .*, no"):
+        with exits_with(65, "the first line names no column 'input' .--text_column.; there are .* The wound .*, no"):
             FineTuner(train_file=path, labels="no,yes", output_dir=folder() / "run", use_cpu=True, quiet=True).train()
 
 
@@ -227,11 +227,18 @@ class CommandTest(parameterized.TestCase):
     @parameterized.parameters(
         (("ok", "worn out", "broken, old"), 12, {}, """36 rows.*--labels '"broken, old",ok,worn out' makes"""),
         (("ok", "worn"), 10, {}, "20 rows.*--labels ok,worn makes it a classification\n"),
-        (("ok", "worn", "Worn", "ok", "worn ", "worn"), 10, {}, "--labels ok,worn makes .*'Worn', 'worn ' differ"),
+        (
+            ("ok", "worn", "Worn", "ok", "worn ", "worn"),
+            10,
+            {},
+            "--labels ok,worn makes .*: 'Worn' .first: train row 2., 'worn ' .first: train row 4.\n",
+        ),
+        (("ok", "worn "), 10, {}, "--labels ok,worn makes .*: 'worn ' .first: train row 1.\n"),
         (("ok", "worn"), 9, {}, None),  # few rows
         (("late", "late; broken", "rude", "broken; late", "broken; rude"), 20, {}, None),  # several labels a row
         (("ok",), 60, {}, None),
         (("ok", "worn " * 9), 60, {}, None),  # a long text
+        (("ok", "worn", " "), 60, {}, None),  # no label is blank
         ([f"name {i}" for i in range(21)], 12, {}, None),
         ((1, 2), 60, {}, None),  # numbers
         (("ok", "worn"), 60, {"labels": ["ok", "worn"]}, None),

@@ -1052,8 +1052,10 @@ class ProcessTest(EqualFiles):
         self.assertEqual(made.train(), results)
         made.train(max_steps=2)
         self.assertEqual([line["step"] for line in made.history if "train/loss" in line], [1, 2])
-        with exits_with(78, "--resume none needs a new"):
+        with exits_with(78, "--resume none needs a new") as refusal:
             tuner(resume="none", output_dir=str(directory(made)), **ONE_STEP).train()
+        (note,) = refusal.exception.__notes__
+        self.assertIn(': output_dir=..., resume="none", overwrite_output_dir=True', note)
 
     def test_the_weights_are_those_of_the_results_also_where_others_have_finished_the_run(self):
         made = tuner(**ONE_STEP)

@@ -190,7 +190,7 @@ MISTAKES = {
                 "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
                 files={"reviews/train.csv": "text,label\na,b\n"}),
         Mistake("A CSV file without --text_column", "fine_tune_t5.py --train_file reviews.csv",
-                "reviews.csv: the first line names no column 'input' (--text_column); choose from label, text",
+                "reviews.csv: the first line names no column 'input' (--text_column); there are the columns text, label",
                 "`--text_column` and `--target_column` name what is read and written; without them these are `input` "
                 "and `output`.", code=65, files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A CSV file for a benchmark's task",

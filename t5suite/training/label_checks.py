@@ -126,8 +126,7 @@ def hint_at_labels(part: TrainingSet) -> None:
         return
     remark = ""
     if variants:
-        are_alike = f"{listed([repr(target) for target in variants])} differ from these in case or spaces only"
-        remark = f", once the rows are alike: {are_alike}"
+        remark = f", once these are written alike, which differ in case or spaces only: {_with_places(variants, part)}"
     logger.info(
         "%s: %d distinct targets in %d rows, learned as free text: --labels %s makes it a classification%s",
         part.task.name,
@@ -139,19 +138,26 @@ def hint_at_labels(part: TrainingSet) -> None:
 
 
 def _labels_and_variants(targets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The distinct targets, and those that differ from a more frequent one in case or spaces only; both sorted.
+    """Labels for the targets, and the targets that differ from one in case or spaces only; both sorted.
 
-    >>> _labels_and_variants(["good", "good", "Good", "bad"])
-    (['bad', 'good'], ['Good'])
+    >>> _labels_and_variants(["good ", "good ", "Good", "bad"])  # no label has spaces at its ends
+    (['bad', 'good'], ['Good', 'good '])
     """
     label_by_letters: dict[str, str] = {}
     variants = []
     for target, _ in collections.Counter(targets).most_common():
         letters = "".join(target.split()).casefold()
-        label = label_by_letters.setdefault(letters, target)
+        label = label_by_letters.setdefault(letters, target.strip())
         if label != target:
             variants.append(target)
     return sorted(label_by_letters.values()), sorted(variants)
+
+
+def _with_places(targets: Sequence[str], part: TrainingSet) -> str:
+    """Targets, each with the place of its first row."""
+    column = part.task.entry["label_column_name"]
+    cells = [value_at(row, column) for row in rows_of_batches(part.loaded.rows)]
+    return listed([f"{target!r} (first: {part.loaded.place(cells.index(target))})" for target in targets])
 
 
 def _targets_like_labels(part: TrainingSet) -> list[str]:
@@ -162,7 +168,7 @@ def _targets_like_labels(part: TrainingSet) -> list[str]:
     distinct_targets = set()
     for row in rows_of_batches(part.rows):
         target = value_at(row, part.task.entry["label_column_name"])
-        if not isinstance(target, str) or len(target) > LONGEST_LABEL:
+        if not isinstance(target, str) or not target.strip() or len(target) > LONGEST_LABEL:
             return []
         distinct_targets.add(target)
         if len(distinct_targets) > MOST_LABELS:

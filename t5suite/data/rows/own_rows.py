@@ -130,7 +130,7 @@ class Columns:
           names: the columns that the row, all rows or the data set have; keys of nested objects as dotted names.
         """
         if column in self.lang_flags:
-            return f" ({self.lang_flags[column]}); {column_suggestion(column, names, is_in_list=False)}"
+            return self._choice(column, names, self.lang_flags[column])
         outer_column, _, key = column.partition(".")
         keys = [name.removeprefix(f"{outer_column}.") for name in names if name.startswith(f"{outer_column}.")]
         if column in self.key_flags and keys:
@@ -140,17 +140,22 @@ class Columns:
                 f", which {self.fixed_by} reads; --data_format jsonl in its place reads the columns that --text_column "
                 f"and --target_column name; there are the columns {listed(names, MOST_COLUMNS)}"
             )
-        read_elsewhere = {*self.texts, self.target}
-        unread_names = [name for name in names if name not in read_elsewhere] or names
         if column != self.target:
-            return f" (--text_column); {column_suggestion(column, unread_names)}"
+            return self._choice(column, names, "--text_column", is_in_list=True)
         parts = [part.strip() for part in column.split(",")]
         if len(parts) > 1 and set(parts) <= set(names):
             return (
                 f" (--target_column), but a column for each of {listed(parts)}: give one target column, whose cells "
                 "hold a row's labels, commas between"
             )
-        return f" (--target_column); {column_suggestion(column, unread_names, is_in_list=False)}"
+        return self._choice(column, names, "--target_column")
+
+    def _choice(self, column: str, names: Sequence[str], flag: str, is_in_list: bool = False) -> str:
+        """The flag that names a missing column, and what it may mean: no column that is read already."""
+        unread_names = [name for name in names if name not in (*self.texts, self.target)]
+        if closest(column, unread_names):
+            return f" ({flag}); {column_suggestion(column, unread_names, is_in_list)}"
+        return f" ({flag}); there are the columns {listed(names, MOST_COLUMNS)}"
 
     def missing_text(self, names: Collection[str]) -> str | None:
         """The first text column that a row, or the columns of a table, lack."""
