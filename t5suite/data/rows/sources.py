@@ -32,7 +32,7 @@ from t5suite.data.rows.own_rows import Rows, RowSource
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
 from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal, value_kind
+from t5suite.tasks.targets import are_hidden_numbers, has_free_numbers, plain_decimal, value_kind
 
 logger = logging.getLogger(__name__)
 
@@ -164,17 +164,9 @@ def without_hidden_numbers(rows, column: str):
     """
     if outermost(column, rows.column_names) not in rows.column_names:
         return rows
-    if not all(map(_is_hidden_number, _values_of(rows, column))):
+    if not are_hidden_numbers(_values_of(rows, column)):
         return rows
     return _with_values(rows, column, [None] * len(rows))
-
-
-def _is_hidden_number(label) -> bool:
-    """Whether a label is -1, as a number or as its text: cells of CSV and decimals are texts."""
-    try:
-        return float(label) == INVALID_NUMBER
-    except (TypeError, ValueError):
-        return False
 
 
 def _values_of(rows, column: str) -> list:
