@@ -445,6 +445,17 @@ class ScoreTest(parameterized.TestCase):
         (scores,) = json_lines("score", *task_flags("glue", "rte"), *files)
         self.assertEqual(scores, {"accuracy": 100.0, "invalid_rate": 0.0})
 
+    @parameterized.parameters(("test", ["-1", -1], False), ("test", [-1, 3.5], True), ("validation", [-1, -1.0], True))
+    def test_numbers_of_a_test_split_that_are_all_minus_one_are_not_scored(self, split, numbers, are_scored):
+        folder = Path(tempfile.mkdtemp())
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "y.value", "labels": None}
+        entry |= {"metric_names": ["neg_mean_absolute_error"], "metric_to_optimize": "neg_mean_absolute_error"}
+        (folder / "tasks.yaml").write_text(json.dumps({"mine": {"prices": entry}}))
+        rows = write_rows(folder / "rows.jsonl", [{"text": "x", "y": {"value": number}} for number in numbers])
+        flags = ["--task_file", folder / "tasks.yaml", *task_flags("mine", "prices"), "--split", split]
+        (scores,) = json_lines("score", *flags, "--rows", rows, "--predictions", rows_file(["3", "4"]))
+        self.assertEqual(bool(scores), are_scored)
+
     def test_rows_without_a_label_are_told_with_one_that_has_it(self):
         path = Path(tempfile.mkdtemp()) / "rows.json"
         path.write_text(json.dumps([RTE_ROWS[0], {**RTE_ROWS[1], "label": -1}]))

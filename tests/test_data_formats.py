@@ -287,6 +287,14 @@ class TablesTest(parameterized.TestCase):
         texts = ["99999999999999999999", "3", "-9223372036854775809"]
         self.assertEqual([tuple(task.examples(row)[0]) for row in rows], [(text, text) for text in texts])
 
+    @parameterized.parameters(("idx", 2**63), ("meta", {"label": "b", "ids": [1, -(2**63) - 1]}))
+    def test_a_number_of_more_than_64_bits_in_another_column_is_named(self, column, cell):
+        row = {"text": 10**20, "meta": {"label": "a", "ids": [2**63 - 1, 1]}, "idx": -(2**63)}
+        columns = {"text_column": "text", "target_column": "meta.label"}
+        self.assertLen(load(jsonl(folder() / "a.jsonl", [row]), **columns), 1)
+        with exits_with(65, rf"^.*a\.jsonl:2: column '{column}' holds {re.escape(repr(cell))}"):
+            load(jsonl(folder() / "a.jsonl", [row, {**row, column: cell}]), **columns)
+
     def test_two_columns_of_one_name_are_refused(self):
         for names in (["text", "label", "text"], ["text", 1, "1"]):
             with exits_with(65, "column .(text|1). is there for the second time"):
@@ -708,7 +716,10 @@ class TasksTest(parameterized.TestCase):
         path = folder() / "train.parquet"
         rows.to_parquet(path)
         for column in ("label", "meta.label"):
-            flags = {"text_column": "text", "target_column": column, "labels": "pos,neg", "no_eval": True}
+            flags = {"text_column": "text", "target_column": column, "no_eval": True}
+            for source in ({"data": rows}, {"data_format": "hub", "hub_path": path.parent}):
+                self.assertEqual(load_own_rows(**source, **flags).task.label_words, ["neg", "pos"], column)
+            flags["labels"] = "pos,neg"
             for own_rows in (
                 load_own_rows(rows, **flags),
                 load_own_rows(data_format="hub", hub_path=path.parent, **flags),
@@ -744,6 +755,13 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(str(guessed_row["text"]), "7")
         (row,) = load(data_format="csv", train_dir=str(place), **COLUMNS)
         self.assertEqual((row["text"], row["label"]), ("007", "1.50"))
+
+    @parameterized.parameters(("NA,a", "text"), ("x,None", "label"), ("x,", "label"))
+    def test_a_cell_of_csv_that_datasets_reads_as_empty_names_what_it_reads_so(self, cells, column):
+        place = write(folder() / "train.csv", f"text,label\ny,b\n{cells}\n").parent
+        message = f"train row 1: column '{column}' is empty, .*NA, None and null.*--train_dir {place}"
+        with exits_with(65, message):
+            load(data_format="hub", hub_path=place, **COLUMNS)
 
     def test_a_folder_of_a_hub_data_set_whose_splits_differ_in_columns_is_bad_data(self):
         place = folder()

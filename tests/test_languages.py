@@ -291,11 +291,34 @@ class LanguagesOfRowsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({}, 65, "--target_lang_column lang: a row has no such column; it has text"),
         ({"lang": None}, 65, "--target_lang_column lang: the column is empty in a row"),
+        ({"lang": ""}, 65, "--target_lang_column lang: the column is empty in a row"),
+        ({"lang": ["deu_Latn"]}, 65, "--target_lang_column lang: a row has .'deu_Latn'. there"),
         ({"lang": "deu_Lat"}, 65, "column 'lang' .--target_lang_column. holds 'deu_Lat', .*did you mean deu_Latn"),
     )
     def test_a_row_without_a_known_language_is_refused(self, language, code, message):
         with exits_with(code, message):
             encode("NllbTokenizer", [{"text": "good", "label": "gut", **language}], **self.COLUMN)
+
+    def test_an_unknown_language_of_a_flag_is_refused_as_that_also_beside_a_column(self):
+        with exits_with(78, "--target_lang: .*'german'"):
+            encode("NllbTokenizer", self.ROWS, target_lang="german", **self.COLUMN)
+
+    @parameterized.parameters("german", None)
+    def test_the_place_of_a_row_without_a_known_language_is_named(self, code):
+        """In training, in evaluation, and where rows are answered."""
+        rows = [self.ROWS[0], {**self.ROWS[1], "lang": code}]
+        with exits_with(65, "^train row 1: .*target_lang_column"):
+            tuner_of("NllbTokenizer", rows, **self.COLUMN).train()
+        splits = {"train": self.ROWS, "validation": rows}
+        with exits_with(65, "^validation row 1: .*target_lang_column"):
+            tuner_of("NllbTokenizer", splits, no_eval=False, **self.COLUMN).train()
+        tuner = tuner_of("NllbTokenizer", self.ROWS, **self.COLUMN)
+        with exits_with(65, "^row 1: .*target_lang_column"):
+            tuner.predict(rows)
+        model = tuner.save(Path(tempfile.mkdtemp()) / "model")
+        flags = [f"--input={write_rows(model / 'rows.jsonl', rows)}", *(f"--{k}={v}" for k, v in self.COLUMN.items())]
+        with exits_with(65, r"rows\.jsonl:2: .*target_lang_column"):
+            run_cli("predict", f"--model_name_or_path={model}", "--use_cpu", *flags)
 
     @parameterized.parameters(
         ("NllbTokenizer", {"source_lang": "eng_Latn", "target_lang": "deu_Lat"},

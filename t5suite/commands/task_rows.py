@@ -54,6 +54,8 @@ def read_task_rows(
     check_input_file("--rows", path)
     task_rows = []
     placed_rows = _rows_by_data_format(task, path, delimiter) if by_data_format else _rows_with_types(task, path)
+    if role == "test":
+        placed_rows = _without_hidden_numbers(task, list(placed_rows))
     for place, row in placed_rows:
         try:
             examples = task.examples(row, role)
@@ -67,6 +69,17 @@ def read_task_rows(
     if not task_rows:
         raise DataError(f"{path}: the file is empty")
     return task_rows
+
+
+def _without_hidden_numbers(task, placed_rows: list[tuple[str, dict]]) -> list[tuple[str, dict]]:
+    """The `(place, row)` of a test split, without its numbers where these stand for hidden ones."""
+    from t5suite.tasks.cells import value_at, with_value_at
+    from t5suite.tasks.targets import are_hidden_numbers, has_free_numbers
+
+    column = task.entry["label_column_name"]
+    if not has_free_numbers(task.entry) or not are_hidden_numbers(value_at(row, column) for _, row in placed_rows):
+        return placed_rows
+    return [(place, with_value_at(row, column, None)) for place, row in placed_rows]
 
 
 def _rows_with_types(task, path: str) -> Iterator[tuple[str, dict]]:

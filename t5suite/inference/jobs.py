@@ -43,9 +43,13 @@ PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
 
 
 class RowRequest(NamedTuple):
-    """One row's text (for encoders: its segments), its candidates, and the columns that its answer copies."""
+    """One row's text (for encoders: its segments), its candidates, and the columns that its answer copies.
+
+    `place` is where the row stands, for messages.
+    """
 
     index: int
+    place: str
     text: str
     segments: tuple[str, ...]
     candidates: list[str] | None
@@ -120,7 +124,7 @@ class Job:
             row_segments = self._segments(row.value, text)
             candidates = self._candidates(row.value)
             languages = self._languages(row.value)
-            request = RowRequest(row.index, text, row_segments, candidates, _copied_cells(row), languages)
+            request = RowRequest(row.index, row.place, text, row_segments, candidates, _copied_cells(row), languages)
             self.check(request)
         except DataError as error:
             raise DataError(f"{row.place}: {error}") from None
@@ -180,7 +184,11 @@ class Job:
 
         Raises:
           ConfigError: no answer is possible, whatever the rows are.
+          DataError: a row's language is none that the tokenizer has; the message has its file and line.
         """
+        if self.language_columns:
+            for request in requests:
+                _check_languages(request, predictor.encoding)
         if not predictor.writes:
             if self.task is None and isinstance(predictor.encoding, LabelsEncoding):
                 requests = [_of_words(request) for request in requests]
@@ -288,6 +296,13 @@ class AnswerCounts:
                 job.max_new_tokens,
                 remedy,
             )
+
+
+def _check_languages(request: RowRequest, encoding) -> None:
+    try:
+        encoding.check_codes(request.languages)
+    except DataError as error:
+        raise DataError(f"{request.place}: {error}") from None
 
 
 def _of_words(request: RowRequest) -> RowRequest:

@@ -25,7 +25,7 @@ class Languages(NamedTuple):
         ('eng_Latn', 'deu_Latn')
 
         Raises:
-          DataError: the row has no such column, or an empty one.
+          DataError: the row has no such column, or no text there.
         """
         source = _code_of_row(row, self.source_lang, "source_lang_column", self.source_lang_column)
         target = _code_of_row(row, self.target_lang, "target_lang_column", self.target_lang_column)
@@ -47,11 +47,13 @@ def _code_of_row(row, code: str | None, flag: str, column: str | None) -> str | 
     if column is None:
         return code
     code_of_row = value_at(row, column)
-    if code_of_row is not None:
+    if isinstance(code_of_row, str) and code_of_row:
         return code_of_row
+    if code_of_row not in (None, ""):
+        raise DataError(f"--{flag} {column}: a row has {code_of_row!r:.60} there, not the code of a language")
     if outermost(column, row) in row:
         raise DataError(f"--{flag} {column}: the column is empty in a row; write the row's language there")
-    raise DataError(f"--{flag} {column}: a row has no such column; it has {', '.join(map(str, row))}")
+    raise DataError(f"--{flag} {column}: a row has no such column; it has {', '.join(map(str, row)) or 'none'}")
 
 
 def _side_of(field: str) -> str:

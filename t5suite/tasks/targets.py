@@ -453,6 +453,22 @@ def _is_hidden(label) -> bool:
     return label is None or label == INVALID_CLASS
 
 
+def are_hidden_numbers(labels: Iterable) -> bool:
+    """Whether the numbers of a test split stand for hidden ones: all are -1.
+
+    >>> are_hidden_numbers([-1, -1.0, "-1"]), are_hidden_numbers([-1, 3.5])    # cells of CSV and decimals are texts
+    (True, False)
+    """
+    return all(map(_is_hidden_number, labels))
+
+
+def _is_hidden_number(label) -> bool:
+    try:
+        return float(label) == INVALID_NUMBER
+    except (TypeError, ValueError):
+        return False
+
+
 def parse_class(text: str, words: list[str]) -> int:
     """The id of the label equal to `text`; -1 if `text` is not a label."""
     return words.index(text) if text in words else INVALID_CLASS

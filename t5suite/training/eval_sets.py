@@ -20,7 +20,7 @@ from t5suite.base.lookup import closest, listed
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
+from t5suite.data.batches.training_data import TrainingSet, check_languages, tokenize_example_set
 from t5suite.data.rows.row_checks import MOST_NAMED_LABELS
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
@@ -178,6 +178,7 @@ def load_eval_sets(
                 logger.warning("%s is skipped: %s", name, error)
                 sets.missing.append(name)
                 continue
+            check_languages(loaded, encoding)
             rows = select_rows(len(loaded.rows), limit=evaluation.limit, seed=evaluation.seed, role=task_role)
             used_rows = loaded.rows.select(rows) if len(rows) < len(loaded.rows) else loaded.rows
             method = method_for(encoding, evaluation.method, task, evaluation.is_single_task)

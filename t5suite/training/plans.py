@@ -464,9 +464,9 @@ def _format_set(arguments, rows=None) -> OwnData:
     form = format_form(formats.data_format, options)
     data = own_data(name, form, _wishes(arguments, 0, {}))
     _warn_of_unused_settings(arguments, data.task, read_task_card(arguments.model.model_name_or_path))
+    _warn_of_csv_through_datasets(formats)
     if _trains(arguments):
         _warn_of_prefix_without_space(formats)
-        _warn_of_csv_through_datasets(formats)
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
 

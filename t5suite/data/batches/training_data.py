@@ -22,7 +22,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
-from t5suite.data.batches.encodings import TextEncoding, bind_encoding
+from t5suite.data.batches.encodings import LanguageEncoding, TextEncoding, bind_encoding
 from t5suite.data.batches.features import COLUMNS, RaggedColumn, TokenArrays
 from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, epoch_counts, grouped_in_updates, mixing_rates, proportional_order
@@ -246,11 +246,28 @@ def _may_be_cached(task: Task) -> bool:
 
 def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a skipped one (WSC) none."""
+    for part in sets:
+        check_languages(part.loaded, encoding)
     features = [tokenize_split(part.rows, part.task, encoding, "train", cache=True) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
             raise DataError(f"{part.loaded.origin}: none of the {len(part.rows)} rows makes a training example")
     return features
+
+
+def check_languages(loaded: LoadedSplit, encoding: TextEncoding) -> None:
+    """Refuses a row whose columns of languages name none that the tokenizer has.
+
+    Raises:
+      DataError: names the row's place, the column and the cell.
+    """
+    if not isinstance(encoding, LanguageEncoding) or not any(encoding.languages[2:]):
+        return
+    for i, row in enumerate(rows_of_batches(loaded.rows)):
+        try:
+            encoding.languages_of(row)
+        except DataError as error:
+            raise DataError(f"{loaded.place(i)}: {error}") from None
 
 
 def make_epoch_order(

@@ -95,8 +95,7 @@ class FileRows:
           DataError: a text column is not there or, in training rows, the target.
         """
         place, row = next(self._unwrapped_rows(role))
-        needed = [*self.columns.texts, self.columns.target] if role == "train" else self.columns.texts
-        for column in needed:
+        for column in self.columns.needed(role):
             if outermost(column, row) not in row:
                 problem = self._no_column(column, place)
                 raise DataError(f"{problem}{self.columns.remedy(column, list(row))}")

@@ -76,7 +76,26 @@ class HubRows:
         check_columns(self.columns, role, rows, f"{origin} row 0", set(dataset.column_names) - rows[0].keys())
         fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
         places = [f"{origin} row {i}" for i in range(len(rows))]
+        if dataset.builder_name == "csv":
+            self._check_cells_of_csv(role, rows, places)
         return Rows(rows, places, origin, fingerprint, commit=commit)
+
+    def _check_cells_of_csv(self, role: str, rows: list[dict], places: list[str]) -> None:
+        """Refuses an empty cell, which may have been a text.
+
+        Raises:
+          DataError: names the first row with one, and its column.
+        """
+        for place, row in zip(places, rows, strict=True):
+            for column in self.columns.needed(role):
+                if value_at(row, column) is None:
+                    remedy = ""
+                    if Path(self.path).is_dir():
+                        remedy = f"; --data_format csv --train_dir {self.path} reads cells as they are written"
+                    raise DataError(
+                        f"{place}: column {column!r} is empty, as `datasets` reads also the cells NA, None and null of "
+                        f"CSV{remedy}"
+                    )
 
 
 def load_hub_splits(path: str, name: str | None, revision: str | None):
@@ -130,4 +149,4 @@ def hub_label_words(path: str, name: str | None, revision: str | None, column: s
     """The names of a column of class labels; None for other columns."""
     splits, _ = load_hub_splits(path, name, revision)
     dataset = next(iter(splits.values()))
-    return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
+    return tuple(getattr(value_at(dataset.features, column), "names", None) or ()) or None

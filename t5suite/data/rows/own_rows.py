@@ -110,6 +110,10 @@ class Columns:
             return _typed(answer, self.labels)
         return label_of_value(answer, self.labels) if self.labels else answer
 
+    def needed(self, role: str) -> list[str]:
+        """The columns in which the rows of a split need a value: in training rows the target, too."""
+        return [*self.texts, self.target] if role == "train" else list(self.texts)
+
     def names_read(self, names: Sequence[str]) -> list[str]:
         """Those of a table's columns that are read.
 
@@ -205,8 +209,7 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, unr
     Raises:
       DataError: no row has such a column.
     """
-    needed = [*columns.texts, columns.target] if role == "train" else columns.texts
-    for column in needed:
+    for column in columns.needed(role):
         if _is_blank(column, rows):
             filled_columns = [name for name in _names_beside(column, rows[0]) if not _is_blank(name, rows)]
             remedy = columns.remedy(column, sorted({*unread, *filled_columns}))

@@ -32,7 +32,7 @@ from t5suite.data.rows.own_rows import Rows, RowSource
 from t5suite.data.rows.row_checks import changed_type, check_rows, check_same_columns
 from t5suite.tasks.cells import outermost, value_at, with_value_at
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import INVALID_NUMBER, has_free_numbers, plain_decimal, value_kind
+from t5suite.tasks.targets import are_hidden_numbers, has_free_numbers, plain_decimal, value_kind
 
 logger = logging.getLogger(__name__)
 
@@ -164,17 +164,9 @@ def without_hidden_numbers(rows, column: str):
     """
     if outermost(column, rows.column_names) not in rows.column_names:
         return rows
-    if not all(map(_is_hidden_number, _values_of(rows, column))):
+    if not are_hidden_numbers(_values_of(rows, column)):
         return rows
     return _with_values(rows, column, [None] * len(rows))
-
-
-def _is_hidden_number(label) -> bool:
-    """Whether a label is -1, as a number or as its text: cells of CSV and decimals are texts."""
-    try:
-        return float(label) == INVALID_NUMBER
-    except (TypeError, ValueError):
-        return False
 
 
 def _values_of(rows, column: str) -> list:
@@ -353,10 +345,12 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
     import datasets
 
     empty_texts = check_rows(task, role, source.rows, source.places.__getitem__)
+    typed_rows = _with_one_type(task, _with_all_columns(source.rows))
     try:
-        rows = datasets.Dataset.from_list(_with_one_type(task, _with_all_columns(source.rows)))
+        rows = datasets.Dataset.from_list(typed_rows)
     except OverflowError as error:
-        raise DataError(f"{source.origin}: a number is too large for its column ({error})") from None
+        problem = _first_long_integer(typed_rows, source.places)
+        raise DataError(problem or f"{source.origin}: a number is too large for its column ({error})") from None
     except (TypeError, ValueError) as error:  # pyarrow's errors are ValueErrors
         change = changed_type(source.rows, source.places)
         raise DataError(change or f"{source.origin}: a column changes its type from row to row ({error})") from None
@@ -401,6 +395,26 @@ def _kind(value: Any) -> type:
     if type(value) is int and not -(2**63) <= value < 2**63:
         return LongInteger
     return type(value)
+
+
+def _first_long_integer(rows: list[dict], places: list[str]) -> str | None:
+    """Where an integer of more than 64 bits first stands, also inside a list or an object; None if there is none."""
+    for place, row in zip(places, rows, strict=True):
+        for column, value in row.items():
+            if _has_long_integer(value):
+                return (
+                    f"{place}: column {column!r} holds {value!r:.100}: no table holds an integer of more than 64 bits; "
+                    "write it as a text"
+                )
+    return None
+
+
+def _has_long_integer(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_long_integer, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_long_integer, value))
+    return _kind(value) is LongInteger
 
 
 def _as_texts(rows: list[dict], column: str, text_of: Callable[[Any], str]) -> list[dict]:

@@ -53,23 +53,11 @@ class LanguageEncoding(TextEncoding):
     languages: Languages = field(default=Languages(), kw_only=True)
 
     def __post_init__(self):
-        self._check(*self.languages[:2])
+        for flag, code in zip(Languages._fields, self.languages[:2], strict=False):
+            if code is not None:
+                find(code, self.ids, "language of the tokenizer", where=f"--{flag}")
         if self.form == "last" and self.languages.target_lang_column is not None:
             raise ConfigError("--target_lang_column: a model of mBART-25's kind writes one language: --target_lang")
-
-    def _check(self, source: str | None, target: str | None) -> None:
-        self._check_code(source, "source_lang", self.languages.source_lang_column)
-        self._check_code(target, "target_lang", self.languages.target_lang_column)
-
-    def _check_code(self, code: str | None, flag: str, column: str | None) -> None:
-        if code is None or code in self.ids:
-            return
-        if column is None:
-            find(code, self.ids, "language of the tokenizer", where=f"--{flag}")
-        raise DataError(
-            f"column {column!r} (--{flag}_column) holds {code!r:.100}, no language of the tokenizer; "
-            f"{suggestion(str(code), self.ids)}"
-        )
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -110,9 +98,32 @@ class LanguageEncoding(TextEncoding):
         """Its description in the manifest."""
         return {"form": "text to text", **{name: code for name, code in self.languages._asdict().items() if code}}
 
+    def languages_of(self, row) -> tuple[str | None, str | None]:
+        """`Languages.of`, of those that the tokenizer has.
+
+        Raises:
+          DataError: a column of languages is missing or empty, or holds none of them.
+        """
+        languages = self.languages.of(row)
+        self.check_codes(languages)
+        return languages
+
+    def check_codes(self, languages: tuple[str | None, str | None]) -> None:
+        """Refuses the languages of a row if the tokenizer does not have them.
+
+        Raises:
+          DataError: names the column and the code.
+        """
+        for flag, column, code in zip(Languages._fields[2:], self.languages[2:], languages, strict=True):
+            if column is not None and code not in self.ids:
+                raise DataError(
+                    f"column {column!r} (--{flag}) holds {code!r:.100}, no language of the tokenizer; "
+                    f"{suggestion(code, self.ids)}"
+                )
+
     def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example, in the languages of their rows."""
-        languages = [self.languages.of(row) for row, _ in examples.pairs()]
+        languages = [self.languages_of(row) for row, _ in examples.pairs()]
         return {
             "input_ids": self.prompts([example.inputs for example in examples.examples], languages),
             "labels": self.answers([example.targets for example in examples.examples], languages),
@@ -167,7 +178,6 @@ class LanguageEncoding(TextEncoding):
             places_by_languages.setdefault(source_and_target, []).append(place)
         ids_of_texts = [None] * len(texts)
         for (source, target), places in places_by_languages.items():
-            self._check(source, target)
             with self._reading(source, target):
                 ids_of_places = read([texts[place] for place in places], target)
             for place, ids in zip(places, ids_of_places, strict=True):
