@@ -259,6 +259,9 @@ class ErrorTest(parameterized.TestCase):
         (["sweep", "lint"], "t5suite sweep lint: give the sweep files"),
         (["trim", "--text", "a.txt", "b.txt", "--text", "a.txt"], "--text is given twice: a.txt b.txt and a.txt"),
         (["corpus", "build", "--input", "a.txt", "--input", "a.txt", "b.txt"], "--input is given twice: a.txt and a.txt b.txt"),
+        (["verify", ".", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
+        (["compare", "a", "b", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
+        (["report", "a", "--format", "none", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
         (["sweep", "x.yaml", "--metric", "eval/f1"], "--metric is for grids; a sweep file has its own `metric:`"),
     )  # fmt: skip
     def test_wrong_flags_are_configuration_errors(self, argv, message):

@@ -456,6 +456,10 @@ class RowsTest(parameterized.TestCase):
         self.assertIn(f"where the rows of sentiment come from (a folder that the record names, {folder})", output)
         _, output = verified(folder, "--scores_only", "--data_dir", folder)
         self.assertNotIn("the rows of sentiment", output)
+        without_rows = Path(tempfile.mkdtemp())
+        (without_rows / "mini").mkdir()
+        _, output = verified(folder, "--scores_only", "--data_dir", without_rows)
+        self.assertIn(f"where the rows of sentiment come from (a folder that the record names, {folder})", output)
 
     def test_rows_that_have_changed_are_named_first_and_without_distances(self):
         folder = copy_of_record()

@@ -45,9 +45,11 @@ def report(arguments) -> None:
       DataError: no directory of a run or a sweep, one that does not exist, or (with no file to write) no run that is
         finished.
     """
+    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
 
     formats = _formats_by_flags(arguments)
+    check_data_dir(arguments.data_dir)
     directories = _without_other_folders(_expanded(arguments.directories))
     sweeps = [read_sweep_record(directory) for directory in directories if is_sweep(directory)]
     run_directories = [directory for directory in directories if not is_sweep(directory)]

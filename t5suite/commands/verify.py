@@ -60,8 +60,10 @@ def verify(arguments) -> None:
     """
     _check_verify_flags(arguments)
     libraries = choose_libraries(allow_untested=arguments.allow_untested_libraries)
+    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.run_records import read_record
 
+    check_data_dir(arguments.data_dir)
     # Libraries may print when they are first used, but standard output is for the result only.
     with contextlib.redirect_stdout(sys.stderr):
         record = read_record(*place_of_run(arguments))
