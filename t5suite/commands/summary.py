@@ -70,8 +70,10 @@ def summary(arguments) -> None:
         gradient_checkpointing=arguments.gradient_checkpointing,
         micro_batches=arguments.gradient_accumulation_steps,
     )
+    model = _model_shapes(arguments)
+    _check_positions(model, arguments.source_length, arguments.target_length)
     memory = summarize(
-        _model_shapes(arguments),
+        model,
         load,
         arguments.optimizer,
         not arguments.use_cpu,
@@ -98,6 +100,25 @@ def _check_summary_flags(arguments) -> None:
     for name, known_names in NAMES_BY_FLAG.items():
         if getattr(arguments, name) is not None:
             find(getattr(arguments, name), dict.fromkeys(known_names), "name", where=f"--{name}")
+
+
+def _check_positions(model, source_length: int, target_length: int) -> None:
+    """Refuses texts that are longer than the model has positions for; a model of one stack has both in one row.
+
+    Raises:
+      ConfigError: with the flag to change.
+    """
+    from t5suite.models.adapters import inner_model, num_virtual_tokens
+    from t5suite.models.config_limits import check_length
+    from t5suite.models.families import recognize_family
+
+    config = inner_model(model).config
+    if recognize_family(inner_model(model)).has_decoder_inputs:
+        check_length(config, source_length, "--source_length", "encoder", num_virtual_tokens(model, "encoder"))
+        check_length(config, target_length, "--target_length", "decoder", num_virtual_tokens(model, "decoder"))
+        return
+    both = "--source_length and --target_length"
+    check_length(config, source_length + target_length, both, "encoder", num_virtual_tokens(model))
 
 
 def _name_preset(arguments) -> None:
