@@ -207,8 +207,10 @@ class BareTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
         """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
+        self.assertRegex(shown.getvalue(), "sentiment train +first 2,000 of 8,000 +inputs")
+        self.assertRegex(shown.getvalue(), "sentiment validation +400 +inputs")
 
     @parameterized.parameters(
         ("sentiment", 49, "49 rows are few: one row is 2.0 points"),
