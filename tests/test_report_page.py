@@ -649,6 +649,8 @@ class FilesTest(parameterized.TestCase):
         (place / "runs/notes.txt").write_text("mine")
         damaged = make_run(place / "runs/damaged", "sentiment")
         Path(damaged, "manifest.json").write_text("{")
+        without_results = make_run(place / "runs/unreadable", "sentiment")
+        Path(without_results, "results.json").write_text("{")
         (place / "runs/waiting").mkdir()
         (place / "runs/waiting/sweep.yaml").write_text("method: grid\n")
         named = sorted(map(str, (place / "runs").iterdir()))
@@ -657,6 +659,7 @@ class FilesTest(parameterized.TestCase):
         for other in ("empty", "notes.txt"):
             self.assertRegex(printed, rf"note: {place}/runs/{other}: no finished run")
         self.assertRegex(printed, rf"note: {place}/runs/damaged/manifest.json: .*JSON")
+        self.assertRegex(printed, rf"note: {place}/runs/unreadable/results.json: .*JSON")
         self.assertIn(f"note: {place}/runs/waiting: no sweep.json", printed)
         named_twice = [*named, f"{run}/"]
         table, of_run = (cli_output("report", *words, "--format", "none") for words in (named_twice, [run]))

@@ -96,15 +96,17 @@ def _without_other_folders(directories: list[str]) -> list[str]:
 def _why_skipped(directory: str) -> str | None:
     """Why a path that exists has no results to show; None for other paths."""
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
-    from t5suite.runs.directory import read_manifest
+    from t5suite.runs.directory import has_finished, read_manifest, read_results
 
     if not Path(directory).exists():
         return None
     if not _is_run_or_sweep(directory):
         return _why_no_run(directory)
-    read = read_sweep_record if is_sweep(directory) else read_manifest
     try:
-        read(directory)
+        if is_sweep(directory):
+            read_sweep_record(directory)
+        elif has_finished(directory, read_manifest(directory)):
+            read_results(directory)
     except UserError as error:
         return str(error)
     return None
