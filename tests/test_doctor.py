@@ -250,6 +250,10 @@ class LaunchersTest(DoctorTest):
         finding = self.finding("ranks", **variables)
         self.assertEqual((finding.level, finding.fix), (level, fix))
 
+    @parameterized.parameters(({}, "is refused"), ({"MASTER_ADDR": "node1"}, "waits for 1 more"))
+    def test_left_over_ranks_wait_only_where_they_know_a_place_to_meet(self, place, end):
+        self.assertIn(end, self.finding("ranks", WORLD_SIZE="2", RANK="0", **place).what)
+
     @parameterized.named_parameters(
         ("one CPU", "distributed_type: 'NO'\nnum_processes: 1\n", OK, ""),
         ("MULTI_CPU", "distributed_type: MULTI_CPU\nnum_processes: 2\n", WARN, "torchrun --nproc_per_node 2"),
