@@ -193,6 +193,7 @@ class FlagsTest(parameterized.TestCase):
                 78,
                 "--num_collocations 0: must be",
             ),
+            (["collocations", "x", "--output_file", "."], 78, "--output_file .: a folder; name the file"),
             (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
             (["show", "x", "--inputs_length", "1"], 78, "--inputs_length 1: must be at least 4"),
             (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),

@@ -12,6 +12,7 @@ import re
 import statistics
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import lxml.html
 import numpy as np
@@ -640,6 +641,11 @@ class FilesTest(parameterized.TestCase):
         (invalid, numbers) = [rows for rows in markdown_tables(report.markdown) if "answer" in rows[0]]
         self.assertEqual([row["answer"] for row in invalid], ["no label"])
         self.assertEqual([row["answer"] for row in numbers], [answers[row] for row in order[1:]])
+
+    def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(self):
+        """Root may write anywhere."""
+        with mock.patch("os.access", lambda path, mode: False), exits_with(78, "--output .*cannot be written"):
+            run_cli("report", "no_such_run", "--output", folder() / "report")
 
     def test_folders_that_are_no_runs_are_skipped_and_the_runs_inside_are_named(self):
         place = folder()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, load_object
-from t5suite.commands.path_checks import check_output_folder
+from t5suite.commands.path_checks import check_output_file, check_output_folder
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json, show_text
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
@@ -325,6 +325,7 @@ def _find_collocations(arguments) -> None:
     save_collocations = load_object("t5suite.contrib.collocations:save_collocations", "t5suite corpus collocations")
 
     check_at_least(arguments, max_tokens=2, num_collocations=1)
+    check_output_file("--output_file", arguments.output_file)
     store, tokenizer = _open(arguments)
     tokens_P = store.split("train")[: arguments.max_tokens]
     default_size = min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.lookup import find
+from t5suite.commands.path_checks import check_place
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
 DEFAULT_OUTPUT = "report"
@@ -134,7 +135,7 @@ def _formats_by_flags(arguments) -> list[str]:
     """The kinds of files to write; none with --json, if neither a folder nor a kind is given.
 
     Raises:
-      ConfigError: an unknown format or size, an --output that holds other files.
+      ConfigError: an unknown format or size, an --output that holds other files or cannot be written.
     """
     from t5suite.reports.published import SIZES
     from t5suite.reports.report_files import files_of_report, parse_formats
@@ -146,7 +147,9 @@ def _formats_by_flags(arguments) -> list[str]:
     if arguments.size is not None:
         find(arguments.size, dict.fromkeys(SIZES), "size", where="--size")
     if formats:
-        files_of_report(arguments.output or DEFAULT_OUTPUT)
+        output = arguments.output or DEFAULT_OUTPUT
+        files_of_report(output)
+        check_place("--output", output)
     return formats
 
 
