@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,16 @@ class WithoutSentinelsTest(parameterized.TestCase):
         self.assertNotIn("blocks", json.loads(call("show", directory, "--json")[0]))
         with exits_with(78, "has no sentinels"):
             call("show", directory, "--objective", "span_corruption")
+
+    def test_a_tokenizer_that_the_corpus_names_by_a_path_from_elsewhere_is_asked_for(self):
+        place = folder()
+        corpus, moved = place / "corpus", place / "tokenizer"
+        shutil.copytree(bundled_model(), moved)
+        with contextlib.chdir(place):
+            call("build", "--input", text_file(), "--output_dir", corpus, "--tokenizer_name", "./tokenizer")
+        with exits_with(78, f"{corpus}/corpus.json names a tokenizer .*; give --tokenizer_name .*'./tokenizer'"):
+            call("show", corpus)
+        self.assertIn("\nblock 0", call("show", corpus, "--tokenizer_name", moved)[0])
 
     def test_a_corpus_whose_tokenizer_has_few_sentinels_is_shown_without_blocks_that_need_more(self):
         tokenizer = AutoTokenizer.from_pretrained(gpt2_tokenizer())
