@@ -77,7 +77,7 @@ def check_place(flag: str, path: str) -> None:
       ConfigError: it is a file, or not writable.
     """
     above = Path(path).expanduser().absolute()
-    if not above.is_dir():
+    if not os.path.isdir(above):
         above = above.parent
     while not above.exists():
         above = above.parent
