@@ -71,7 +71,7 @@ def summary(arguments) -> None:
         micro_batches=arguments.gradient_accumulation_steps,
     )
     model = _model_shapes(arguments)
-    _check_positions(model, arguments.source_length, arguments.target_length)
+    check_step_lengths(model, arguments.source_length, arguments.target_length)
     memory = summarize(
         model,
         load,
@@ -102,7 +102,7 @@ def _check_summary_flags(arguments) -> None:
             find(getattr(arguments, name), dict.fromkeys(known_names), "name", where=f"--{name}")
 
 
-def _check_positions(model, source_length: int, target_length: int) -> None:
+def check_step_lengths(model, source_length: int, target_length: int) -> None:
     """Refuses texts that are longer than the model has positions for; a model of one stack has both in one row.
 
     Raises:
