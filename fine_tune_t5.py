@@ -48,7 +48,7 @@ from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, tr
 from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
+from t5suite.training.run_directory import all_settings, check_run_directory, choose_output_dir, run_directory
 from t5suite.training.trained_rows_warnings import inputs_trained_on
 
 logger = logging.getLogger("t5suite.fine_tune")
@@ -90,6 +90,7 @@ def main(argv=None) -> dict:
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(setup)
     if eval_args.dry_run:
+        check_run_directory(args, settings, argv, resume, default)
         return show(setup, resume)
     with run_directory(args, settings, argv, resume, default) as run:
         if run.finished:

@@ -39,6 +39,7 @@ from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run_directory import (
     all_settings,
+    check_run_directory,
     choose_output_dir,
     follow_data_seed,
     note_weights,
@@ -76,6 +77,7 @@ def main(argv=None) -> dict:
         default = steps.default_pre_training_directory(model_args, objective_args.objective, trains)
         choose_output_dir(args, settings, resume, default)
     if run_args.dry_run:
+        check_run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume, default)
         return show(settings, *arguments)
     with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume, default) as run:
         if run.finished:

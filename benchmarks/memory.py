@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from t5suite.models.configs import load_config
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model, load_model_shapes
 from t5suite.models.memory import estimate
@@ -41,7 +42,9 @@ class Case:
 def measure(case: Case) -> int:
     """Bytes at the worst moment of the second update."""
     torch.manual_seed(0)
-    model = load_model(tokenizer=RowsOnly(case.rows), **settings_of(case))
+    settings = settings_of(case)
+    config = load_config(case.config, settings["config_overrides"], from_scratch=True)
+    model = load_model(tokenizer=RowsOnly(case.rows, config), **settings)
     step = training_step(prepared(model, case), case.load, autocast=case.load.bf16)
     optimizer = make_optimizer(case.optimizer, model, 1e-4)
     update(model, step, optimizer, case.load.micro_batches)

@@ -207,8 +207,10 @@ class BareTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_flags_that_say_only_where_it_runs_leave_the_recipe_as_it_is(self, words, steps):
         """The recipe has 2,500 steps; by the defaults three passes over 8,000 rows in updates of 32 are 750."""
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(fine_tune_t5.main([*words, "--dry_run"])["steps"], steps)
+        self.assertRegex(shown.getvalue(), "sentiment train +first 2,000 of 8,000 +inputs")
+        self.assertRegex(shown.getvalue(), "sentiment validation +400 +inputs")
 
     @parameterized.parameters(
         ("sentiment", 49, "49 rows are few: one row is 2.0 points"),
@@ -259,6 +261,9 @@ class ErrorTest(parameterized.TestCase):
         (["sweep", "lint"], "t5suite sweep lint: give the sweep files"),
         (["trim", "--text", "a.txt", "b.txt", "--text", "a.txt"], "--text is given twice: a.txt b.txt and a.txt"),
         (["corpus", "build", "--input", "a.txt", "--input", "a.txt", "b.txt"], "--input is given twice: a.txt and a.txt b.txt"),
+        (["verify", ".", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
+        (["compare", "a", "b", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
+        (["report", "a", "--format", "none", "--data_dir", "dtaa"], "--data_dir: no directory 'dtaa'"),
         (["sweep", "x.yaml", "--metric", "eval/f1"], "--metric is for grids; a sweep file has its own `metric:`"),
     )  # fmt: skip
     def test_wrong_flags_are_configuration_errors(self, argv, message):
@@ -485,6 +490,15 @@ class ScoreTest(parameterized.TestCase):
         by_rows = [{"prediction": "A", "row": number, "idx": row["idx"]} for number, row in enumerate(rows_of_record)]
         with exits_with(65, "predictions.jsonl:1: the prediction of idx"):
             score("super_glue", "record", rows_of_record[::-1], by_rows)
+
+    def test_a_run_s_line_is_not_scored_against_a_row_of_another_target(self):
+        """Rows without an `idx`, in another order than the run's."""
+        rows = [{name: cell for name, cell in row.items() if name != "idx"} for row in RTE_ROWS]
+        targets = [("entailment", "not_entailment")[row["label"]] for row in rows]
+        lines = [{"row": row, "prediction": "entailment", "target": target} for row, target in enumerate(targets)]
+        self.assertEqual(score("glue", "rte", rows, lines)["accuracy"], 50.0)
+        with exits_with(65, f"predictions.jsonl:1: the prediction of target '{targets[0]}' would be scored against"):
+            score("glue", "rte", rows[::-1], lines)
 
     def test_a_row_s_line_of_predict_is_its_answer_to_each_of_its_references(self):
         record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"]}

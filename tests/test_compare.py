@@ -292,6 +292,20 @@ class CompareTest(parameterized.TestCase):
             self.assertTrue(all(example["inputs"] for example in part["examples"]))
         self.assertNotIn("no longer", json.dumps([comparison.notes, [run["notes"] for run in data["runs"]]]))
 
+    @parameterized.parameters("rows", "texts")
+    def test_answers_that_do_not_give_the_scores_are_noted_as_such(self, kind):
+        """Where the rows can be read again, and where the run kept their texts."""
+        runs = two_runs()
+        lines = read_rows(runs[1] / PREDICTIONS)
+        if kind == "texts":
+            lines = [{**line, "inputs": f"text {line['row']}"} for line in lines]
+        write_rows(runs[1] / PREDICTIONS, [{**line, "prediction": "neither"} for line in lines])
+        notes = " ".join(reported(*runs).data["runs"][1]["notes"])
+        self.assertIn(
+            "the answers to sentiment validation in predictions/ do not give the scores in results.json", notes
+        )
+        self.assertNotIn("no longer those", notes)
+
     def test_a_value_of_own_code_beside_a_score_is_shown_without_a_test(self):
         runs = two_runs()
         for run, share in zip(runs, (3.0, None), strict=True):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,6 +160,16 @@ class WithoutSentinelsTest(parameterized.TestCase):
         with exits_with(78, "has no sentinels"):
             call("show", directory, "--objective", "span_corruption")
 
+    def test_a_tokenizer_that_the_corpus_names_by_a_path_from_elsewhere_is_asked_for(self):
+        place = folder()
+        corpus, moved = place / "corpus", place / "tokenizer"
+        shutil.copytree(bundled_model(), moved)
+        with contextlib.chdir(place):
+            call("build", "--input", text_file(), "--output_dir", corpus, "--tokenizer_name", "./tokenizer")
+        with exits_with(78, f"{corpus}/corpus.json names a tokenizer .*; give --tokenizer_name .*'./tokenizer'"):
+            call("show", corpus)
+        self.assertIn("\nblock 0", call("show", corpus, "--tokenizer_name", moved)[0])
+
     def test_a_corpus_whose_tokenizer_has_few_sentinels_is_shown_without_blocks_that_need_more(self):
         tokenizer = AutoTokenizer.from_pretrained(gpt2_tokenizer())
         tokenizer.add_tokens([f"<extra_id_{number}>" for number in range(20)], special_tokens=True)
@@ -193,6 +204,7 @@ class FlagsTest(parameterized.TestCase):
                 78,
                 "--num_collocations 0: must be",
             ),
+            (["collocations", "x", "--output_file", "."], 78, "--output_file .: a folder; name the file"),
             (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
             (["show", "x", "--inputs_length", "1"], 78, "--inputs_length 1: must be at least 4"),
             (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),

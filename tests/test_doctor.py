@@ -250,6 +250,15 @@ class LaunchersTest(DoctorTest):
         finding = self.finding("ranks", **variables)
         self.assertEqual((finding.level, finding.fix), (level, fix))
 
+    def test_an_output_dir_that_is_a_file_or_in_one_fails(self):
+        for path in (__file__, f"{__file__}/runs"):
+            finding = self.finding("files", "--output_dir", path)
+            self.assertEqual((finding.level, __file__ in finding.what), (FAIL, True))
+
+    @parameterized.parameters(({}, "is refused"), ({"MASTER_ADDR": "node1"}, "waits for 1 more"))
+    def test_left_over_ranks_wait_only_where_they_know_a_place_to_meet(self, place, end):
+        self.assertIn(end, self.finding("ranks", WORLD_SIZE="2", RANK="0", **place).what)
+
     @parameterized.named_parameters(
         ("one CPU", "distributed_type: 'NO'\nnum_processes: 1\n", OK, ""),
         ("MULTI_CPU", "distributed_type: MULTI_CPU\nnum_processes: 2\n", WARN, "torchrun --nproc_per_node 2"),

@@ -327,6 +327,20 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
         self.assertFalse(directory.exists())
 
+    def test_a_dry_run_refuses_a_directory_that_the_run_would_refuse(self):
+        directory = copied_run()
+        before = sorted(directory.rglob("*"))
+        with contextlib.redirect_stdout(io.StringIO()):
+            run("--dry_run", output_dir=directory)  # its own
+            run("--dry_run", "--learning_rate", "0.0123", "--overwrite_output_dir", output_dir=directory)
+        with exits_with(78, "learning_rate"):
+            run("--dry_run", "--learning_rate", "0.0123", output_dir=directory)
+        self.assertEqual(sorted(directory.rglob("*")), before)
+        with exits_with(78, "a file; name a folder"):
+            run("--dry_run", output_dir=directory / "config.json")
+        with exits_with(78, "not empty"):
+            run("--dry_run", output_dir=directory / "predictions")
+
     @parameterized.parameters(
         ("sentiment", ["--mixing=equal", "--mixing_limit=0.5"], ["--mixing", "--mixing_limit"]),
         ("sentiment,entailment", ["--mixing=equal", "--mixing_limit=0.5"], []),

@@ -12,6 +12,7 @@ import re
 import statistics
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import lxml.html
 import numpy as np
@@ -641,6 +642,11 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual([row["answer"] for row in invalid], ["no label"])
         self.assertEqual([row["answer"] for row in numbers], [answers[row] for row in order[1:]])
 
+    def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(self):
+        """Root may write anywhere."""
+        with mock.patch("os.access", lambda path, mode: False), exits_with(78, "--output .*cannot be written"):
+            run_cli("report", "no_such_run", "--output", folder() / "report")
+
     def test_folders_that_are_no_runs_are_skipped_and_the_runs_inside_are_named(self):
         place = folder()
         run = make_run(place / "runs/a", "sentiment")
@@ -649,6 +655,8 @@ class FilesTest(parameterized.TestCase):
         (place / "runs/notes.txt").write_text("mine")
         damaged = make_run(place / "runs/damaged", "sentiment")
         Path(damaged, "manifest.json").write_text("{")
+        without_results = make_run(place / "runs/unreadable", "sentiment")
+        Path(without_results, "results.json").write_text("{")
         (place / "runs/waiting").mkdir()
         (place / "runs/waiting/sweep.yaml").write_text("method: grid\n")
         named = sorted(map(str, (place / "runs").iterdir()))
@@ -657,6 +665,7 @@ class FilesTest(parameterized.TestCase):
         for other in ("empty", "notes.txt"):
             self.assertRegex(printed, rf"note: {place}/runs/{other}: no finished run")
         self.assertRegex(printed, rf"note: {place}/runs/damaged/manifest.json: .*JSON")
+        self.assertRegex(printed, rf"note: {place}/runs/unreadable/results.json: .*JSON")
         self.assertIn(f"note: {place}/runs/waiting: no sweep.json", printed)
         named_twice = [*named, f"{run}/"]
         table, of_run = (cli_output("report", *words, "--format", "none") for words in (named_twice, [run]))

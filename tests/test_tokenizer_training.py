@@ -282,6 +282,16 @@ class CommandTest(parameterized.TestCase):
         with exits_with(78, f"--{name}: for --type {kinds}; {kind} has no such setting"):
             command("--type", kind, "--vocab_size", 300, *flags, *self.flags)
 
+    def test_a_place_that_cannot_be_written_is_refused_before_the_text_is_read(self):
+        words = ["--type", "bpe", "--vocab_size", 300, "--input", "nowhere.txt", "--output_dir", f"{__file__}/out"]
+        with exits_with(78, "is a file, and a folder is needed there"):
+            command(*words)
+
+    @KINDS
+    def test_where_every_document_is_held_out_the_fraction_is_named(self, kind):
+        with exits_with(78, "--validation_fraction 1.0: every document is held out"):
+            command("--type", kind, "--vocab_size", 300, "--validation_fraction", 1, *self.flags)
+
     def test_what_a_killed_process_left_does_not_block_a_later_one_of_the_same_number(self):
         """In a container the program is always process 1."""
         words = ["--type", "bpe", "--vocab_size", 300, *self.flags]

@@ -404,6 +404,18 @@ class RowsTest(parameterized.TestCase):
             output, r"different: sentiment: accuracy is [\d.]+ by the recorded answers, and 100.00 in results"
         )
 
+    @pytest.mark.slow
+    def test_a_reader_that_closes_the_pipe_does_not_hide_that_a_run_differs(self):
+        folder = copy_of_record()
+        change_json(folder / "results.json", lambda results: results["averages"].update(other=1.0))
+        self.assertEqual(verified(folder, "--scores_only")[0], 1)
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "t5suite", "verify", folder, "--scores_only"]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(writer)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+
     def test_rows_of_the_verifier_come_before_those_of_the_record(self):
         folder = copy_of_record()
         change_row_label(folder)
@@ -456,6 +468,10 @@ class RowsTest(parameterized.TestCase):
         self.assertIn(f"where the rows of sentiment come from (a folder that the record names, {folder})", output)
         _, output = verified(folder, "--scores_only", "--data_dir", folder)
         self.assertNotIn("the rows of sentiment", output)
+        without_rows = Path(tempfile.mkdtemp())
+        (without_rows / "mini").mkdir()
+        _, output = verified(folder, "--scores_only", "--data_dir", without_rows)
+        self.assertIn(f"where the rows of sentiment come from (a folder that the record names, {folder})", output)
 
     def test_rows_that_have_changed_are_named_first_and_without_distances(self):
         folder = copy_of_record()

@@ -310,11 +310,11 @@ MISTAKES = {
                 "notes.txt/run: Not a directory; a file is where a folder is needed; give another path",
                 "A part of the path is a file.", code=74, files={"notes.txt": "mine"}, slow=True),
         Mistake("No permission to write", "fine_tune_t5.py --output_dir /sys/run",
-                "/sys/run: <refusal>; write to another folder (--output_dir), or change its permissions",
+                "/sys/run: <refusal>; write to another folder, or change its permissions",
                 "On clusters another user's home, or a file system that is mounted read-only on compute nodes.",
                 code=74, slow=True),
         Mistake("The disk is full", "t5suite tasks --json > /dev/full",
-                "No space left on device; make room, or write to another disk (--output_dir)",
+                "No space left on device; make room, or write to another disk",
                 "Quotas end the same way. A run that stops this way resumes from its last complete checkpoint; "
                 "`--save_total_limit 1` keeps one.", code=74),
     ],

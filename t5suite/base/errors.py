@@ -21,10 +21,10 @@ EXIT_BAD_CONFIGURATION = 78
 # Signals that ask a run to stop: it finishes its step, saves a checkpoint and exits with 75.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
-_ELSEWHERE = "write to another folder (--output_dir), or change its permissions"
-_ROOM = "make room, or write to another disk (--output_dir)"
+_ELSEWHERE = "write to another folder, or change its permissions"
+_ROOM = "make room, or write to another disk"
 _NO_FOLDER = "a file is where a folder is needed; give another path"
-_FAULT = "the disk or the network file system is at fault: check it, or write to another one (--output_dir)"
+_FAULT = "the disk or the network file system is at fault: check it, or write to another one"
 # By the operating system's name of an error: what to do.
 CURES = {
     "EIO": _FAULT, "ESTALE": _FAULT, "EREMOTEIO": _FAULT, "ETIMEDOUT": _FAULT,
@@ -113,7 +113,7 @@ def os_error_text(error: OSError) -> str:
     """What the operating system refused, where, and what to do.
 
     >>> os_error_text(OSError(errno.ENOSPC, "No space left on device", "runs/x/metrics.jsonl"))
-    'runs/x/metrics.jsonl: No space left on device; make room, or write to another disk (--output_dir)'
+    'runs/x/metrics.jsonl: No space left on device; make room, or write to another disk'
     """
     if error.errno is None or not error.strerror:
         return str(error) or type(error).__name__

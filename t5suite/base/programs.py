@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,6 +116,20 @@ def _out_of_memory_text(error: Exception) -> str:
 def discard_output() -> None:
     """Discards buffered output after its reader closed the pipe (`t5suite tasks | head -1`): exit must not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def output_may_end_early() -> Iterator[None]:
+    """A reader that closes the pipe ends what a block prints, not what follows it: a failure keeps its exit code.
+
+    >>> with output_may_end_early():
+    ...     print_verification(verification)
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
 
 
 def open_missing_streams() -> None:

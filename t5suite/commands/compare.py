@@ -22,9 +22,11 @@ def compare(arguments) -> None:
       ConfigError: a negative --max_flips.
       DataError: directories without predictions, or of different rows.
     """
+    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.compare import compare_runs, json_lines, print_comparison
 
     check_at_least(arguments, max_flips=0)
+    check_data_dir(arguments.data_dir)
     comparison = compare_runs(arguments.a, arguments.b, arguments.data_dir)
     if arguments.json:
         for line in json_lines(comparison):

@@ -9,9 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.lookup import find, load_object
-from t5suite.commands.path_checks import check_output_folder
+from t5suite.commands.path_checks import check_output_file, check_output_folder
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json, show_text
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
@@ -266,9 +266,30 @@ def _open(arguments, **options) -> tuple:
     from t5suite.models.loading import load_tokenizer
 
     store = TokenStore.open(arguments.corpus, **options)
-    tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
+    if arguments.tokenizer_name:
+        tokenizer = load_tokenizer(arguments.tokenizer_name)
+    else:
+        tokenizer = _tokenizer_of_corpus(store)
     store.check_tokenizer(tokenizer)
     return store, tokenizer
+
+
+def _tokenizer_of_corpus(store):
+    """The tokenizer by the name with which the corpus was built, which may be a path from another place.
+
+    Raises:
+      UserError: there is none of that name; says where the name is from.
+    """
+    from t5suite.data.corpora.store import MANIFEST
+    from t5suite.models.loading import load_tokenizer
+
+    file = store.directory / MANIFEST
+    try:
+        return load_tokenizer(store.manifest["tokenizer"]["name"], flag="tokenizer")
+    except UserError as error:
+        raise type(error)(
+            f"{file} names a tokenizer that cannot be loaded from here; give --tokenizer_name ({error})"
+        ) from None
 
 
 def _print_corpus(store, as_json: bool, blocks_by_objective: dict | None = None) -> None:
@@ -325,6 +346,7 @@ def _find_collocations(arguments) -> None:
     save_collocations = load_object("t5suite.contrib.collocations:save_collocations", "t5suite corpus collocations")
 
     check_at_least(arguments, max_tokens=2, num_collocations=1)
+    check_output_file("--output_file", arguments.output_file)
     store, tokenizer = _open(arguments)
     tokens_P = store.split("train")[: arguments.max_tokens]
     default_size = min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))

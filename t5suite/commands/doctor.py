@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.programs import output_may_end_early
 from t5suite.base.redaction import redacted
 from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
 from t5suite.commands.checks.launchers import (
@@ -54,12 +55,14 @@ def run_doctor(arguments) -> None:
         counts[result.level] += 1
         if result.level == FAIL:
             failed_names.append(result.name)
-        if arguments.json:
-            print_json(result._asdict())
-        else:
-            _print_result(result)
+        with output_may_end_early():
+            if arguments.json:
+                print_json(result._asdict())
+            else:
+                _print_result(result)
     if not arguments.json:
-        print(", ".join(f"{counts[level]} {level}" for level in COLOURS))
+        with output_may_end_early():
+            print(", ".join(f"{counts[level]} {level}" for level in COLOURS))
     if failed_names:
         raise ConfigError(
             f"t5suite doctor: {len(failed_names)} checks fail: {', '.join(failed_names)}; each line has the fix"

@@ -71,12 +71,14 @@ def check_output_folder(flag: str, path: str, *inputs: str) -> None:
 
 
 def check_place(flag: str, path: str) -> None:
-    """Checks that the nearest existing folder above a path is writable.
+    """Checks that a folder, or the nearest existing one above a path, is writable.
 
     Raises:
       ConfigError: it is a file, or not writable.
     """
-    above = Path(path).expanduser().absolute().parent
+    above = Path(path).expanduser().absolute()
+    if not os.path.isdir(above):
+        above = above.parent
     while not above.exists():
         above = above.parent
     if not above.is_dir():

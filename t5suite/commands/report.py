@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.lookup import find
+from t5suite.commands.path_checks import check_place
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
 DEFAULT_OUTPUT = "report"
@@ -45,9 +46,11 @@ def report(arguments) -> None:
       DataError: no directory of a run or a sweep, one that does not exist, or (with no file to write) no run that is
         finished.
     """
+    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
 
     formats = _formats_by_flags(arguments)
+    check_data_dir(arguments.data_dir)
     directories = _without_other_folders(_expanded(arguments.directories))
     sweeps = [read_sweep_record(directory) for directory in directories if is_sweep(directory)]
     run_directories = [directory for directory in directories if not is_sweep(directory)]
@@ -94,15 +97,17 @@ def _without_other_folders(directories: list[str]) -> list[str]:
 def _why_skipped(directory: str) -> str | None:
     """Why a path that exists has no results to show; None for other paths."""
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
-    from t5suite.runs.directory import read_manifest
+    from t5suite.runs.directory import has_finished, read_manifest, read_results
 
     if not Path(directory).exists():
         return None
     if not _is_run_or_sweep(directory):
         return _why_no_run(directory)
-    read = read_sweep_record if is_sweep(directory) else read_manifest
     try:
-        read(directory)
+        if is_sweep(directory):
+            read_sweep_record(directory)
+        elif has_finished(directory, read_manifest(directory)):
+            read_results(directory)
     except UserError as error:
         return str(error)
     return None
@@ -130,7 +135,7 @@ def _formats_by_flags(arguments) -> list[str]:
     """The kinds of files to write; none with --json, if neither a folder nor a kind is given.
 
     Raises:
-      ConfigError: an unknown format or size, an --output that holds other files.
+      ConfigError: an unknown format or size, an --output that holds other files or cannot be written.
     """
     from t5suite.reports.published import SIZES
     from t5suite.reports.report_files import files_of_report, parse_formats
@@ -142,7 +147,9 @@ def _formats_by_flags(arguments) -> list[str]:
     if arguments.size is not None:
         find(arguments.size, dict.fromkeys(SIZES), "size", where="--size")
     if formats:
-        files_of_report(arguments.output or DEFAULT_OUTPUT)
+        output = arguments.output or DEFAULT_OUTPUT
+        files_of_report(output)
+        check_place("--output", output)
     return formats
 
 

@@ -5,7 +5,7 @@ t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --grad
 
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError, UserError, first_line
+from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_marked, flags_of
@@ -60,7 +60,7 @@ def summary(arguments) -> None:
     for name in ("model_name_or_path", "tokenizer_name", "adapter_base"):
         if getattr(arguments, name) is not None:
             check_model(f"--{name}", getattr(arguments, name))
-    from t5suite.training.memory_summary import Load, print_summary
+    from t5suite.training.memory_summary import Load, print_summary, summarize
 
     load = Load(
         batch_size=arguments.batch_size,
@@ -70,54 +70,20 @@ def summary(arguments) -> None:
         gradient_checkpointing=arguments.gradient_checkpointing,
         micro_batches=arguments.gradient_accumulation_steps,
     )
-    memory = _memory(arguments, load)
+    model = _model_shapes(arguments)
+    check_step_lengths(model, arguments.source_length, arguments.target_length)
+    memory = summarize(
+        model,
+        load,
+        arguments.optimizer,
+        not arguments.use_cpu,
+        arguments.deepspeed,
+        arguments.num_gpus,
+    )
     if arguments.json:
         print_json(memory)
     else:
         print_summary(memory)
-
-
-def _memory(arguments, load) -> dict:
-    """`summarize` of the flags.
-
-    Raises:
-      ConfigError: texts that are longer than the model has positions for; or code of a model that needs weights.
-    """
-    from t5suite.training.memory_summary import summarize
-
-    try:
-        model = _model_shapes(arguments)
-        _check_positions(model, arguments)
-        return summarize(
-            model, load, arguments.optimizer, not arguments.use_cpu, arguments.deepspeed, arguments.num_gpus
-        )
-    except UserError:
-        raise
-    except Exception as error:  # whatever the code of a model raises on tensors that have a shape alone
-        name = arguments.config_name or arguments.model_name_or_path or "the bundled model"
-        raise ConfigError(
-            f"{name}: its code cannot be followed without weights ({type(error).__name__}: {first_line(error):.200}); "
-            "this command has no numbers for it"
-        ) from error
-
-
-def _check_positions(model, arguments) -> None:
-    """Refuses texts that are longer than the model has positions for.
-
-    Raises:
-      ConfigError: names the flags.
-    """
-    from t5suite.models.adapters import inner_model
-    from t5suite.models.config_limits import check_length
-    from t5suite.models.families import recognize_family
-
-    config = inner_model(model).config
-    if recognize_family(inner_model(model)).has_decoder_inputs:
-        check_length(config, arguments.source_length, "--source_length")
-        check_length(config, arguments.target_length, "--target_length", "decoder")
-    else:
-        together = arguments.source_length + arguments.target_length
-        check_length(config, together, "--source_length and --target_length, together")
 
 
 def _check_summary_flags(arguments) -> None:
@@ -134,6 +100,25 @@ def _check_summary_flags(arguments) -> None:
     for name, known_names in NAMES_BY_FLAG.items():
         if getattr(arguments, name) is not None:
             find(getattr(arguments, name), dict.fromkeys(known_names), "name", where=f"--{name}")
+
+
+def check_step_lengths(model, source_length: int, target_length: int) -> None:
+    """Refuses texts that are longer than the model has positions for; a model of one stack has both in one row.
+
+    Raises:
+      ConfigError: with the flag to change.
+    """
+    from t5suite.models.adapters import inner_model, num_virtual_tokens
+    from t5suite.models.config_limits import check_length
+    from t5suite.models.families import recognize_family
+
+    config = inner_model(model).config
+    if recognize_family(inner_model(model)).has_decoder_inputs:
+        check_length(config, source_length, "--source_length", "encoder", num_virtual_tokens(model, "encoder"))
+        check_length(config, target_length, "--target_length", "decoder", num_virtual_tokens(model, "decoder"))
+        return
+    both = "--source_length and --target_length"
+    check_length(config, source_length + target_length, both, "encoder", num_virtual_tokens(model))
 
 
 def _name_preset(arguments) -> None:

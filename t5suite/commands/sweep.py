@@ -14,6 +14,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
+from t5suite.base.programs import output_may_end_early
 from t5suite.base.redaction import MASK
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
@@ -96,20 +97,20 @@ def lint(files: list[str], as_json: bool) -> None:
 
 def _lint_file(file: str, as_json: bool) -> int:
     """Shows a file's findings; returns how many of them are errors."""
+    findings = []
+    unreadable = None
     try:
         findings = check_sweep(read_sweep(own_or_shipped(file, "sweeps", "no sweep file")))
     except ConfigError as error:
+        unreadable = str(error)
+    with output_may_end_early():
         if as_json:
-            print_json({"file": file, "findings": [], "unreadable": str(error)})
+            rows = [{"line": finding.line, "level": finding.level, "message": finding.message} for finding in findings]
+            print_json({"file": file, "findings": rows, "unreadable": unreadable})
         else:
-            print(error)
+            print(*(findings or [unreadable or f"{file}: fine"]), sep="\n")
+    if unreadable:
         return 1
-    if as_json:
-        rows = [{"line": finding.line, "level": finding.level, "message": finding.message} for finding in findings]
-        print_json({"file": file, "findings": rows, "unreadable": None})
-    else:
-        for finding in findings or [f"{file}: fine"]:
-            print(finding)
     return sum(finding.level == "error" for finding in findings)
 
 

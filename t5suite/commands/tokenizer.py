@@ -7,6 +7,7 @@ import time
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
+from t5suite.commands.path_checks import check_place
 from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
@@ -58,6 +59,7 @@ def run_tokenizer(arguments) -> None:
 
     start_time = time.monotonic()
     check_new_folder(arguments.output_dir)
+    check_place("--output_dir", arguments.output_dir)
     settings = _settings_by_flags(arguments)
     texts = TrainingTexts(
         arguments.input,

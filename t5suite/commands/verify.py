@@ -15,6 +15,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import choose_libraries
+from t5suite.base.programs import output_may_end_early
 from t5suite.commands.path_checks import may_be_of_the_hub, missing_path_hint
 from t5suite.commands.shared import (
     add_data_dir_flag,
@@ -60,14 +61,16 @@ def verify(arguments) -> None:
     """
     _check_verify_flags(arguments)
     libraries = choose_libraries(allow_untested=arguments.allow_untested_libraries)
+    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.run_records import read_record
 
+    check_data_dir(arguments.data_dir)
     # Libraries may print when they are first used, but standard output is for the result only.
     with contextlib.redirect_stdout(sys.stderr):
         record = read_record(*place_of_run(arguments))
         verification = verification_of(record, arguments, libraries.off)
-    print_verification(verification, arguments)
-    sys.stdout.flush()
+    with output_may_end_early():
+        print_verification(verification, arguments)
     if not verification.is_equal:
         sys.exit(EXIT_DIFFERENT)
 

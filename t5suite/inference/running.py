@@ -108,9 +108,20 @@ def check_accelerate_settings(source) -> None:
 
 
 def join_processes() -> Ranks:
-    """The ranks of `torchrun`, `accelerate launch` or `srun`, which communicate over gloo."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+    """The ranks of `torchrun`, `accelerate launch` or `srun`, which communicate over gloo.
+
+    Raises:
+      ConfigError: the environment does not say where they meet.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if int(size) > 1 and not torch.distributed.is_initialized():
         check_meeting_place()
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+        if missing:
+            raise ConfigError(
+                f"WORLD_SIZE={size} in the environment without {' and '.join(missing)}: start with torchrun, which "
+                "sets all of them, or, for one process, unset WORLD_SIZE"
+            )
         torch.distributed.init_process_group("gloo")
         leave_group_at_exit()
     return Ranks.of_process()

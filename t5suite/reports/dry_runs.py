@@ -42,6 +42,7 @@ class SampledSplit(NamedTuple):
       examples: of the first SAMPLED_ROWS rows of a training set, or the first SAMPLED_ROWS ones that are scored.
       first_texts: `(inputs, targets)` of the first ones, with what the model adds or cuts off marked for people.
       places: file and line of each example's row; empty where they are not known.
+      num_examples: of the whole split.
     """
 
     name: str
@@ -49,6 +50,14 @@ class SampledSplit(NamedTuple):
     examples: list[Example]
     first_texts: list[tuple[str, str]]
     places: list[str]
+    num_examples: int
+
+    @property
+    def counted(self) -> str:
+        """Of how many examples the figures are."""
+        if len(self.examples) == self.num_examples:
+            return str(self.num_examples)
+        return f"first {len(self.examples):,} of {self.num_examples:,}"
 
 
 def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, mixing: Mixing) -> dict:
@@ -79,7 +88,9 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, 
 
 def _sampled_splits(data, encoding) -> list[SampledSplit]:
     """The training sets, then what is scored."""
-    splits = [_sampled_training_set(training_set, encoding) for training_set in data.training_sets]
+    splits = []
+    for training_set, features in zip(data.training_sets, data.features, strict=True):
+        splits.append(_sampled_training_set(training_set, encoding, len(features)))
     for eval_set in data.scored:
         first_texts = []
         for index, example in enumerate(eval_set.examples[:SHOWN_EXAMPLES]):
@@ -89,11 +100,11 @@ def _sampled_splits(data, encoding) -> list[SampledSplit]:
         places = []
         if eval_set.places:
             places = [eval_set.places[row] for row in eval_set.row_of_example[: len(examples)]]
-        splits.append(SampledSplit(name, eval_set.task, examples, first_texts, places))
+        splits.append(SampledSplit(name, eval_set.task, examples, first_texts, places, len(eval_set.examples)))
     return splits
 
 
-def _sampled_training_set(training_set, encoding) -> SampledSplit:
+def _sampled_training_set(training_set, encoding, num_examples: int) -> SampledSplit:
     task = training_set.task
     task_encoding = encoding.for_task(task)
     examples: list[Example] = []
@@ -110,7 +121,7 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
         examples += examples_of_row
         if has_places:
             places += [places_of_rows[number]] * len(examples_of_row)
-    return SampledSplit(f"{task.name} train", task, examples, first_texts, places)
+    return SampledSplit(f"{task.name} train", task, examples, first_texts, places, num_examples)
 
 
 def _print_examples(console, splits: list[SampledSplit]) -> None:
@@ -152,7 +163,7 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
                 lines_of_unknown.append(unknown_line(name, tokens["unknown_pieces"], split.places))
             sizes = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
             shares = [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]
-            table.add_row(split.name, str(len(split.examples)), side, *sizes, *shares)
+            table.add_row(split.name, split.counted, side, *sizes, *shares)
     console.print(table)
     for line in lines_of_unknown:
         console.print(line, soft_wrap=True)

@@ -71,11 +71,13 @@ class RowsAgain(NamedTuple):
       rows: those of the run, or else the first ones that are there; None: nothing can be read.
       changed_source: the files that have changed since; empty: the rows are those of the run.
       error: why nothing can be read.
+      data_dir: the folder of the place that they are from.
     """
 
     rows: EvaluatedRows | None
     changed_source: str = ""
     error: str = ""
+    data_dir: str | None = None
 
 
 def has_fingerprint_of_run(loaded: LoadedSplit, rows: EvaluatedRows, facts: dict) -> bool:
@@ -115,8 +117,8 @@ def read_rows_again(
             errors.append(str(error)[:LONGEST_ERROR])
             continue
         if are_those_of_run(loaded, rows, facts):
-            return RowsAgain(rows)
-        changed.append(RowsAgain(rows, changed_source=changed_source(loaded, facts)))
+            return RowsAgain(rows, data_dir=settings.get("data_dir"))
+        changed.append(RowsAgain(rows, changed_source(loaded, facts), data_dir=settings.get("data_dir")))
     # Rows that have changed say more than places where there are none.
     if changed:
         return changed[0]

@@ -20,7 +20,8 @@ from pathlib import Path
 from t5suite.base.errors import DataError, UserError
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again, settings_by_place
-from t5suite.runs.directory import has_finished, read_manifest, read_results, tasks_named
+from t5suite.reports.shared_files import PREDICTIONS
+from t5suite.runs.directory import RESULTS, has_finished, read_manifest, read_results, tasks_named
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_checks import check_entry, undefined_functions
 from t5suite.tasks.entry_metrics import metric_functions
@@ -96,7 +97,7 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
         if name not in splits or name in without_answers:
             continue
         scored = splits[name]
-        path = Path(directory, "predictions", f"{scored.key}.jsonl")
+        path = Path(directory, PREDICTIONS, f"{scored.key}.jsonl")
         if path.is_file():
             lines = read_prediction_lines(path)
             evaluations.append(evaluate_again(scored, lines, scores, manifest, data_dir))
@@ -231,6 +232,8 @@ def evaluate_again(
     if evaluation is None:
         note = f"{title} are no longer those that the run was scored on"
         return evaluation_of_lines(scored, lines, scores, note)
+    if evaluation.judged is not None and not reproduces(scored.task, evaluation.judged, scores):
+        return evaluation_of_lines(scored, lines, scores, note_on_other_scores(scored))
     return evaluation
 
 
@@ -251,9 +254,16 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
     judged = None
     if scores:
         judged = judged_lines(scored.task, lines)
-    if judged is None or not reproduces(scored.task, judged, scores):
+    if judged is None or not recomputed_metrics(scored.task, scores):
         return TaskEvaluation(scored, examples, None, [], scores, note)
+    if not reproduces(scored.task, judged, scores):
+        return TaskEvaluation(scored, examples, None, [], scores, note or note_on_other_scores(scored))
     return TaskEvaluation(scored, examples, judged, unit_keys(judged, examples), scores, note)
+
+
+def note_on_other_scores(scored: ScoredSplit) -> str:
+    """That answers and scores of a split do not belong together: one of the two files has changed."""
+    return f"the answers to {scored.task.name} {scored.split} in {PREDICTIONS}/ do not give the scores in {RESULTS}"
 
 
 def judged_lines(task: Task, lines: list[dict]) -> Judged | None:
@@ -308,8 +318,6 @@ def evaluation_of_rows(
     if not scores or not is_labelled or not recomputed_metrics(task, scores):
         return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
-    if not reproduces(task, judged, scores):
-        return None
     return TaskEvaluation(scored, examples, judged, unit_keys(judged, examples), scores)
 
 
@@ -366,13 +374,12 @@ def recomputed_metrics(task: Task, scores: dict) -> dict[str, Callable]:
 
 def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
     """Whether the metrics equal the reported ones; None and NaN both mean that a score is not defined."""
-    functions = recomputed_metrics(task, scores)
     num_classes = number_of_classes(task)
-    for name, function in functions.items():
+    for name, function in recomputed_metrics(task, scores).items():
         value = function(judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes)
         if not _is_same_score(value, scores[name]):
             return False
-    return bool(functions)
+    return True
 
 
 def _is_same_score(value: float, reported: float | None) -> bool:

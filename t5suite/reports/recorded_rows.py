@@ -9,7 +9,7 @@ the same rows. Earlier versions recorded only a fingerprint of files.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,10 +37,12 @@ class RecordedRows:
     Attributes:
       rows: none if their number is another one, so that answers cannot be compared row by row.
       problem: how they differ from those of the run; empty if they are the same.
+      data_dir: the folder that they were fetched with.
     """
 
     rows: list[dict]
     problem: str = ""
+    data_dir: str | None = None
 
 
 def rows_of_split(record: RunRecord, split: RecordedSplit, data_dir: str | None = None) -> RecordedRows:
@@ -105,8 +107,8 @@ def fetched_rows(record: RunRecord, split: RecordedSplit, places: Iterable[dict]
             f"{cure_of_rows(record, split)}"
         )
     if again.changed_source:
-        return changed_rows(again.rows.rows, split, again.changed_source)
-    return RecordedRows(again.rows.rows)
+        return replace(changed_rows(again.rows.rows, split, again.changed_source), data_dir=again.data_dir)
+    return RecordedRows(again.rows.rows, data_dir=again.data_dir)
 
 
 def cure_of_rows(record: RunRecord, split: RecordedSplit) -> str:

@@ -1,38 +1,42 @@
 """What a verification does not show of a run: what nobody but its author has, and what no hash was recorded of.
 
->>> unverified_parts(read_record("runs/reviews"))
+>>> unverified_parts(read_record("runs/reviews"), rows)
 ["where the rows of reviews come from (they are the author's own)", 'how the weights were trained']
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import read_json
+from t5suite.reports.recorded_rows import RecordedRows
 from t5suite.reports.run_records import RecordedSplit, RunRecord
 from t5suite.runs.directory import BASE_FOLDER, base_kept_by_run
 from t5suite.runs.public_record import RECORD_HASH
 
 
-def unverified_parts(record: RunRecord, data_dir: str | None = None) -> list[str]:
+def unverified_parts(record: RunRecord, rows: Mapping[str, RecordedRows], data_dir: str | None = None) -> list[str]:
     """The parts, in words.
 
     Args:
+      rows: those of each split.
       data_dir: where the verifier's own copies of rows are.
     """
-    rows = [unverified_rows(record, split, data_dir) for split in record.splits]
-    parts = [*filter(None, rows), *parts_without_hashes(record), *base_of_adapter(record)]
+    rows_in_words = [unverified_rows(record, split, rows[split.name], data_dir) for split in record.splits]
+    parts = [*filter(None, rows_in_words), *parts_without_hashes(record), *base_of_adapter(record)]
     if record.settings.get("teacher") or "training" in record.manifest:
         parts.append("how the weights were trained")
     callbacks = (record.settings.get("plug_ins") or {}).get("callbacks", ())
     return parts + [f"what the callback {callback['name']} did (it was not run)" for callback in callbacks]
 
 
-def unverified_rows(record: RunRecord, split: RecordedSplit, data_dir: str | None) -> str:
+def unverified_rows(record: RunRecord, split: RecordedSplit, rows: RecordedRows, data_dir: str | None) -> str:
     """Where the rows of a split come from, if only their author has them; else an empty text."""
     if record.has_own_rows(split):
         return f"where the rows of {split.name} come from (they are the author's own)"
     folder = record.settings.get("data_dir")
-    if data_dir or not folder or not is_folder_here(record, folder):
+    are_of_verifier = bool(data_dir) and rows.data_dir == data_dir
+    if are_of_verifier or not folder or not is_folder_here(record, folder):
         return ""
     return f"where the rows of {split.name} come from (a folder that the record names, {folder})"
 

@@ -180,7 +180,7 @@ def verify_record(
         answered=answered is not None,
         not_answered=not_answered,
         record_sha256=record_sha256(record.manifest),
-        unverified=unverified_parts(record, data_dir),
+        unverified=unverified_parts(record, rows, data_dir),
         commit=record.commit,
     )
 

@@ -16,6 +16,7 @@ import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 
+from t5suite.base.errors import ConfigError, UserError, first_line
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
@@ -29,13 +30,16 @@ from t5suite.training.model_setup import tokenizer_and_model
 from t5suite.training.monitoring.flops import PEAK_FLOPS, StepFlops
 from t5suite.training.sharding.deepspeed import get_key
 
-SPECIAL_IDS = [f"{name}_token_id" for name in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")]
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
 # `print_summary` says how long an update takes on this device at this share of its peak. The share is a guess: runs log
 # their own as `train/mfu`.
 USUAL_DEVICE = "A100"
 USUAL_SHARE = 0.4
+# What a model's code raises that does not run on the meta device.
+UNCOUNTABLE = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)
+# Of which configurations name the ids.
+SPECIAL_TOKENS = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ def summarize(
       model: on the meta device; else its weights lose their values. What `training_step` and checkpointing of its
         layers change in it stays changed.
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate` and `memory.Sharding`.
+
+    Raises:
+      ConfigError: the model does not compute the step without values, as its code asks tensors for them.
     """
     total, trained = _counts(model.parameters())
     inner = inner_model(model)
@@ -103,15 +110,24 @@ def _memory_of_update(model, load: Load, optimizer: str, gpu: bool, sharding: Sh
     uses_autocast = load.bf16 and sharding is None
     has_bf16_weights = load.bf16 and sharding is not None
     step = training_step(model, load, autocast=uses_autocast, gpu=gpu, chunked=sharding is None)
-    return estimate(
-        model,
-        step,
-        optimizer=optimizer,
-        gpu=gpu,
-        dtype=torch.bfloat16 if has_bf16_weights else None,
-        micro_batches=load.micro_batches,
-        sharding=sharding,
-    )
+    try:
+        return estimate(
+            model,
+            step,
+            optimizer=optimizer,
+            gpu=gpu,
+            dtype=torch.bfloat16 if has_bf16_weights else None,
+            micro_batches=load.micro_batches,
+            sharding=sharding,
+        )
+    except UserError:
+        raise
+    except UNCOUNTABLE as error:
+        raise ConfigError(
+            f"the memory of {type(inner_model(model)).__name__} cannot be estimated: its step of "
+            f"{load.source_length} -> {load.target_length} tokens fails on tensors without values "
+            f"({type(error).__name__}: {first_line(error)})"
+        ) from error
 
 
 def flops_of_update(model, load: Load) -> int | None:
@@ -128,7 +144,7 @@ def flops_of_update(model, load: Load) -> int | None:
         shapes = {"input_ids": (1, load.source_length + load.target_length)}
     try:
         return rows * StepFlops(model).counted(shapes)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError):
+    except UNCOUNTABLE:
         return None
 
 
@@ -287,15 +303,14 @@ def _described_step(summary: dict) -> str:
 
 
 class RowsOnly:
-    """Replaces the tokenizer of a configuration that has none: a piece for each row, and the ids that it names."""
+    """Replaces the tokenizer of a configuration that has none: as many pieces as rows, and its special tokens."""
 
     all_special_ids = ()
 
-    def __init__(self, config):
-        text_config = config.get_text_config()
-        self.rows = text_config.vocab_size
-        for name in SPECIAL_IDS:
-            setattr(self, name, getattr(text_config, name, None))
+    def __init__(self, rows: int, config=None):
+        self.rows = rows
+        for name in SPECIAL_TOKENS:
+            setattr(self, f"{name}_token_id", getattr(config, f"{name}_token_id", None))
 
     def __len__(self) -> int:
         return self.rows
@@ -322,7 +337,7 @@ def shapes_by_flags(arguments):
             trust_remote_code=flags.trust_remote_code,
             from_scratch=flags.from_scratch or flags.config_name is not None,
         )
-        tokenizer = RowsOnly(config)
+        tokenizer = RowsOnly(config.get_text_config().vocab_size, config)
     tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
 

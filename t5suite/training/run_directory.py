@@ -114,6 +114,20 @@ def run_directory(args, settings: dict, argv, resume: str, default: str | None =
         yield run
 
 
+def check_run_directory(args, settings: dict, argv, resume: str, default: str | None = None) -> None:
+    """Refuses for `--dry_run` the directory that `run_directory` would refuse; writes nothing.
+
+    Args:
+      default: as in `run_directory`.
+
+    Raises:
+      ConfigError: another run is there, or files of something else.
+    """
+    is_moved_aside = args.overwrite_output_dir and (Path(args.output_dir) / MANIFEST).is_file()
+    if not is_moved_aside:
+        opened_run(args, settings, argv, resume, Ranks.of_process(), is_default=default is not None)
+
+
 def _await_manifest(directory: str) -> None:
     """Waits until the process that has just locked a directory has written there whose run it is.
 

@@ -22,7 +22,7 @@ from t5suite.training.sharding.deepspeed import compiled
 # The most bytes that are read of a program's first line (#!); paths on Linux are at most that long.
 MAX_SHEBANG_BYTES = 4096
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
-# What torchrun and similar launchers set for each process; `python script.py` then waits for ranks that never start.
+# What torchrun and similar launchers set for each process.
 RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
 PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 ACCELERATE_PRECISIONS = ("no", "fp16", "bf16", "fp8")
@@ -84,8 +84,10 @@ def check_ranks(checkup: Checkup) -> list[CheckResult]:
     world_size = variables.get("WORLD_SIZE", "1")
     if world_size == "1":
         return [CheckResult(WARN, "ranks", f"{assignments}: left over from a launcher", fix)]
-    ranks = f"{int(world_size) - 1} others" if world_size.isdigit() else "others"
-    what = f"{assignments} outside a launcher: a script started by python waits forever for {ranks}"
+    end = "is refused"
+    if world_size.isdigit() and "MASTER_ADDR" in variables:
+        end = f"waits for {int(world_size) - 1} more, which nobody starts"
+    what = f"{assignments} outside a launcher: a script started by python {end}"
     return [CheckResult(FAIL, "ranks", what, fix)]
 
 

@@ -54,6 +54,11 @@ def check_space(name: str, path, fix: str) -> CheckResult:
 def check_output_files(checkup: Checkup) -> list[CheckResult]:
     """What the file system must be able to do: fsync and rename for checkpoints, flock for the lock of a run."""
     folder = existing_folder(checkup.output_dir)
+    path = Path(checkup.output_dir).expanduser().absolute()
+    for file in (path, *path.parents):
+        if os.path.isfile(file):
+            fix = "give another --output_dir"
+            return [CheckResult(FAIL, "files", f"{file} is a file, and a folder is needed there", fix)]
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".t5suite-doctor-") as trial_folder:
             missing = missing_file_operations(Path(trial_folder))

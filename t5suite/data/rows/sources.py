@@ -206,11 +206,20 @@ def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
 
 def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of a mirror directory."""
-    root = Path(options.data_dir)
-    if not root.is_dir():
-        flag = "--data_dir" if str(options.data_dir) != os.environ.get("T5SUITE_DATA_DIR") else "T5SUITE_DATA_DIR"
-        raise ConfigError(f"{flag}: no directory {str(root)!r}; `t5suite mirror --output_dir DIR` makes one")
-    return _read_rows(task, role, _one_mirror_file(root, task, split))
+    check_data_dir(options.data_dir)
+    return _read_rows(task, role, _one_mirror_file(Path(options.data_dir), task, split))
+
+
+def check_data_dir(data_dir: str | None) -> None:
+    """Checks that the folder that the flag or the environment names is there.
+
+    Raises:
+      ConfigError: it is not.
+    """
+    if not data_dir or Path(data_dir).is_dir():
+        return
+    flag = "--data_dir" if str(data_dir) != os.environ.get("T5SUITE_DATA_DIR") else "T5SUITE_DATA_DIR"
+    raise ConfigError(f"{flag}: no directory {str(data_dir)!r}; `t5suite mirror --output_dir DIR` makes one")
 
 
 def load_bundled(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:

@@ -41,7 +41,11 @@ class TrainingTexts:
             raise ConfigError(f"--max_documents {self.max_documents}: must be at least 1")
 
     def __call__(self) -> Iterator[str]:
-        """The documents to train on, in order."""
+        """The documents to train on, in order.
+
+        Raises:
+          ConfigError: all documents are held out.
+        """
         below = held_out_below(self.validation_fraction)
         self.num_documents = 0
         self.held_out = []
@@ -59,3 +63,8 @@ class TrainingTexts:
                     self.first.append(text)
                 self.num_documents += 1
                 yield text
+        if self.held_out and not self.num_documents:
+            raise ConfigError(
+                f"--validation_fraction {self.validation_fraction}: every document is held out, and none is left to "
+                "train on; give a lower one"
+            )
