@@ -491,15 +491,6 @@ class ScoreTest(parameterized.TestCase):
         with exits_with(65, "predictions.jsonl:1: the prediction of idx"):
             score("super_glue", "record", rows_of_record[::-1], by_rows)
 
-    def test_a_run_s_line_is_not_scored_against_a_row_of_another_target(self):
-        """Rows without an `idx`, in another order than the run's."""
-        rows = [{name: cell for name, cell in row.items() if name != "idx"} for row in RTE_ROWS]
-        targets = [("entailment", "not_entailment")[row["label"]] for row in rows]
-        lines = [{"row": row, "prediction": "entailment", "target": target} for row, target in enumerate(targets)]
-        self.assertEqual(score("glue", "rte", rows, lines)["accuracy"], 50.0)
-        with exits_with(65, f"predictions.jsonl:1: the prediction of target '{targets[0]}' would be scored against"):
-            score("glue", "rte", rows[::-1], lines)
-
     def test_a_row_s_line_of_predict_is_its_answer_to_each_of_its_references(self):
         record = {"query": "@placeholder", "passage": "P.", "entities": ["A", "B"]}
         rows = [

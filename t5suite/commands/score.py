@@ -5,7 +5,7 @@ t5suite score --model_name_or_path runs/reviews-t5-small --rows reviews.csv --pr
 """
 
 import itertools
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.commands.shared import add_json_flag, add_task_flags, note, print_json
@@ -127,13 +127,12 @@ def _delimiter(arguments) -> str | None:
 
 
 class PredictedText(NamedTuple):
-    """A predicted text, its place (`file:line`), and the row's number, `idx` and target, where its line has them."""
+    """A predicted text, its place (`file:line`), and the row's number and `idx`, where its line has them."""
 
     place: str
     text: str
     row: int | None
     idx: Any = None
-    target: Any = None
 
 
 def _texts_of_examples(predictions: list[PredictedText], task_rows: list[TaskRow]) -> list[str]:
@@ -147,29 +146,23 @@ def _texts_of_examples(predictions: list[PredictedText], task_rows: list[TaskRow
         return [prediction.text for prediction in predictions]
     texts = []
     for prediction, task_row in zip(predictions, task_rows, strict=True):
-        _check_same_row(prediction, task_row)
+        _check_same_idx(prediction, task_row)
         texts += [prediction.text] * len(task_row.examples)
     return texts
 
 
-def _check_same_row(prediction: PredictedText, task_row: TaskRow) -> None:
-    """Checks that a prediction is paired with the row that it answers, by the `idx` and the target that both have.
+def _check_same_idx(prediction: PredictedText, task_row: TaskRow) -> None:
+    """Checks that a prediction is paired with the row that it answers, where both have an `idx`.
 
     Raises:
-      DataError: one of them differs.
+      DataError: they differ.
     """
     idx_of_row = task_row.row.get("idx")
-    if None not in (prediction.idx, idx_of_row) and prediction.idx != idx_of_row:
-        _refuse_pair(prediction, task_row, "idx", prediction.idx, idx_of_row)
-    targets = [example.targets for example in task_row.examples]
-    if isinstance(prediction.target, str) and any(targets) and prediction.target not in targets:
-        _refuse_pair(prediction, task_row, "target", prediction.target, targets[0])
-
-
-def _refuse_pair(prediction: PredictedText, task_row: TaskRow, name: str, predicted, of_row) -> NoReturn:
+    if prediction.idx is None or idx_of_row is None or prediction.idx == idx_of_row:
+        return
     raise DataError(
-        f"{prediction.place}: the prediction of {name} {predicted!r} would be scored against {task_row.place}, whose "
-        f"{name} is {of_row!r}; there must be one per example, in the rows' order"
+        f"{prediction.place}: the prediction of idx {prediction.idx!r} would be scored against {task_row.place}, whose "
+        f"idx is {idx_of_row!r}; there must be one per example, in the rows' order"
     )
 
 
@@ -184,7 +177,7 @@ def _check_row_numbers(predictions: list[PredictedText], task_rows: list[TaskRow
         return
     pairs = list(zip(predictions, row_of_example, strict=True))
     for prediction, task_row in pairs:
-        _check_same_row(prediction, task_row)
+        _check_same_idx(prediction, task_row)
     for (previous, previous_row), (prediction, task_row) in itertools.pairwise(pairs):
         if None in (previous.row, prediction.row):
             continue
@@ -230,8 +223,8 @@ def _read_predictions(path: str) -> list[PredictedText]:
         if not isinstance(text, str):
             problem = f"prediction {text!r}" if "prediction" in line else "no 'prediction'"
             raise DataError(f'{place}: expected "text" or {{"prediction": "text"}}, found {problem}')
-        fields = line if isinstance(line, dict) else {}
-        predictions.append(PredictedText(place, text, _row_number(line), fields.get("idx"), fields.get("target")))
+        idx = line.get("idx") if isinstance(line, dict) else None
+        predictions.append(PredictedText(place, text, _row_number(line), idx))
     return predictions
 
 
