@@ -428,7 +428,8 @@ class RunTablesTest(parameterized.TestCase):
         lines = [f"average mini, {run}: {average:.2f}" for run, average in expected.items()]
         self.assertEqual([line for line in printed if line.startswith("average")], lines)
         with_a_task_again = [bare_run("mini", part) for part in ({"sentiment": {"accuracy": 10.0}}, parts)]
-        self.assertEmpty([row for row in json_rows(*with_a_task_again, with_a_task_again[0]) if "average" in row])
+        another = bare_run("mini", {"sentiment": {"accuracy": 10.0}})
+        self.assertEmpty([row for row in json_rows(*with_a_task_again, another) if "average" in row])
         lone_rows = json_rows(*with_a_task_again, runs[0])
         self.assertEqual([row["run"] for row in lone_rows if "average" in row], [str(runs[0])])
 

@@ -310,9 +310,8 @@ class ExitCodesTest(parameterized.TestCase):
             (full_disk(1234567), f"{place} (1,234,567 bytes wanted); "),
         ):
             code, message = self.ended(error)
-            self.assertEqual(
-                (code, message.startswith(beginning), "--output_dir" in message), (74, True, True), message
-            )
+            self.assertEqual((code, message.startswith(beginning)), (74, True), message)
+            self.assertNotIn("--output_dir", message)  # a command may have no such flag
 
     def test_a_current_directory_that_is_gone_is_named(self):
         missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
