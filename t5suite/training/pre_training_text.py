@@ -68,13 +68,16 @@ class TextSettings:
     @classmethod
     def by_flags(cls, arguments) -> "TextSettings":
         """The settings of the flags."""
-        _, text_args, objective_args, _, args = arguments
+        _, text_args, objective_args, _, args = arguments  # model, text, objective, run, training
+        engine = "auto"
+        if "quick_tokenizer" in reference_code(args.reference_code):  # the fast way is turned off
+            engine = "tokenizers"
         return cls(
             TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines),
             validation_files=text_args.validation_file or (),
             validation_fraction=text_args.validation_fraction,
             document_separator=objective_args.separator,
-            tokenizer_engine="tokenizers" if "quick_tokenizer" in reference_code(args.reference_code) else "auto",
+            tokenizer_engine=engine,
             split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
         )
 

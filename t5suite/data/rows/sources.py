@@ -181,9 +181,12 @@ def _with_values(rows, column: str, values: list):
     cells = []
     for cell, value in zip(rows[outer_column], values, strict=True):
         row = {outer_column: cell}
-        if value is not None or value_at(row, column) is not None:
-            row = with_value_at({outer_column: {} if cell is None else cell}, column, value)
-        cells.append(row[outer_column])
+        if value is None and value_at(row, column) is None:
+            cells.append(cell)  # nothing changes
+            continue
+        if cell is None:
+            row = {outer_column: {}}  # a dotted name needs an object, in which the value is put
+        cells.append(with_value_at(row, column, value)[outer_column])
     # The old column goes last: a data set without columns has no rows, to which nothing can be added.
     both = rows.add_column(NEW_COLUMN, cells)
     replaced = both.remove_columns(outer_column).rename_column(NEW_COLUMN, outer_column)
@@ -378,6 +381,8 @@ def _loaded(task: Task, role: str, source: Rows) -> LoadedSplit:
 def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     """The rows; numbers as texts where a column of one type would change them (1 beside 2.5 would be 1.0, a decimal 1.5
     beside 2.25 would be 1.50) or cannot hold them (beside empty texts, or of more than 64 bits).
+
+    Decimals are the numbers of columns that are narrower than Python's floats (`data.rows.decimals`).
     """
     target_column = task.entry["label_column_name"]
     if has_free_numbers(task.entry):

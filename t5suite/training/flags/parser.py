@@ -56,14 +56,19 @@ class SuiteArgumentParser(HfArgumentParser):
         super().__init__(dataclass_types, allow_abbrev=False)
         for dataclass_type in self.dataclass_types:
             hints = typing.get_type_hints(dataclass_type)
-            facts = facts_of(dataclass_type)  # what a field says beyond its type, by flag
+            facts = facts_of(dataclass_type)
             for action in self.actions:
-                kinds = typing.get_args(hints.get(action.dest))  # of `dict | str | None`, these three
-                if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
+                # "marks" are words about a field; "pairs": its text is `name=value,...`, or a table.
+                marks = facts.get(action.dest, {}).get("marks", "").split()
+                # `dict | str | None` has these three kinds; a field that takes a table is None without one.
+                kinds = typing.get_args(hints.get(action.dest))
+                takes_table = any((typing.get_origin(kind) or kind) is dict for kind in kinds)
+                if "pairs" in marks:
                     action.type = settings_text
-                elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
-                    # A flag that also accepts a file name gets the table as text.
-                    action.type = table_text if str in kinds else read_table
+                elif takes_table and str in kinds:  # it also takes a file's name, and gets a table as text
+                    action.type = table_text
+                elif takes_table:
+                    action.type = read_table
 
     def add_argument(self, *names, **kwargs) -> argparse.Action:
         action = super().add_argument(*names, **kwargs)
@@ -118,7 +123,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     values.update(vars(parser.parse_args(tokens)))
     check_bounds(values, dataclass_types)
     if "data_format" in parser.flag_names():
-        values = with_format(values)
+        values = with_format(values)  # that of the files' names, where no flag gives one
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 
