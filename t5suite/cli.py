@@ -14,7 +14,7 @@ import gc
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
@@ -190,7 +190,7 @@ class CommandParser(argparse.ArgumentParser):
     """`ArgumentParser` whose errors are `ConfigError`s with the closest choices.
 
     Attributes:
-      flags_of: the flags of every sub-command and of its actions (`corpus build`), by name.
+      flags_of: by sub-command, and by its actions (`corpus build`), its flags, and whether each takes a list.
       parsers: those of its sub-commands, by name.
       actions: what `add_argument` has returned, for itself and for its groups.
     """
@@ -198,7 +198,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **kwargs):
         self.actions: list[argparse.Action] = []  # argparse adds --help at once
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
-        self.flags_of: dict[str, list[str]] = {}
+        self.flags_of: dict[str, dict[str, bool]] = {}
         self.parsers: dict[str, CommandParser] = {}
 
     def add_argument(self, *names, **kwargs):
@@ -253,7 +253,11 @@ def _parser(names: Iterable[str]) -> CommandParser:
 
 def _prepare(parser, name: str, flags_of: dict) -> None:
     """Notes the flags of a sub-command and of its actions; of many flags, the usage names those that must be given."""
-    flags = [flag for action in parser.actions for flag in action.option_strings if flag[:2] == "--"]
+    flags = {}
+    for action in parser.actions:
+        for flag in action.option_strings:
+            if flag.startswith("--"):
+                flags[flag] = action.nargs in ("+", "*")
     flags_of[name] = flags
     for choice, sub in parser.parsers.items():
         _prepare(sub, f"{name} {choice}", flags_of)
@@ -264,8 +268,12 @@ def _prepare(parser, name: str, flags_of: dict) -> None:
         parser.usage = f"{' '.join(formatter.format_help().split())} [--flag value ...]"
 
 
-def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
-    """Refuses unknown flags, with the closest ones, and a flag that is given for the second time with other values."""
+def _check_flags(command: str, tokens: list[str], flags: Mapping[str, bool]) -> None:
+    """Refuses unknown flags, with the closest ones, and a flag that is given for the second time with other values.
+
+    Args:
+      flags: those of the command, and whether each takes a list.
+    """
     words_by_flag: dict[str, list[str]] = {}
     for place, token in enumerate(tokens):
         flag, equals, value = token.partition("=")
@@ -279,6 +287,8 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
         words = [value]
         if not equals:
             words = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens[place + 1 :]))
+            if not flags[flag]:
+                words = words[:1]  # what follows belongs to the command
         earlier_words = words_by_flag.setdefault(flag, words)
         if earlier_words != words:
             raise ConfigError(
@@ -289,7 +299,7 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
 
 
-def _hint_at_flags(flag: str, flags: list[str]) -> str:
+def _hint_at_flags(flag: str, flags: Iterable[str]) -> str:
     """What an unknown flag may have meant; all flags if none is similar."""
     likely = [name for name in flags if name in LIKELIEST.get(flag, ())]
     similar = likely or closest(flag, flags)

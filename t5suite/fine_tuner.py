@@ -201,7 +201,7 @@ class FineTuner:
         with self._at_work(), without_new_folders(self.args.output_dir):
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             data_args = copy.copy(self.data_args)
-            take_known_lengths(data_args, self._card)
+            take_known_lengths(data_args, self._card, self.plan.evaluate)
             arguments = self.arguments._replace(evaluation=evaluation, data=data_args)
             setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
             encoding = dataclasses.replace(self.encoding, lengths=lengths_of(data_args))

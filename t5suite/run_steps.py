@@ -94,7 +94,7 @@ def load_learner(setup: RunSetup, hub_before: dict | None = None) -> Learner:
     tokenizer, model = tokenizer_and_model(model_args, tasks=setup.plan.tasks)
     learner = make_learner(setup.arguments, tokenizer, model, setup.changed, setup.trains)
     warn_of_task_on_hub(setup.arguments, setup.plan, learner.card)
-    warn_of_lengths_on_hub(setup.arguments, learner.card)
+    warn_of_lengths_on_hub(setup.arguments, setup.plan, learner.card)
     return learner
 
 

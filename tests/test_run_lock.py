@@ -947,9 +947,11 @@ class OwnRowsTest(InFolderTest):
     def test_a_changed_command_names_the_run_beside_that_resume_none_began(self):
         with exits_with(78, "learning_rate.* Give --resume none"):
             self.look_ahead(learning_rate=0.5)
-        shutil.copytree("runs/rows-tiny", "runs/rows-tiny-2")
-        with exits_with(78, "name it: --output_dir runs/rows-tiny-2[.]"):
+        run_it(learning_rate=0.5, resume="none")
+        with exits_with(78, "--output_dir runs/rows-tiny-2 goes on there"):
             self.look_ahead(learning_rate=0.5)
+        with exits_with(78, "learning_rate.* Give --resume none"):
+            self.look_ahead(learning_rate=0.25)
 
     def test_a_mistyped_column_leaves_no_directory(self):
         shutil.rmtree("runs")

@@ -214,9 +214,11 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     new_directory = "Give a new --output_dir"
     if is_default:
         new_directory = "Give --resume none for a new directory beside it, an --output_dir of its own"
-        numbered = _numbered_runs(run.directory)
-        if numbered:
-            new_directory = f"To go on with a run that --resume none began, name it: --output_dir {numbered[-1]}. "
+        directory = _directory_of_now(run)
+        if directory is not None:
+            new_directory = (
+                f"The run of these settings is in another directory: --output_dir {directory} goes on there. "
+            )
             new_directory += "Else give --resume none for a new directory, an --output_dir of its own"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
@@ -224,10 +226,18 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     )
 
 
-def _numbered_runs(directory: Path) -> list[Path]:
-    """The runs in `DIR-2`, `DIR-3`, ..., in this order."""
-    numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
-    return list(itertools.takewhile(lambda path: (path / MANIFEST).is_file(), numbered))
+def _directory_of_now(run: Run) -> Path | None:
+    """The first of `DIR-2`, `DIR-3`, ... whose run has the changed settings, up to its length; None without one."""
+    settings = {**run.manifest["settings"], **{name: now for name, (_, now) in run.changed.items()}}
+    for number in itertools.count(2):
+        directory = run.directory.with_name(f"{run.directory.name}-{number}")
+        if not (directory / MANIFEST).is_file():
+            return None
+        with contextlib.suppress(ConfigError):
+            changes = changed_between(read_manifest(directory)["settings"], settings)
+            if changes.keys() <= set(EXTENDABLE_SETTINGS):
+                return directory
+    return None
 
 
 def _permitted_lengths(run: Run, extend: bool, is_default: bool) -> set[str]:

@@ -133,6 +133,12 @@ class TaskCard:
             raise ConfigError(f"the model has several tasks; give --dataset_name, one of {', '.join(self.tasks)}")
         return next(iter(self.tasks.values()))
 
+    def was_trained_on(self, task: Task) -> bool:
+        """Whether a task is one of the model's own; files of your own may have any name."""
+        if task.benchmark == OWN_BENCHMARK and own_task_of_card(self) is not None:
+            return True
+        return task.benchmark == self.benchmark and task.name in self.tasks
+
     def scores_by_labels(self, task: Task) -> bool:
         """Whether the model was scored on a task by its likeliest label; files of your own may have any name."""
         if task.benchmark == OWN_BENCHMARK and own_task_of_card(self) is not None:

@@ -111,13 +111,13 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
     """
     selection_share(arguments.data.selection_split)  # refuses a wrong one before anything is loaded
     settle_no_eval(arguments)
-    if _answers_as_it_is(arguments):
-        take_known_lengths(arguments.data, read_task_card(arguments.model.model_name_or_path))
     own_metrics = own_metrics or bool(named_metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
         plan = own_plan(arguments, rows, own_metrics)
     else:
         plan = benchmark_plan(arguments, own_metrics)
+    if _answers_as_it_is(arguments):
+        take_known_lengths(arguments.data, read_task_card(arguments.model.model_name_or_path), plan.evaluate)
     take_known_method(arguments, plan)
     seed = take_known_form(arguments, plan)
     return arguments.instruction.applied(plan, seed)
@@ -219,18 +219,25 @@ def take_known_method(arguments, plan: Plan) -> None:
     )
 
 
-def take_known_lengths(data_args, card: TaskCard | None) -> None:
-    """A saved model that is scored reads and writes as many tokens as in its training, where no flag says how many."""
-    lengths = _trained_lengths(data_args, card)
+def take_known_lengths(data_args, card: TaskCard | None, tasks: list[Task]) -> None:
+    """A saved model reads and writes as many tokens of its own tasks as in training, where no flag says how many.
+
+    Args:
+      tasks: those that are scored.
+    """
+    lengths = _trained_lengths(data_args, card, tasks)
     for name, length in lengths.items():
         setattr(data_args, name, length)
     if lengths:
         logger.info("%s, as in the model's training", _flags_text(lengths))
 
 
-def _trained_lengths(data_args, card: TaskCard | None) -> dict[str, int]:
-    """The lengths of a model's training, by flag, where no flag gives them and this run has others."""
-    if card is None:
+def _trained_lengths(data_args, card: TaskCard | None, tasks: list[Task]) -> dict[str, int]:
+    """The lengths of a model's training, by flag, where no flag gives them and this run has others.
+
+    Other tasks may have longer texts: where one is scored that is not the model's own, there are none.
+    """
+    if card is None or not all(map(card.was_trained_on, tasks)):
         return {}
     lengths = {"max_source_length": card.lengths.source, "max_target_length": card.lengths.target}
     return {
@@ -287,13 +294,15 @@ def _message_of_missing_rows(data_args, model_name: str, card: TaskCard, dataset
     )
 
 
-def warn_of_lengths_on_hub(arguments, card: TaskCard | None) -> None:
+def warn_of_lengths_on_hub(arguments, plan: Plan, card: TaskCard | None) -> None:
     """Warns where a model of the hub is scored with other lengths than those of its training, and no flag gives them.
 
     Args:
       card: the model's, which is read when the settings of the run are in its manifest already.
     """
-    lengths = _trained_lengths(arguments.data, card) if _answers_as_it_is(arguments) else {}
+    if not _answers_as_it_is(arguments):
+        return
+    lengths = _trained_lengths(arguments.data, card, plan.evaluate)
     if lengths:
         name = arguments.model.model_name_or_path
         logger.warning("%s was trained with other lengths than it is scored with: give %s", name, _flags_text(lengths))
