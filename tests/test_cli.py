@@ -483,6 +483,8 @@ class ScoreTest(parameterized.TestCase):
             num_examples = 1 if name == "rte" else 2
             in_order = [{"prediction": text, "idx": row["idx"]} for row in rows for _ in range(num_examples)]
             self.assertNotEmpty(score(benchmark, name, rows, in_order))
+            as_texts = [{**line, "idx": str(line["idx"])} for line in in_order]  # as a cell of CSV is
+            self.assertNotEmpty(score(benchmark, name, rows, as_texts))
             with exits_with(
                 65, "predictions.jsonl:1: the prediction of idx .* would be scored against .*rows.jsonl:1,"
             ):

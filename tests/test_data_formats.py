@@ -727,6 +727,15 @@ class TasksTest(parameterized.TestCase):
             ):
                 self.assertEqual(own_rows.task.examples(own_rows.rows[0])[0].targets, "neg", column)
 
+    def test_a_parquet_file_with_types_of_a_newer_datasets_is_read(self):
+        types = {"text": {"_type": "FromTheFuture"}, "label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}
+        table = pyarrow.table({"text": ["bad"], "label": [0]})
+        metadata = {"huggingface": json.dumps({"info": {"features": types}})}
+        path = folder() / "train.parquet"
+        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+        task, (row,) = load_own_rows(path, labels="pos,neg", no_eval=True, **COLUMNS)
+        self.assertEqual(task.examples(row)[0], ("bad", "neg"))
+
     def test_of_two_names_of_a_split_a_hub_data_set_is_read_by_the_first(self):
         place = folder()
         names = ("dev", "train", "validation")

@@ -255,7 +255,10 @@ class LaunchersTest(DoctorTest):
             finding = self.finding("files", "--output_dir", path)
             self.assertEqual((finding.level, __file__ in finding.what), (FAIL, True))
 
-    @parameterized.parameters(({}, "is refused"), ({"MASTER_ADDR": "node1"}, "waits for 1 more"))
+    @parameterized.parameters(
+        ({}, "is refused"), ({"MASTER_ADDR": "node1"}, "is refused"),
+        ({"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, "waits for 1 more"),
+    )  # fmt: skip
     def test_left_over_ranks_wait_only_where_they_know_a_place_to_meet(self, place, end):
         self.assertIn(end, self.finding("ranks", WORLD_SIZE="2", RANK="0", **place).what)
 

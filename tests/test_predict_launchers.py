@@ -99,6 +99,11 @@ class LaunchedTest(parameterized.TestCase):
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*given: bfloat16"),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}, "float32", "--standalone"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "float32", "WORLD_SIZE=2 .* without MASTER_ADDR and MASTER_PORT"),
+        (
+            {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            "float32",
+            "WORLD_SIZE=2 .* without RANK",
+        ),
     )
     def test_what_does_not_fit_predicting_is_refused_by_name(self, variables, dtype, message):
         path = output_path()

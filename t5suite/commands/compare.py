@@ -3,7 +3,7 @@
 t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base
 """
 
-from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, print_json
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, check_data_dir_flag, print_json
 
 
 def compare_flags(parser) -> None:
@@ -22,11 +22,10 @@ def compare(arguments) -> None:
       ConfigError: a negative --max_flips.
       DataError: directories without predictions, or of different rows.
     """
-    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.compare import compare_runs, json_lines, print_comparison
 
     check_at_least(arguments, max_flips=0)
-    check_data_dir(arguments.data_dir)
+    check_data_dir_flag(arguments.data_dir)
     comparison = compare_runs(arguments.a, arguments.b, arguments.data_dir)
     if arguments.json:
         for line in json_lines(comparison):

@@ -10,7 +10,14 @@ from pathlib import Path
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.lookup import find
 from t5suite.commands.path_checks import check_place
-from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
+from t5suite.commands.shared import (
+    add_data_dir_flag,
+    add_json_flag,
+    check_at_least,
+    check_data_dir_flag,
+    note,
+    print_json,
+)
 
 DEFAULT_OUTPUT = "report"
 DEFAULT_FORMATS = "html,md,json"
@@ -46,11 +53,10 @@ def report(arguments) -> None:
       DataError: no directory of a run or a sweep, one that does not exist, or (with no file to write) no run that is
         finished.
     """
-    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.sweeps import is_sweep, read_sweep_record
 
     formats = _formats_by_flags(arguments)
-    check_data_dir(arguments.data_dir)
+    check_data_dir_flag(arguments.data_dir)
     directories = _without_other_folders(_expanded(arguments.directories))
     sweeps = [read_sweep_record(directory) for directory in directories if is_sweep(directory)]
     run_directories = [directory for directory in directories if not is_sweep(directory)]

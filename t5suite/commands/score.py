@@ -160,6 +160,8 @@ def _check_same_idx(prediction: PredictedText, task_row: TaskRow) -> None:
     idx_of_row = task_row.row.get("idx")
     if prediction.idx is None or idx_of_row is None or prediction.idx == idx_of_row:
         return
+    if str(prediction.idx) == str(idx_of_row):  # a cell of CSV is a text
+        return
     raise DataError(
         f"{prediction.place}: the prediction of idx {prediction.idx!r} would be scored against {task_row.place}, whose "
         f"idx is {idx_of_row!r}; there must be one per example, in the rows' order"

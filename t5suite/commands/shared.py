@@ -39,6 +39,18 @@ def add_data_dir_flag(parser) -> None:
     )
 
 
+def check_data_dir_flag(data_dir: str | None) -> None:
+    """Refuses a `--data_dir` that is not there; $T5SUITE_DATA_DIR may be unused by a command that reads other rows.
+
+    Raises:
+      ConfigError: no such folder.
+    """
+    from t5suite.data.rows.sources import check_data_dir
+
+    if data_dir != os.environ.get("T5SUITE_DATA_DIR"):
+        check_data_dir(data_dir)
+
+
 def check_at_least(arguments, **minimums: float) -> None:
     """Refuses a flag whose value is below its minimum.
 

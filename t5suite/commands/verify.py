@@ -22,6 +22,7 @@ from t5suite.commands.shared import (
     add_json_flag,
     add_libraries_flag,
     check_at_least,
+    check_data_dir_flag,
     print_json,
     show_text,
 )
@@ -61,10 +62,9 @@ def verify(arguments) -> None:
     """
     _check_verify_flags(arguments)
     libraries = choose_libraries(allow_untested=arguments.allow_untested_libraries)
-    from t5suite.data.rows.sources import check_data_dir
     from t5suite.reports.run_records import read_record
 
-    check_data_dir(arguments.data_dir)
+    check_data_dir_flag(arguments.data_dir)
     # Libraries may print when they are first used, but standard output is for the result only.
     with contextlib.redirect_stdout(sys.stderr):
         record = read_record(*place_of_run(arguments))

@@ -140,7 +140,7 @@ def _equal(prediction, reference) -> bool:
 
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
-    """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: `_macro`."""
+    """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: their mean."""
     if not _is_binary(references, num_classes):
         return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics

@@ -85,7 +85,8 @@ def check_ranks(checkup: Checkup) -> list[CheckResult]:
     if world_size == "1":
         return [CheckResult(WARN, "ranks", f"{assignments}: left over from a launcher", fix)]
     end = "is refused"
-    if world_size.isdigit() and "MASTER_ADDR" in variables:
+    can_meet = all(checkup.environ.get(name) for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+    if world_size.isdigit() and can_meet:
         end = f"waits for {int(world_size) - 1} more, which nobody starts"
     what = f"{assignments} outside a launcher: a script started by python {end}"
     return [CheckResult(FAIL, "ranks", what, fix)]

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.own_rows import MOST_COLUMNS, Columns, Rows, RowSource, check_columns, column_suggestion
 from t5suite.data.rows.separated import separated_rows
 from t5suite.tasks.cells import outermost, value_at
-from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
+from t5suite.tasks.targets import with_words_of_ids, words_of_ids
 
 logger = logging.getLogger(__name__)
 
@@ -254,14 +254,28 @@ def words_of_class_ids(path: Path, kind: str, columns: Columns) -> list[str]:
         schema = parquet_file(path).schema_arrow
     except (pyarrow.ArrowException, OSError):
         return []  # `parquet_rows` names the fault
-    if FEATURES_OF_DATASETS not in (schema.metadata or {}):
-        return []
-    import datasets
-
-    names = class_names(value_at(datasets.Features.from_arrow_schema(schema), columns.target))
+    names = _class_names_in_metadata(schema.metadata or {}, columns.target)
     if not names:
         return []
     return words_of_ids(names, columns.labels)
+
+
+def _class_names_in_metadata(metadata: Mapping[bytes, bytes], column: str) -> list[str]:
+    """The names of the classes of a column, or of its lists; types of other columns may be unknown here.
+
+    >>> features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}
+    >>> _class_names_in_metadata({b"huggingface": json.dumps({"info": {"features": features}}).encode()}, "label")
+    ['neg', 'pos']
+    """
+    if FEATURES_OF_DATASETS not in metadata:
+        return []
+    features = json.loads(metadata[FEATURES_OF_DATASETS]).get("info", {}).get("features") or {}
+    feature = value_at(features, column)
+    if isinstance(feature, Mapping) and isinstance(feature.get("feature"), Mapping):
+        feature = feature["feature"]
+    if isinstance(feature, Mapping) and feature.get("_type") == "ClassLabel":
+        return list(feature["names"])
+    return []
 
 
 def _rows_of_batch(batch, path: Path, num_rows_before: int) -> list[dict]:
