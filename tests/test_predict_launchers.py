@@ -102,7 +102,7 @@ class LaunchedTest(parameterized.TestCase):
         (
             {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
             "float32",
-            "WORLD_SIZE=2 .* without RANK",
+            "WORLD_SIZE=2 .* no RANK",
         ),
     )
     def test_what_does_not_fit_predicting_is_refused_by_name(self, variables, dtype, message):

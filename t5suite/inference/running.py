@@ -116,7 +116,7 @@ def join_processes() -> Ranks:
     size = os.environ.get("WORLD_SIZE", "1")
     if int(size) > 1 and not torch.distributed.is_initialized():
         check_meeting_place()
-        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         if missing:
             raise ConfigError(
                 f"WORLD_SIZE={size} in the environment without {' and '.join(missing)}: start with torchrun, which "
