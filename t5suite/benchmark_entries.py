@@ -15,7 +15,7 @@ _SUMMARIZATION = {
     "prefix": "summarize: ",
     "labels": None,
     "metric_names": ["rouge1", "rouge2", "rougeLsum"],
-    "metric_to_optimize": "rouge",
+    "metric_to_optimize": "rouge",  # the mean of the three (METRIC_GROUPS)
 }
 
 
@@ -45,7 +45,7 @@ TEXT_TO_TEXT = {
             "text_column_name": ["question", "context"], "label_column_name": "answers.text", "labels": None,
             "metric_names": ["f1", "exact_match"],
             "metric_functions": {"f1": "squad_f1", "exact_match": "squad_exact_match"},
-            "metric_to_optimize": "average",
+            "metric_to_optimize": "average",  # of its metrics
         }
     },
     "summarization": {

@@ -203,6 +203,7 @@ def adaptation_record(decoder: Decoder, adapted, origins: Sequence[TensorOrigin]
     A parameter is copied from the decoder (its origin has a source); or untrained, of a part such as a vision tower,
     through which no text goes; or new.
     """
+    # Of these parts' tensors none has a source: the decoder has no such part.
     untrained = sum(origin.size for origin in origins if origin.name.startswith(UNTRAINED_PARTS))
     copied = sum(origin.size for origin in origins if origin.source is not None)
     total = sum(origin.size for origin in origins)

@@ -62,7 +62,7 @@ def _tag_of_text(entry: dict) -> str:
 
 
 def _beginning(entry: dict) -> str:
-    """What stands before the first column in every input."""
+    """What stands before the first column in every input: the template goes around the prefix and the columns."""
     prefix = entry.get("prefix") or ""
     if not isinstance(prefix, str):
         prefix = prefix[0]

@@ -37,6 +37,7 @@ def warn_of_unwritable_targets(training_sets: Iterable[TrainingSet], encoding: T
       method: `--eval_method`.
     """
     for part in training_sets:
+        # `is_single_task=False`: a task without candidates, which `score` cannot choose from, is written; no error here.
         is_written = method_for(encoding, method, part.task, is_single_task=False) == "generate"
         if is_written and part.task.value_kind != "class":
             _warn_of_unwritable_targets(part, encoding.for_task(part.task))
@@ -116,6 +117,7 @@ def _scores_below_targets(task: Task, examples: ExampleSet, texts: list[str]) ->
     names = [name for name in task.entry["metric_names"] if name in shipped_metric_choices()]
     if not names:
         return {}
+    # The task with the suite's metrics alone; the one that selects checkpoints may not be among them.
     task = Task(task.benchmark, task.name, {**task.entry, "metric_names": names, "metric_to_optimize": "average"})
     try:
         scores = task.score_examples(examples, texts)
