@@ -37,7 +37,7 @@ def warn_of_unwritable_targets(training_sets: Iterable[TrainingSet], encoding: T
       method: `--eval_method`.
     """
     for part in training_sets:
-        # `is_single_task=False`: a task without candidates, which `score` cannot choose from, is written; no error here.
+        # Not a single task: one without candidates, which cannot be scored, is written in place of an error here.
         is_written = method_for(encoding, method, part.task, is_single_task=False) == "generate"
         if is_written and part.task.value_kind != "class":
             _warn_of_unwritable_targets(part, encoding.for_task(part.task))
