@@ -436,6 +436,9 @@ class SummaryTest(parameterized.TestCase):
 
 
 class PositionsTest(parameterized.TestCase):
+    def test_an_xlnet_has_no_limit(self):
+        check_length(transformers.XLNetConfig(), 100_000, "--max_source_length")
+
     def test_each_stack_of_an_led_has_its_own_limit(self):
         config = transformers.LEDConfig(max_encoder_position_embeddings=20, max_decoder_position_embeddings=12)
         check_length(config, 20, "--max_source_length")
