@@ -122,10 +122,18 @@ def parse_command_line(argv: list[str]) -> argparse.Namespace | None:
         return None
     argv, words = _split_words(argv)
     argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
-    arguments, unknown = _checked_parser(argv).parse_known_args(argv)
+    parser = _checked_parser(argv)
+    arguments, unexpected = parser.parse_known_args(argv)
+    command = parser.parsers[arguments.command]
+    if unexpected and not command.parsers:
+        # With flags between a command's words (`sweep lint --json FILE`), argparse takes the first words alone.
+        with_command = argparse.Namespace(command=arguments.command)
+        arguments, unexpected = command.parse_known_intermixed_args(argv[1:], with_command)
     place = f"t5suite {arguments.command}"
-    if unknown:
-        raise ConfigError(f"{place}: unexpected {unknown[0]!r}; flags come after the command, values after their flag")
+    if unexpected:
+        raise ConfigError(
+            f"{place}: unexpected {unexpected[0]!r}; flags come after the command, values after their flag"
+        )
     if words and not getattr(arguments, "takes_words", False):
         raise ConfigError(f"{place} takes no command after `--`: {words[0]!r}")
     arguments.words = words

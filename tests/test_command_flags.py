@@ -613,6 +613,7 @@ class WorkTest(parameterized.TestCase):
         "export --output_dir out",
         "adapt --output_dir out --tokenizer_name tiny",
         "trim --output_dir out --text a.txt",
+        "summary",
     )
     def test_a_revision_of_a_folder_is_refused(self, words):
         message = "--model_revision v2 has no effect: --model_name_or_path tiny is a folder"

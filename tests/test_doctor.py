@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -142,13 +143,18 @@ class MachineTest(DoctorTest):
     def test_what_is_missing_is_named_with_what_needs_it(self):
         purposes = {
             "deepspeed": "ZeRO", "sweeps": "t5suite sweep", "tracking": "wandb", "peft": "LoRA", "onnx": "ONNX",
-            "ctranslate2": "CTranslate2",
+            "ctranslate2": "CTranslate2", "web": "predict --web", "serve": "t5suite serve", "quantization": "8 bits",
+            "aim": "Aim", "trackio": "Trackio", "sentences": "sentences",
         }  # fmt: skip
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        self.assertEqual({*purposes, "docs", "dev"}, set(extras))
         requirements = [f'no-such-{extra}; extra == "{extra}"' for extra in purposes]
+        requirements.append('no-such-python; python_version < "3" and extra == "aim"')
         with mock.patch("importlib.metadata.requires", return_value=requirements):
             findings = {finding.name: finding for finding in self.findings()}
         for extra, purpose in purposes.items():
             self.assertIn(purpose, findings[f"no-such-{extra}"].what)
+        self.assertNotIn("no-such-python", findings)
 
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
     @pytest.mark.quick_cases(1)

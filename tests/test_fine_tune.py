@@ -336,8 +336,9 @@ class ModesTest(parameterized.TestCase):
         with exits_with(78, "learning_rate"):
             run("--dry_run", "--learning_rate", "0.0123", output_dir=directory)
         self.assertEqual(sorted(directory.rglob("*")), before)
-        with exits_with(78, "a file; name a folder"):
-            run("--dry_run", output_dir=directory / "config.json")
+        for place in ("config.json", "config.json/runs"):
+            with exits_with(78, "config.json is a file; name a folder"):
+                run("--dry_run", output_dir=directory / place)
         with exits_with(78, "not empty"):
             run("--dry_run", output_dir=directory / "predictions")
 

@@ -16,7 +16,7 @@ from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.models.config_limits import check_length
 from t5suite.models.memory import Sharding, estimate
 from t5suite.models.rehearsal import LiveBytes, RehearsedStep, rehearse
-from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
+from t5suite.testing import bundled_model, cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
 from t5suite.training.fine_tuning_trainer import check_positions
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 
@@ -403,6 +403,14 @@ class SummaryTest(parameterized.TestCase):
         with exits_with(78, "--tokenizer_name: .google/t5-v1_1-base. is no folder, the hub cannot be reached"):
             summary("--model_name_or_path=google/t5-v1_1-base", flag)
 
+    def test_a_configuration_of_its_own_flag_has_the_vocabulary_of_the_model_that_is_named(self):
+        """Of 621 pieces, rounded up to a multiple of 128, as a training makes it."""
+        sizes = {"config_name": "t5-v1_1-small", "config_overrides": "num_layers=1", **SMALL}
+        (shared,) = [
+            row for row in summary(model_name_or_path=bundled_model(), **sizes)["modules"] if row["name"] == "shared"
+        ]
+        self.assertEqual(shared["parameters"], 640 * 512)
+
     @pytest.mark.slow
     def test_a_step_is_that_of_the_flags(self):
         lengths = {"batch_size": 3, "source_length": 5, "target_length": 7}
@@ -436,6 +444,9 @@ class SummaryTest(parameterized.TestCase):
 
 
 class PositionsTest(parameterized.TestCase):
+    def test_an_xlnet_has_no_limit(self):
+        check_length(transformers.XLNetConfig(), 100_000, "--max_source_length")
+
     def test_each_stack_of_an_led_has_its_own_limit(self):
         config = transformers.LEDConfig(max_encoder_position_embeddings=20, max_decoder_position_embeddings=12)
         check_length(config, 20, "--max_source_length")

@@ -22,7 +22,7 @@ from t5suite.launch.sweep_scripts import script_of
 from t5suite.launch.sweep_summaries import summary_of
 from t5suite.tasks.metric_names import SUITE_NAMES
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -515,6 +515,16 @@ class LintTest(FilesTest):
             self.assertIn(said, done.stdout)
         self.assertIn("3 findings", done.stderr)
         self.assertIn("imported: []", done.stderr)
+
+    def test_flags_may_stand_between_the_words_of_a_command(self):
+        path = str(self.write(GOOD))
+        expected = cli_output("sweep", "lint", path, "--json")
+        self.assertEqual(json.loads(expected)["file"], path)
+        for words in (["lint", "--json", path], ["--json", "lint", path]):
+            self.assertEqual(cli_output("sweep", *words), expected)
+        for words, unexpected in ((["sweep", "lint", "-x", path], "-x"), (["verify", "a", "--json", "b"], "b")):
+            with exits_with(78, f"unexpected '{unexpected}'"):
+                run_cli(*words)
 
 
 # The command, and whether it imported what it should not.

@@ -45,6 +45,16 @@ def run_quietly(*words) -> None:
         run_cli(*words)
 
 
+def with_closed_pipe(argv: list[str]) -> int:
+    """The exit code of a command that prints to a reader that has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(argv, stdout=writer, stderr=subprocess.DEVNULL, cwd=ROOT, timeout=HANG).returncode
+    finally:
+        os.close(writer)
+
+
 class SweepTest(parameterized.TestCase):
     SLOW = ("--", "--sleep=0.1")
 
@@ -387,6 +397,15 @@ class FailuresTest(SweepTest):
         with contextlib.redirect_stderr(io.StringIO()), exits_with(78, "the first 5 trials failed"):
             run_cli(*words)
         self.assertLen(self.summary()["trials"], 5)
+
+    @parameterized.parameters([[]], [["--json"]])
+    @pytest.mark.quick_cases(1)
+    def test_a_reader_that_closes_the_pipe_does_not_hide_that_no_trial_finished(self, words):
+        path = self.write(command=["/bin/sh", "-c", "exit 1", "${args}"])
+        argv = [sys.executable, "-m", "t5suite", "sweep", path, "--count=1", f"--sweep_dir={self.directory}", *words]
+        self.assertEqual(with_closed_pipe(argv), 78)
+        report = [sys.executable, "-m", "t5suite", "report", self.directory, "--format=none", *words]
+        self.assertEqual(with_closed_pipe(report), 0)
 
     def test_a_refusal_that_a_launcher_hides_ends_the_sweep_and_is_noted_by_the_trial_alone(self):
         """The script ends with 78 and the launcher with 1; the file of a batch job is for the job's own workers."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
+from t5suite.base.programs import discard_output
 from t5suite.base.redaction import printable, redacted
 
 # The width of text that is printed for other places than a terminal, in columns; tables may be wider.
@@ -59,6 +60,10 @@ class Terminal(Console):
             super().print(*objects, **options)
         finally:
             self.width = width
+
+    def on_broken_pipe(self) -> None:
+        """Discards what the reader of a closed pipe no longer takes; rich would end the program, as a failure."""
+        discard_output()
 
     def render_str(self, text: str, **options):
         """All printed text passes through here, except rich's `Text`."""

@@ -38,7 +38,7 @@ def report_flags(parser) -> None:
         "--max_examples",
         type=int,
         default=1500,
-        help="examples on the page (default: 1500; at least 10 per run and task unless N is smaller; 0: none)",
+        help="examples on the page (default: 1500; of each run and task at least 10, or N if less; 0: none)",
     )
     add_data_dir_flag(parser)
     add_json_flag(parser)

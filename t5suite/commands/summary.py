@@ -9,7 +9,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_marked, flags_of
-from t5suite.commands.path_checks import check_model
+from t5suite.commands.path_checks import check_model, check_model_revision
 from t5suite.commands.shared import add_json_flag, add_libraries_flag, check_at_least, print_json
 from t5suite.models.presets import PRESETS
 
@@ -56,6 +56,7 @@ def summary(arguments) -> None:
     """
     choose_libraries(allow_untested=arguments.allow_untested_libraries)
     _check_summary_flags(arguments)
+    check_model_revision(arguments)
     _name_preset(arguments)
     for name in ("model_name_or_path", "tokenizer_name", "adapter_base"):
         if getattr(arguments, name) is not None:

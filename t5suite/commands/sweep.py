@@ -201,10 +201,11 @@ def _run(sweep: SweepFile, words: list[str], arguments) -> None:
     grace = GRACE if arguments.grace is None else arguments.grace
     running_sweep = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running_sweep.run()
-    if arguments.json:
-        print_json(summary_of(running_sweep.plan, records))
-    else:
-        print_sweep(read_sweep_record(directory))
+    with output_may_end_early():
+        if arguments.json:
+            print_json(summary_of(running_sweep.plan, records))
+        else:
+            print_sweep(read_sweep_record(directory))
     note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(nothing_finished(records, directory))

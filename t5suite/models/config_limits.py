@@ -28,7 +28,8 @@ def check_length(config, length: int, flag: str, stack: str = "encoder", num_vir
         setting = f"max_{stack}_position_embeddings"
     positions = getattr(config, setting, None)
     has_relative_positions_alone = not getattr(config, "position_biased_input", True)
-    if positions is None or config.model_type in T5_TYPES or has_relative_positions_alone:
+    is_unlimited = positions is None or positions < 0  # XLNet says -1
+    if is_unlimited or config.model_type in T5_TYPES or has_relative_positions_alone:
         return
     offset = _first_position(config)
     if length + num_virtual_tokens > positions - offset:

@@ -156,9 +156,10 @@ def is_of_this_job(manifest: Mapping, settings: Mapping[str, object]) -> bool:
 
 
 def _check_is_empty(directory: Path) -> None:
-    """Refuses a file, and a directory with files in it, which would be mixed with a run's."""
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"--output_dir {directory}: a file; name a folder")
+    """Refuses a file, a place in one, and a directory with files in it, which would be mixed with a run's."""
+    for place in (directory, *directory.parents):
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"--output_dir {directory}: {place} is a file; name a folder")
     files = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     visible = [name for name in files if not name.startswith(".")][:3]
     if visible:

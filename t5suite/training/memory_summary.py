@@ -323,15 +323,14 @@ class RowsOnly:
 def shapes_by_flags(arguments):
     """The model that the flags name, frozen and adapted as they say, on the meta device.
 
-    The vocabulary has the rows that the configuration says, unless flags change it or a tokenizer is at hand.
+    The vocabulary has the rows that the configuration says, unless flags change it or the model's tokenizer is at hand.
     """
     flags = arguments.model
-    name = flags.config_name or flags.model_name_or_path
     changes_vocabulary = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
     tokenizer = None  # then it is loaded
-    if not changes_vocabulary and not _has_tokenizer_at_hand(name):
+    if not changes_vocabulary and not _has_tokenizer_at_hand(flags.model_name_or_path or flags.config_name):
         config = load_config(
-            name,
+            flags.config_name or flags.model_name_or_path,
             flags.config_overrides,
             revision=flags.model_revision,
             trust_remote_code=flags.trust_remote_code,

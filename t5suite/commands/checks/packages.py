@@ -11,8 +11,10 @@ from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
 # What each group of optional packages is for; `dev` is for those who work on the suite itself.
 EXTRAS = {
     "deepspeed": "ZeRO and the deepspeed launcher", "sweeps": "t5suite sweep", "tracking": "wandb and tensorboard",
-    "peft": "LoRA and its like", "onnx": "export to ONNX",
+    "aim": "the tracker Aim", "trackio": "the tracker Trackio",
+    "peft": "LoRA and its like", "quantization": "models and optimizers in 4 and 8 bits", "onnx": "export to ONNX",
     "ctranslate2": "export to CTranslate2", "sentences": "splitting text into sentences",
+    "web": "t5suite predict --web", "serve": "t5suite serve",
 }  # fmt: skip
 
 
@@ -34,7 +36,7 @@ def check_packages(checkup: Checkup) -> list[CheckResult]:
 
 
 def check_requirement(requirement: str) -> list[CheckResult]:
-    """The result for one requirement, as the package's metadata states it; none for those of `dev`.
+    """The result for one requirement, as the package's metadata states it; none for those of `dev` or another Python.
 
     >>> check_requirement('optuna>=99; extra == "sweeps"')
     [CheckResult(level='warn', name='optuna', what='5.0.0, but >=99 is needed (t5suite sweep)', fix="pip install ...")]
@@ -47,7 +49,7 @@ def check_requirement(requirement: str) -> list[CheckResult]:
         purpose = ""
         fix = f"python -m pip install '{requirement}'"
     else:
-        extra = next((name for name in EXTRAS if f'"{name}"' in str(parsed.marker)), None)
+        extra = next((name for name in EXTRAS if parsed.marker.evaluate({"extra": name})), None)
         if extra is None:
             return []
         level = WARN
