@@ -267,6 +267,17 @@ class TablesTest(parameterized.TestCase):
         path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
         self.assertEqual(load(path, **COLUMNS), [{"text": text, "label": "bad"}])
 
+    def test_a_data_set_that_is_called_as_a_split_says_how_it_is_renamed(self):
+        rows = [{"text": "x", "label": "bad"}]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            load_own_rows(jsonl(folder() / "train.jsonl", rows), no_eval=True, **COLUMNS)
+        self.assertIn("--dataset_name NAME", "".join(logs.output))
+        for name, flags in (("train.jsonl", {"dataset_name": "moods"}), ("moods.jsonl", {})):
+            with self.assertLogs("t5suite", "INFO") as logs:
+                logging.getLogger("t5suite").info("read")  # a log without any line is an error here
+                load_own_rows(jsonl(folder() / name, rows), no_eval=True, **COLUMNS, **flags)
+            self.assertNotIn("--dataset_name NAME", "".join(logs.output))
+
     @parameterized.parameters(("sentiment", "sentiment"), (None, "a"))
     def test_a_data_set_has_the_name_of_the_flag_or_of_its_file(self, flag, name):
         path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": "bad"}])
