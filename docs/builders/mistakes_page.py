@@ -307,8 +307,8 @@ MISTAKES = {
                 "Its files do not match the hashes that were saved with it. Take the previous one; `--resume auto` does"
                 " so automatically.", code=74, needs="torn", slow=True),
         Mistake("A file where a folder is needed", "fine_tune_t5.py --output_dir notes.txt/run",
-                "notes.txt/run: Not a directory; a file is where a folder is needed; give another path",
-                "A part of the path is a file.", code=74, files={"notes.txt": "mine"}, slow=True),
+                "--output_dir notes.txt/run: notes.txt is a file; name a folder",
+                "A part of the path is a file.", files={"notes.txt": "mine"}, slow=True),
         Mistake("No permission to write", "fine_tune_t5.py --output_dir /sys/run",
                 "/sys/run: <refusal>; write to another folder, or change its permissions",
                 "On clusters another user's home, or a file system that is mounted read-only on compute nodes.",
