@@ -74,7 +74,8 @@ from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
-from t5suite.training.plans import Plan, plan_for, take_known_lengths, warn_of_task_on_hub
+from t5suite.training.model_tasks import take_known_lengths, warn_of_task_on_hub
+from t5suite.training.plans import Plan, plan_for
 from t5suite.training.process_setup import libraries_of, multiply_in_tf32
 from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 from t5suite.training.trained_rows_warnings import inputs_trained_on

@@ -44,7 +44,7 @@ from t5suite.tasks.cells import value_at
 from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
 from t5suite.tasks.task_card import own_task_of
 from t5suite.training.flags.plug_ins import named_metrics
-from t5suite.training.plans import FLAGS_OF_OWN_TASKS
+from t5suite.training.model_tasks import FLAGS_OF_OWN_TASKS
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 logger = logging.getLogger("t5suite.fine_tuner")

@@ -38,7 +38,8 @@ from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
-from t5suite.training.plans import Plan, warn_of_lengths_on_hub, warn_of_task_on_hub
+from t5suite.training.model_tasks import warn_of_lengths_on_hub, warn_of_task_on_hub
+from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run_directory import follow_data_seed, note_weights
 from t5suite.training.trained_rows_warnings import inputs_trained_on, warn_of_trained_inputs, warn_of_trained_rows

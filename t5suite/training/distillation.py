@@ -35,7 +35,7 @@ from t5suite.models.own_models import MODEL_CLASS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
 from t5suite.training.losses import LossWithMeans, TokenLoss, token_logits
-from t5suite.training.plans import settings_of_task, task_like
+from t5suite.training.model_tasks import settings_of_task, task_like
 
 logger = logging.getLogger(__name__)
 FLAG = "--teacher"
