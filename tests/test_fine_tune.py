@@ -552,6 +552,14 @@ class BadInputTest(parameterized.TestCase):
             plan_of(trained, eval_only=True, test_file=str(rows), **columns, **flags)
         self.assertIn("micro_f1", "".join(logs.output))
 
+    @parameterized.parameters(("sentiment", 9), ("entailment", 512))
+    def test_lengths_of_a_models_training_are_those_of_its_own_tasks_alone(self, name, length):
+        trained = save_model(tempfile.mkdtemp(), tasks=[load_task("mini", "sentiment")])
+        card = json.loads((trained / "task.json").read_text())
+        (trained / "task.json").write_text(json.dumps({**card, "max_source_length": 9}))
+        tuner = FineTuner(str(trained), data=f"mini/{name}", eval_only=True, use_cpu=True)
+        self.assertEqual(tuner.data_args.max_source_length, length)
+
     def test_checkpoints_of_a_model_that_was_trained_further_are_scored_as_they_were_trained(self):
         """By the task of the run's flags, whatever task the model had before."""
         trained = save_model(tempfile.mkdtemp(), tasks=[load_task("parcel", "cause", parcel_tasks())])

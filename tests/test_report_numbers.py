@@ -215,6 +215,13 @@ class SeedsTest(parameterized.TestCase):
             left_out = report.page.tables.get("What the names of settings leave out", [])
             self.assertEqual([(row["Setting"], row["And"]) for row in left_out], expected if shown == runs else [])
 
+    def test_what_files_say_is_no_setting_of_a_report(self):
+        """Two tasks of one task file have a hash each, and runs of earlier versions have none."""
+        contents = ({"file_contents": {"task_file": "a"}}, {"file_contents": {"task_file": "b"}}, {})
+        scores = {"sentiment": {"accuracy": 70.0}}
+        runs = [bare_run("mini", scores, settings={"seed": i, **part}) for i, part in enumerate(contents)]
+        self.assertLen(reported(*runs).data["settings"], 1)
+
     def test_evaluations_are_called_by_what_differs_between_them_and_not_by_settings_of_training(self):
         trained = {"max_source_length": 512, "learning_rate": 0.015, "optimizer": "adafactor", "eval_method": "score"}
         defaults = {**trained, "learning_rate": 5e-4, "optimizer": None, "eval_only": True, "update_size": 16}

@@ -148,10 +148,10 @@ def setting_rows(facts: CardFacts) -> list[list]:
     """The settings that a reader asks for first, the mixture's shares, and the number of updates."""
     rates = facts.manifest.get("mixing_rates") or {}
     is_mixture = len(rates) > 1
-    shown = shown_settings(facts.settings)
+    settings = shown_settings(facts.settings)
     if not is_mixture:
-        shown = {name: value for name, value in shown.items() if name not in (*OF_RATES, PROPORTIONS)}
-    rows = [[name, without_folders(value)] for name, value in shown.items()]
+        settings = {name: value for name, value in settings.items() if name not in (*OF_RATES, PROPORTIONS)}
+    rows = [[name, without_folders(value)] for name, value in settings.items()]
     if is_mixture:
         total = sum(rates.values()) or 1
         shares = [f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items()]

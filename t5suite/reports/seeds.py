@@ -11,7 +11,7 @@ from t5suite.base.script_flags import flags_marked, flags_needing
 from t5suite.runs.settings import FILE_CONTENTS, idle_length, is_decisive, saves_when_it_evaluates
 
 # What may differ between seeds of one setting, and what a table's task column says.
-NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
+NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name", FILE_CONTENTS))
 # Settings that a label names.
 MOST_NAMED = 3
 # Characters of a value in a label.
@@ -81,7 +81,7 @@ def decisive_settings(settings: dict) -> dict:
     """The settings that tell a run from the seeds of another setting."""
     decisive = {}
     for name, value in settings.items():
-        if value is None or name in {*NOT_A_SETTING, FILE_CONTENTS} or name == idle_length(settings):
+        if value is None or name in NOT_A_SETTING or name == idle_length(settings):
             continue
         if is_decisive(name):
             decisive[name] = value

@@ -215,19 +215,19 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     new_directory = "Give a new --output_dir"
     if is_default:
         new_directory = "Give --resume none for a new directory beside it, an --output_dir of its own"
-        directory = _directory_of_now(run)
+        directory = _directory_of_these_settings(run)
         if directory is not None:
             new_directory = (
-                f"The run of these settings is in another directory: --output_dir {directory} goes on there. "
+                f"The run of these settings is in another directory: --output_dir {directory} goes on there. Else give "
+                "--resume none for a new directory, an --output_dir of its own"
             )
-            new_directory += "Else give --resume none for a new directory, an --output_dir of its own"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{differences}. {new_directory}, {ASIDE}{_way_to_continue(run, refused)}"
     )
 
 
-def _directory_of_now(run: Run) -> Path | None:
+def _directory_of_these_settings(run: Run) -> Path | None:
     """The first of `DIR-2`, `DIR-3`, ... whose run has the changed settings, up to its length; None without one."""
     settings = {**run.manifest["settings"], **{name: now for name, (_, now) in run.changed.items()}}
     for number in itertools.count(2):

@@ -86,12 +86,12 @@ class HubRows:
         Raises:
           DataError: names the first row with one, and its column.
         """
+        remedy = ""
+        if Path(self.path).is_dir():
+            remedy = f"; --data_format csv --train_dir {self.path} reads cells as they are written"
         for place, row in zip(places, rows, strict=True):
             for column in self.columns.needed(role):
                 if value_at(row, column) is None:
-                    remedy = ""
-                    if Path(self.path).is_dir():
-                        remedy = f"; --data_format csv --train_dir {self.path} reads cells as they are written"
                     raise DataError(
                         f"{place}: column {column!r} is empty, as `datasets` reads also the cells NA, None and null of "
                         f"CSV{remedy}"
