@@ -23,7 +23,13 @@ from t5suite.base.lookup import suggestion
 from t5suite.data.rows.own_rows import Rows
 
 OFFICIAL_TEST_INSTANCES = 100
-LIST_KEYS = ("Definition", "Positive Examples", "Negative Examples", "Categories", "Instances")
+TYPES_BY_KEY = {
+    "Definition": (list, str),
+    "Positive Examples": list,
+    "Negative Examples": list,
+    "Categories": list,
+    "Instances": list,
+}
 EXAMPLE_KEYS = ("Positive Examples", "Negative Examples", "Instances")
 
 
@@ -93,10 +99,9 @@ def read_task_file(path) -> dict:
         task = json.loads(Path(path).read_text("utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
-    for key in LIST_KEYS:
+    for key, types in TYPES_BY_KEY.items():
         part = task.get(key) if isinstance(task, dict) else None
-        kinds = (list, str) if key == "Definition" else list
-        if not isinstance(part, kinds):
+        if not isinstance(part, types):
             raise DataError(f"{path}: not a task of Super-NaturalInstructions ({key!r} is not a list)")
     for key in EXAMPLE_KEYS:
         for i, example in enumerate(task[key]):

@@ -314,48 +314,46 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     Raises:
       DataError: it has another type, has no rows, or a row is not a dict; the message says which.
     """
-    if _is_of_polars(data):
-        rows = data.to_dicts()
-    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
+    table = _table_of(data, name)
+    for i, row in enumerate(table.rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name}: row {i} is {row!r:.60}, not a dict of columns")
+    if not table.rows:
+        raise DataError(f"{name}: no rows")
+    narrow = narrow_columns(table.column_types)
+    rows = [as_decimals(row, narrow) for row in table.rows]
+    return [{str(column): plain_cell(value) for column, value in row.items()} for row in rows]
+
+
+class _Table(NamedTuple):
+    """A user's rows, and the types of the columns as the object's library writes them; a list of dicts has none."""
+
+    rows: list
+    column_types: dict
+
+
+def _table_of(data: Any, name: str) -> _Table:
+    if hasattr(data, "to_dicts") and hasattr(data, "schema"):  # polars
+        return _Table(data.to_dicts(), dict(data.schema))
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
         repeated = first_repeated(map(str, data.columns))
         if repeated is not None:
             raise DataError(f"{name}: column {repeated!r} is there for the second time; each column has its name")
-        rows = data.to_dict("records")
-    elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
-        rows = list(_undecoded(data))
-    else:
-        raise DataError(f"{name}: {type(data).__name__} holds no rows; give a DataFrame, a Dataset or a list of dicts")
-    for i, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(f"{name}: row {i} is {row!r:.60}, not a dict of columns")
-    if not rows:
-        raise DataError(f"{name}: no rows")
-    narrow = narrow_columns(_column_types(data))
-    return [{str(column): plain_cell(value) for column, value in as_decimals(row, narrow).items()} for row in rows]
+        return _Table(data.to_dict("records"), dict(data.dtypes))
+    if hasattr(data, "column_names"):  # datasets, where the features of a stream may be unknown
+        features = dict(getattr(data, "features", None) or {})
+        return _Table(list(_undecoded(data, features)), features)
+    if isinstance(data, (list, tuple)):
+        return _Table(list(data), {})
+    raise DataError(f"{name}: {type(data).__name__} holds no rows; give a DataFrame, a Dataset or a list of dicts")
 
 
-def _undecoded(data):
-    """The rows; images and sounds of a Dataset stay as they are stored: decoding them may need another library."""
-    for column, feature in (getattr(data, "features", None) or {}).items():
+def _undecoded(data, features: Mapping):
+    """A Dataset whose images and sounds stay as they are stored: decoding them may need another library."""
+    for column, feature in features.items():
         if getattr(feature, "decode", False):
             data = data.cast_column(column, replace(feature, decode=False))
     return data
-
-
-def _column_types(data) -> dict:
-    """The types of the columns of a DataFrame or a Dataset; a list of rows has none."""
-    if _is_of_polars(data):
-        types = data.schema
-    elif hasattr(data, "columns"):
-        types = getattr(data, "dtypes", None)
-    else:
-        types = getattr(data, "features", None)
-    return {} if types is None else dict(types)
-
-
-def _is_of_polars(data) -> bool:
-    """Whether it is a DataFrame of polars, whose rows, unlike those of pandas, come from `to_dicts`."""
-    return hasattr(data, "to_dicts") and hasattr(data, "schema")
 
 
 def plain_cell(value):

@@ -40,6 +40,7 @@ MOST_NAMED_LABELS = 10
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 # What a formatter raises for a row of another form.
 ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+LABELLED_WORDS = {True: "labelled", False: "unlabelled"}
 # Words for kinds of values, of which a column has one.
 KIND_WORDS = {
     str: "text",
@@ -321,11 +322,10 @@ def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bo
     if are_labelled is None:
         return is_labelled
     if is_labelled is not are_labelled and is_scored:
-        this_row = "labelled" if is_labelled else "unlabelled"
-        rows_before = "labelled" if are_labelled else "unlabelled"
         raise DataError(
-            f"{_label_in_words(task, row)}: the row is {this_row}, but those before it are {rows_before}; label the "
-            "unlabelled rows, remove them, or put them into a file of their own"
+            f"{_label_in_words(task, row)}: the row is {LABELLED_WORDS[is_labelled]}, but those before it are "
+            f"{LABELLED_WORDS[are_labelled]}; label the unlabelled rows, remove them, or put them into a file of their "
+            "own"
         )
     return are_labelled
 
