@@ -267,22 +267,25 @@ class TablesTest(parameterized.TestCase):
         path = write(folder() / "a.csv", f"text,label\n{text},bad\n".encode())
         self.assertEqual(load(path, **COLUMNS), [{"text": text, "label": "bad"}])
 
-    def test_a_data_set_that_is_called_as_a_split_says_how_it_is_renamed(self):
-        rows = [{"text": "x", "label": "bad"}]
-        with self.assertLogs("t5suite", "INFO") as logs:
-            load_own_rows(jsonl(folder() / "train.jsonl", rows), no_eval=True, **COLUMNS)
-        self.assertIn("--dataset_name NAME", "".join(logs.output))
-        for name, flags in (("train.jsonl", {"dataset_name": "moods"}), ("moods.jsonl", {})):
-            with self.assertLogs("t5suite", "INFO") as logs:
-                logging.getLogger("t5suite").info("read")  # a log without any line is an error here
-                load_own_rows(jsonl(folder() / name, rows), no_eval=True, **COLUMNS, **flags)
-            self.assertNotIn("--dataset_name NAME", "".join(logs.output))
+    @parameterized.parameters(
+        ("moods/a.jsonl", "a"),
+        ("moods/train.jsonl", "moods"),
+        ("moods/Train.jsonl.gz", "moods"),
+        ("moods/train-00000-of-00001.jsonl", "moods"),
+        ("moods/dev-tickets.jsonl", "dev-tickets"),
+        ("moods/training-notes.jsonl", "training-notes"),
+    )
+    def test_a_data_set_is_named_after_its_file_or_the_folder_of_a_file_that_names_a_split(self, file, name):
+        path = jsonl(folder() / file, [{"text": "x", "label": "bad"}])
+        self.assertEqual(load_own_rows(path, no_eval=True, **COLUMNS).task.name, name)
+        self.assertEqual(load_own_rows(path, no_eval=True, **COLUMNS, dataset_name="feelings").task.name, "feelings")
 
-    @parameterized.parameters(("sentiment", "sentiment"), (None, "a"))
-    def test_a_data_set_has_the_name_of_the_flag_or_of_its_file(self, flag, name):
-        path = jsonl(folder() / "a.jsonl", [{"text": "x", "label": "bad"}])
-        flags = COLUMNS if flag is None else {**COLUMNS, "dataset_name": flag}
-        self.assertEqual(load_own_rows(path, no_eval=True, **flags).task.name, name)
+    def test_a_data_set_of_a_folder_has_its_name_or_that_of_the_folder_around_a_split(self):
+        root = folder()
+        jsonl(root / "moods" / "train" / "a.jsonl", [{"text": "x", "label": "bad"}])
+        for train_dir in ("moods", "moods/train"):
+            task = load_own_rows(train_dir=str(root / train_dir), data_format="jsonl", no_eval=True, **COLUMNS).task
+            self.assertEqual(task.name, "moods")
 
     def test_a_field_that_is_a_number_is_learned_as_it_is_written(self):
         rows = [{"text": "x", "meta": {"score": score}} for score in (1, 2.5)]

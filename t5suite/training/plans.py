@@ -21,7 +21,7 @@ from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.file_rows import check_columns_of_files
-from t5suite.data.rows.files import SPLIT_NAMES, check_benchmark_file
+from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
     OwnData,
     Wishes,
@@ -284,16 +284,9 @@ def _format_set(arguments, rows=None) -> OwnData:
     warn_of_unused_settings(arguments, data.task, read_task_card(arguments.model.model_name_or_path))
     _warn_of_csv_through_datasets(formats)
     if _trains(arguments):
-        _note_name_of_a_split(data_args, name)
         _warn_of_prefix_without_space(formats)
         check_columns_of_files(form.source, _evaluates(arguments))
     return data
-
-
-def _note_name_of_a_split(data_args, name: str) -> None:
-    """Says so where a data set is called as a split, after its file: tables would read `train  validation`."""
-    if name in SPLIT_NAMES and named_tasks(data_args) is None:
-        logger.info("the data set is called %r, after its file; --dataset_name NAME gives it another name", name)
 
 
 def _warn_of_prefix_without_space(formats) -> None:

@@ -176,6 +176,16 @@ def held_out_names(files: Iterable[Path]) -> list[str]:
     return [path.name for path in files if HELD_OUT_WORDS & set(re.findall("[a-z]+", path.name.lower()))]
 
 
+def names_a_split(stem: str) -> bool:
+    """Whether a file's or folder's name is that of a split and no more.
+
+    >>> names_a_split("Train"), names_a_split("dev-00000-of-00002"), names_a_split("dev-tickets")
+    (True, True, False)
+    """
+    word = re.sub(r"(-\d+)?(-of-\d+)?(-?\*)?$", "", stem).lower()
+    return any(word in names for names in SPLIT_NAMES.values())
+
+
 def _split_name(path: Path) -> str:
     """What a file is named after: `train` of `train-00000-of-00002.parquet.gz`, `Train` of `Train.csv`."""
     return Path(without_compression(path.name)).stem.split("-")[0]

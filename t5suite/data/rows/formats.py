@@ -26,7 +26,7 @@ from t5suite.base.lookup import check_name, find, listed, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.rows.file_rows import FileRows
-from t5suite.data.rows.files import held_out_names, named_files, split_files
+from t5suite.data.rows.files import held_out_names, named_files, names_a_split, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
 from t5suite.data.rows.own_rows import OPTIONAL_COLUMNS, Columns, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
@@ -108,14 +108,27 @@ def format_form(name: str, options: FormatOptions) -> Form:
 def form_name(options: FormatOptions) -> str:
     """The default name of a data set: that of its hub data set, folder or file.
 
+    A file that is named after a split (`train.csv`) gives the name of its folder.
+
     >>> form_name(FormatOptions(train_file="/data/reviews.csv.gz"))
     'reviews'
+    >>> form_name(FormatOptions(train_file="/data/reviews/train.csv"))
+    'reviews'
     """
-    path = Path(options.hub_path or options.train_dir or next(iter(options.files.values()), "data"))
-    stem = without_compression(path.resolve().name if options.train_dir else path.name)
-    if not path.is_dir():
-        stem = Path(stem).stem
-    return stem.replace("*", "").strip("-_. ") or "data"
+    if options.hub_path:
+        folder = Path(options.hub_path)
+        return _plain_name(folder.name if folder.is_dir() else folder.stem)
+    if options.train_dir:
+        folder = Path(options.train_dir).resolve()
+        return _plain_name(folder.parent.name if names_a_split(folder.name) else folder.name)
+    file = next(iter(options.files.values()), "data")
+    stem = Path(without_compression(Path(file).name)).stem
+    return _plain_name(Path(file).resolve().parent.name if names_a_split(stem) else stem)
+
+
+def _plain_name(name: str) -> str:
+    """A name without a pattern's stars, and without signs at its ends."""
+    return name.replace("*", "").strip("-_. ") or "data"
 
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
