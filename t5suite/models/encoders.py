@@ -177,7 +177,8 @@ def names_encoder(config) -> bool:
     encoder_class = ENCODER_BY_TYPE.get(config.model_type)
     if encoder_class is None:
         return False
-    classes = (encoder_class, TEXT_CLASSIFIERS[type(config)], WORD_CLASSIFIERS[type(config)])
+    config_class = encoder_class.config_class  # that of the configuration may be code of the hub
+    classes = (encoder_class, TEXT_CLASSIFIERS[config_class], WORD_CLASSIFIERS[config_class])
     return any(model_class.__name__ in (config.architectures or ()) for model_class in classes)
 
 
