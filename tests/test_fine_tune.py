@@ -327,6 +327,17 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
         self.assertFalse(directory.exists())
 
+    def test_the_rows_that_choose_the_checkpoint_are_said_and_shown_beside_what_is_scored(self):
+        path = rows_file("mini", "sentiment", "train", 40)
+        flags = ["--train_file", path, "--max_train_samples", 20, "--dry_run"]
+        with self.assertLogs("t5suite.training.eval_sets", "INFO") as logs:
+            figures, _ = run(*flags, "--selection_split", "train[25%]")
+        self.assertIn("sentiment: 10 of 40 training rows are held out", "\n".join(logs.output))
+        self.assertRegex("\n".join(logs.output), "sentiment selection: 10 rows are few: one row is 10.0 points")
+        self.assertIn("sentiment selection inputs", figures["lengths"])
+        figures, _ = run(*flags)
+        self.assertNotIn("sentiment selection inputs", figures["lengths"])
+
     def test_a_dry_run_refuses_a_directory_that_the_run_would_refuse(self):
         directory = copied_run()
         before = sorted(directory.rglob("*"))

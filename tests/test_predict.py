@@ -904,6 +904,7 @@ class RowsTest(parameterized.TestCase):
             "rows.jsonl:1: column 'candidates' holds no candidate",
         ),
         ('"a"', "--benchmark glue --dataset_name mnli", "rows.jsonl:1: .*reads 2 columns.*--raw"),
+        ('{"premise": "a"}', "--benchmark glue --dataset_name mnli", "the row has no 'hypothesis', .*; it has premise"),
         ('{"sentence": null}', "", "rows.jsonl:1: column 'sentence'"),
         ('"a"\n\n1', "", "rows.jsonl:3: expected"),
         ("[1]", "", "rows.jsonl: entry 0 .* not an object"),

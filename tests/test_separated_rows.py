@@ -89,6 +89,17 @@ class DelimiterTest(parameterized.TestCase):
         with exits_with(65, message):
             rows_of(content)
 
+    def test_a_tsv_with_the_quotes_of_csv_is_named_once_with_its_first_row(self):
+        lines = [b"text\tlabel\n", b'"fine"\ta\n', b'"I ""like"" it"\tb\n', b'"so ""so"""\tb\n']
+        for name, kind, delimiter, is_named in (("q.tsv", "tsv", None, True), ("q.csv", "csv", "\t", False)):
+            with self.assertLogs("t5suite", "INFO") as logs:
+                separated.logger.info("read twice, as a run does")
+                for _ in range(2):
+                    self.assertLen(list(separated_rows(lines, name, kind, delimiter)), 3)
+            named = [line for line in logs.output if "quoted as in CSV" in line]
+            self.assertLen(named, is_named)
+            self.assertIn(f"{name}:3: ", "".join(named) or f"{name}:3: ")
+
     @parameterized.parameters(("two\nlines", "a"), ("a", "two\nlines"), ("a\ttab", "b"))
     def test_a_tsv_with_quoted_cells_of_several_lines_names_its_quotes_and_is_csv(self, *record):
         content = csv_bytes([["text", "label"], ["plain", "a"], record], delimiter="\t")

@@ -114,12 +114,22 @@ def _finished_text(row: dict, place: str, task: Task | None) -> str:
     if len(keys) > 1:
         raise NoTextError(f"{place}: the row has a text in each of {' and '.join(keys)}; give one of them")
     if not keys:
-        missing = f"neither {' and '.join(as_list(task.text_columns))} nor one of" if task else "no one of"
         columns = ", ".join(map(str, row)) or "nothing"
-        raise NoTextError(f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}")
+        raise NoTextError(f"{place}: the row has {_missing_text(row, task)}; it has {columns:.200}")
     text = row[keys[0]]
     if text is None:
         raise DataError(f"{place}: {null_text_message(keys[0])}")
     if not isinstance(text, str):
         raise DataError(f"{place}: column {keys[0]!r} holds {text!r:.60}, not a text")
     return text
+
+
+def _missing_text(row: dict, task: Task | None) -> str:
+    """What a row without a text lacks, for the message."""
+    if task is None:
+        return f"no one of {', '.join(TEXT_KEYS)}"
+    missing_columns = [column for column in task.text_columns if value_at(row, column, _MISSING) is _MISSING]
+    if len(missing_columns) < len(task.text_columns):
+        names = " and no ".join(map(repr, missing_columns))
+        return f'no {names}, which the model reads (an empty text is "")'
+    return f"neither {' and '.join(as_list(task.text_columns))} nor one of {', '.join(TEXT_KEYS)}"

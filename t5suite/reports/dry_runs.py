@@ -87,11 +87,11 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args, 
 
 
 def _sampled_splits(data, encoding) -> list[SampledSplit]:
-    """The training sets, then what is scored."""
+    """The training sets, then what is evaluated."""
     splits = []
     for training_set, features in zip(data.training_sets, data.features, strict=True):
         splits.append(_sampled_training_set(training_set, encoding, len(features)))
-    for eval_set in data.scored:
+    for eval_set in data.evaluated:
         first_texts = []
         for index, example in enumerate(eval_set.examples[:SHOWN_EXAMPLES]):
             first_texts.append((eval_set.shown_inputs(index), example.targets))

@@ -284,9 +284,17 @@ def candidates_of_rows(task: Task, rows: list, encoding: TextEncoding) -> list[t
 
 
 def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method: str) -> list[EvalSet]:
-    """The rows of `--selection_split "train[5%]"`, which are evaluated during training."""
+    """The rows of `--selection_split "train[5%]"`, which are evaluated during training; logs how many they are."""
     eval_sets = []
     for part in sets:
+        num_rows = len(part.selection_rows)
+        logger.info(
+            "%s: %d of %d training rows are held out; evaluations during training are of these rows, and choose the "
+            "checkpoint",
+            part.task.name,
+            num_rows,
+            len(part.loaded.rows),
+        )
         task_method = method_for(encoding, method, part.task, is_single_task=len(sets) == 1)
         eval_set = make_eval_set(
             part.task.name, part.task, "validation", part.selection_rows, encoding, task_method, "selection"

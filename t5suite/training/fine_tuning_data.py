@@ -84,6 +84,12 @@ class Data:
         """The sets that are scored at the end of the run."""
         return [*self.eval_sets, *self.test_sets]
 
+    @property
+    def evaluated(self) -> list[EvalSet]:
+        """The sets that are scored, and those that are evaluated during training alone."""
+        scored = self.scored
+        return [*scored, *(eval_set for eval_set in self.selecting if eval_set not in scored)]
+
 
 def lengths_of(data_args) -> Lengths:
     """The most tokens of an input and of a target."""
@@ -184,6 +190,7 @@ def data_for(
     eval_sets = each_split_once(eval_sets["validation"], eval_sets["test"])
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
+        warn_of_few_rows(selecting)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     if not (trains or scored or missing):
         raise ConfigError(nothing_to_score(plan, arguments))

@@ -64,7 +64,6 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
       DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
     """
     empty_rows_by_column: dict[str, set[int]] = {column: set() for column in task.text_columns}
-    rows_with_quotes: list[int] = []
     all_empty = True
     are_labelled: bool | None = None
     for i, row in enumerate(rows):
@@ -80,8 +79,6 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         empty = [_is_empty(text) for text in texts]
         for column in itertools.compress(task.text_columns, empty):
             empty_rows_by_column[column].add(i)
-        if any(map(_is_quoted, texts)):
-            rows_with_quotes.append(i)
         all_empty = all_empty and all(empty)
     check_rounding(task, rows, place)
     if role == "train" and task.benchmark == OWN_BENCHMARK:
@@ -90,7 +87,6 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             _note_sets_as_texts(task, rows, place)
         _note_numbers(task, rows)
         _note_spellings_of_numbers(task, rows, place)
-        _note_quoted_texts(rows_with_quotes, place)
         _note_label_sets(task, rows, place)
     return _report_empty_texts(task, role, empty_rows_by_column, all_empty, place)
 
@@ -211,22 +207,6 @@ def _note_spellings_of_numbers(task: Task, rows, place: Callable[[int], str]) ->
             "%r has whole numbers in two spellings, %s, which are learned as they are: write all in one way",
             column,
             " and ".join(first_spellings.values()),
-        )
-
-
-def _is_quoted(text) -> bool:
-    """Whether a text has the quotes of a cell of CSV, which doubles those that are part of the text."""
-    return isinstance(text, str) and text[:1] == text[-1:] == '"' and '""' in text[1:-1]
-
-
-def _note_quoted_texts(row_numbers: list[int], place: Callable[[int], str]) -> None:
-    """Warns of texts with the quotes of CSV, such as pandas writes to a TSV file, where quotes have no meaning."""
-    if row_numbers:
-        logger.warning(
-            "%s: a text is quoted as in CSV, and its quotes are read as part of it (%d such rows). A TSV file that "
-            "pandas has written is read as it was meant under a name that ends in .csv",
-            place(row_numbers[0]),
-            len(row_numbers),
         )
 
 

@@ -11,6 +11,7 @@ above one, or if no candidate divides the first line: the file has one column th
 
 import csv
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import first_repeated
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK
+
+logger = logging.getLogger(__name__)
 
 # The delimiters that are tried, with their names in messages.
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -28,6 +31,8 @@ LONGEST_CELL = 1 << 30
 MOST_EMPTY_LINES = 1_000_000
 # Excel's note about the delimiter, before the line of names.
 EXCEL_NOTE = "sep="
+# Those that were warned of: a file is read more than once.
+_FILES_WITH_QUOTES: set[str] = set()
 
 
 def separated_rows(
@@ -54,6 +59,8 @@ def separated_rows(
             cure = _cure_of_open_quote([*previous_cells, *cells]) if kind == "tsv" else ""
             raise DataError(f"{place}: {_ragged(len(cells), len(names), kind)}{cure}")
         else:
+            if kind == "tsv" and any(map(_is_quoted, cells)):
+                _warn_of_quotes(name, place)
             yield place, dict(zip(names, cells, strict=True))
         previous_cells = cells
 
@@ -198,6 +205,23 @@ def _trial(lines: Iterator[str], delimiter: str) -> Trial:
     except csv.Error as error:
         return Trial(delimiter, records, start, _csv_problem(error))
     return Trial(delimiter, records)
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell has the quotes of CSV, which doubles those that are part of the text."""
+    return cell[:1] == cell[-1:] == '"' and '""' in cell[1:-1]
+
+
+def _warn_of_quotes(name: str, place: str) -> None:
+    """Warns once of a TSV file with the quotes of CSV, such as pandas writes, where quotes have no meaning."""
+    if name in _FILES_WITH_QUOTES:
+        return
+    _FILES_WITH_QUOTES.add(name)
+    logger.warning(
+        "%s: a text is quoted as in CSV, and its quotes are read as part of it. A TSV file that pandas has written is "
+        "read as it was meant under a name that ends in .csv, or by `t5suite predict --input_type csv`",
+        place,
+    )
 
 
 def _records(lines: Iterable[bytes], name: str, kind: str, delimiter: str | None) -> Iterator[tuple[str, list[str]]]:
