@@ -125,6 +125,18 @@ class RecordsTest(parameterized.TestCase):
             [rows[0][name] for name in ("schedule.peak", "schedule.end.rate", "seed")], ["0.1", "0.01", "1"]
         )
 
+    @parameterized.parameters(
+        (None, {"min_lr": 1e-5}, {"schedule": ["-", ""], "schedule.min_lr": ["", "1e-05"]}),
+        ({"min_lr": 0}, {"num_cycles": 2}, {"schedule.min_lr": ["0", ""], "schedule.num_cycles": ["", "2"]}),
+        ({}, {"min_lr": 0}, {"schedule.min_lr": ["", "0"]}),
+    )
+    def test_a_value_that_only_some_trials_have_is_no_value_of_all(self, first, second, columns):
+        out = table([trial(0, 90.0, schedule=first, seed=1), trial(1, 80.0, schedule=second, seed=1)])
+        (rows,) = boxed_tables(out)
+        self.assertEqual({name: [row.get(name) for row in rows] for name in columns}, columns)
+        self.assertEqual([name for name in rows[0] if name.startswith("schedule")], list(columns))
+        self.assertIn("in all trials: seed=1\n", out)
+
     def test_a_trial_without_a_value_is_ranked_last_whatever_its_state(self):
         lines = json_lines([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
         self.assertEqual([line["number"] for line in lines[:-1]], [2, 1, 0])
@@ -311,6 +323,12 @@ class PlotsTest(parameterized.TestCase):
         self.assertEqual([axes.get_xlabel() for axes in panels], ["learning_rate", *names[:8]])
         self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ["0.0003", "0.001"])
         self.assertIn("(2 more are not shown)", report.figures["sweep-rte-parameters"].get_suptitle())
+
+    def test_a_parameter_of_failed_trials_alone_has_no_panel(self):
+        trials = [trial(n, 60.0 + n, schedule={"min_lr": rate}) for n, rate in enumerate((1e-5, 1e-4))]
+        trials += [trial(2 + n, None, "failed", schedule={"num_cycles": n}) for n in (1, 2)]
+        panels = axes_of(report_of(trials), "parameters")
+        self.assertEqual([axes.get_xlabel() for axes in panels], ["schedule.min_lr"])
 
     def test_every_picture_has_its_size(self):
         """Letters can be read on a phone, and pictures of a kind are alike. A sweep's panels are in rows of two."""

@@ -127,13 +127,18 @@ def rank_trials(summary: dict) -> list[dict]:
 
 def parameter_names(records: list[dict]) -> list[str]:
     """The parameters in the order of the trials; of several trials, only those that vary."""
-    values_by_name: dict[str, set] = {}
-    for record in records:
-        for name, value in flat_parameters(record["parameters"]).items():
-            values_by_name.setdefault(name, set()).add(json.dumps(value))
+    parameters_of_trials = [flat_parameters(record["parameters"]) for record in records]
+    names = list(dict.fromkeys(name for parameters in parameters_of_trials for name in parameters))
     if len(records) == 1:
-        return list(values_by_name)
-    return [name for name, values in values_by_name.items() if len(values) > 1]
+        return names
+    return [name for name in names if _varies(name, parameters_of_trials)]
+
+
+def _varies(name: str, parameters_of_trials: list[dict]) -> bool:
+    """Whether the trials have several values of a parameter, or some have none."""
+    values = [json.dumps(parameters[name]) for parameters in parameters_of_trials if name in parameters]
+    are_all = len(values) == len(parameters_of_trials)
+    return not are_all or len(set(values)) > 1
 
 
 def flat_parameters(parameters: dict, prefix: str = "") -> dict:

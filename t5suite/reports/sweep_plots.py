@@ -109,17 +109,24 @@ def draw_ring(axes, place: float, trial: dict) -> None:
 
 def has_parameters(sweep: dict) -> bool:
     """Whether scores are of one task and a parameter varies; a grid over seeds shows one only beside another."""
-    if TASK in sweep["varied"] or not valued(sweep):
+    if TASK in sweep["varied"]:
         return False
-    num_searched = len(searched(sweep))
+    num_axes = len(drawn_parameters(sweep))
     if sweep["groups"]:
-        return num_searched >= 2
-    return num_searched >= 1
+        return num_axes >= 2
+    return num_axes >= 1
+
+
+def drawn_parameters(sweep: dict) -> list[str]:
+    """The searched parameters that some trial with a value has."""
+    trials = valued(sweep)
+    return [name for name in searched(sweep) if any(name in trial["parameters"] for trial in trials)]
 
 
 def draw_parameters(figure, sweep: dict) -> None:
     """The value over each parameter, one panel per parameter; few values are shown as categories."""
-    names = searched(sweep)[:MOST_PANELS]
+    all_names = drawn_parameters(sweep)
+    names = all_names[:MOST_PANELS]
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
     figure.set_size_inches(INCHES, 0.9 + 2.3 * rows)
@@ -131,7 +138,7 @@ def draw_parameters(figure, sweep: dict) -> None:
         axes.set_xlabel(literal(shortened(name, 30)), fontsize=9)
         use_ink(axes)
     title = f"{sweep['metric']} over each parameter"
-    num_hidden = len(searched(sweep)) - len(names)
+    num_hidden = len(all_names) - len(names)
     if num_hidden:
         title += f" ({num_hidden} more are not shown)"
     figure.suptitle(literal(title), fontsize=10, color=INK)
