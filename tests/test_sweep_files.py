@@ -466,7 +466,7 @@ class PlansTest(FilesTest):
             )
         self.assertEqual(best, {"maximize": 1, "minimize": 2})
 
-    def test_a_grid_over_seeds_has_the_mean_of_each_setting_and_one_over_tasks_no_best_trial(self):
+    def test_a_grid_over_seeds_has_the_mean_of_each_setting_and_one_over_several_tasks_no_best_trial(self):
         """By hand: of a setting's trials those that are complete count; of a score those in which it is a number."""
         ends = [(0.1, 1, "complete", 60.0, 50.0), (0.1, 2, "complete", 64.0, None), (0.1, 3, "failed", 99.0, 99.0),
                 (0.2, 1, "complete", 70.0, 40.0), (0.2, 2, "complete", None, 40.0)]  # fmt: skip
@@ -487,8 +487,9 @@ class PlansTest(FilesTest):
         self.assertEqual((second["n"], second["mean"], second["std"]), (1, 70.0, None))
         self.assertEqual(first["scores"], {"eval/f1": {"n": 1, "mean": 50.0, "std": None}})
         self.assertEqual(summary["best"], 3)
-        summary = summary_of(plan_of(self.sweep(text % (varied, "values: [rte, cola]"))), records)
-        self.assertEqual((summary["best"], len(summary["groups"])), (None, 2))
+        for tasks, best in (("[rte]", 3), ("[rte, cola]", None)):
+            summary = summary_of(plan_of(self.sweep(text % (varied, f"values: {tasks}"))), records)
+            self.assertEqual((summary["best"], len(summary["groups"])), (best, 2))
 
 
 class LintTest(FilesTest):

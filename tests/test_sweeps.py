@@ -768,6 +768,14 @@ class GridTest(SweepTest):
             self.assertEqual(group["scores"], {f"eval/{name}": score for name, score in scores.items()})
         self.assertRegex(shown, r"x 2 ( +80.00 ± 0.00 \(2\)){3}")
 
+    @parameterized.parameters(("rte", 1), ("rte,cola", None))
+    def test_trials_of_one_task_alone_have_a_best_one(self, tasks, best):
+        script = 'mkdir -p "$T5SUITE_RUN_DIR"; echo "{\\"step\\": 1, \\"eval/average\\": ${1#--x=}}" > "$T5SUITE_RUN_DIR/metrics.jsonl"'
+        words = ("--grid", "x=60,70", "--tasks", tasks, "--", "/bin/sh", "-c", script, "sh")
+        shown = cli_output("sweep", "--sweep_dir", self.directory, *words)
+        self.assertEqual(self.summary()["best"], best)
+        self.assertEqual("best single trial: 1, x 70" in shown, best == 1)
+
     def test_secrets_of_a_grid_s_command_stay_out_of_its_directory_which_goes_on_with_them_alone(self):
         """A trial ends with 3 where it gets the secret."""
         script = 'case "$1" in --hub_token=nobody*) exit 3;; esac; exit 78'

@@ -13,7 +13,7 @@ from t5suite.launch.sweep_plans import SweepPlan
 
 
 def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
-    """The content of `sweep.json`; no trial is the best if several tasks have their own metrics.
+    """The content of `sweep.json`; no trial of a grid over several tasks is the best: each task has its own metric.
 
     Args:
       records: of all trials, by number.
@@ -25,7 +25,8 @@ def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
     if is_grouped:
         groups = groups_of(records)
     best = None
-    have_own_metrics = bool(groups) and TASK in searched
+    num_values = {parameter.name: len(parameter.settings.get("values", [])) for parameter in search.parameters}
+    have_own_metrics = is_grouped and num_values.get(TASK, 0) > 1
     if not have_own_metrics:
         best = _best_trial(records, search.goal)
     return {
