@@ -374,6 +374,18 @@ class KindsOfRunsTest(parameterized.TestCase):
         for step, value in points:
             self.assertEqual(value, 1 / step)
 
+    @parameterized.parameters((1, 1, ""), (61, 60, "60 of 61 learning curves are drawn"))
+    def test_at_most_sixty_curves_are_drawn_and_single_values_are_none(self, num_curves, num_drawn, note):
+        run = make_run(folder() / "a", "sentiment")
+        once = {f"eval/once{number}/accuracy": 50.0 for number in range(61)}
+        again = {f"eval/again{number}/accuracy": 50.0 for number in range(num_curves)}
+        write_rows(run / "metrics.jsonl", [{"step": 1, **once, **again}, {"step": 2, **again}])
+        report = reported(run, size="small")
+        self.assertLen([name for name in report.figures if name.startswith("curve-")], num_drawn)
+        for text in (report.html, report.markdown):
+            self.assertIn(note, text)
+            self.assertEqual("learning curves are drawn" in text, bool(note))
+
     def test_a_curve_has_a_gap_and_a_cross_where_a_score_is_not_a_number(self):
         """Of two seeds and their mean; a number that has none beside it is marked."""
         place, runs = folder(), []

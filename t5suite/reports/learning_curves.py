@@ -202,17 +202,10 @@ def label_of_updates(curves: Iterable[list]) -> str:
 def curve_panels(data: dict) -> list[dict]:
     """The learning curves: `[{"name", "title", "unit", "lines": [...], "means": {setting: points}}]`.
 
-    A line is `{"run", "setting", "points", "finished"}`; a single point is not a curve. Shares of answers have a curve
-    if they are ever above 0.
+    A line is `{"run", "setting", "points", "finished"}`. At most MOST_CURVES of the report's curves have a panel.
     """
-    lines_of_curve = _lines_of_curves(data["runs"])
-    tasks = list(dict.fromkeys(curve.task for curve in lines_of_curve))
-    ordered = sorted(lines_of_curve, key=lambda curve: (tasks.index(curve.task), UNITS.index(curve.unit)))
     panels = []
-    for curve in ordered[:MOST_CURVES]:
-        lines = lines_of_curve[curve]
-        if not any(_is_curve(line["points"]) for line in lines):
-            continue
+    for curve, lines in list(curves_of_report(data["runs"]).items())[:MOST_CURVES]:
         panel = {
             "name": f"curve-{curve.task}-{curve.title}",
             "title": f"{curve.task}: {curve.title}",
@@ -224,8 +217,17 @@ def curve_panels(data: dict) -> list[dict]:
     return panels
 
 
+def curves_of_report(runs: list[dict]) -> dict[Curve, list[dict]]:
+    """The lines of every curve, by task; a single point is not a curve, and neither is a share that is always 0."""
+    lines_of_curve = _lines_of_curves(runs)
+    tasks = list(dict.fromkeys(curve.task for curve in lines_of_curve))
+    curves = [curve for curve, lines in lines_of_curve.items() if any(_is_curve(line["points"]) for line in lines)]
+    ordered = sorted(curves, key=lambda curve: (tasks.index(curve.task), UNITS.index(curve.unit)))
+    return {curve: lines_of_curve[curve] for curve in ordered}
+
+
 def _lines_of_curves(runs: list[dict]) -> dict[Curve, list[dict]]:
-    """The line of every run that has a curve, by curve."""
+    """The line of every run that logged a curve's values, by curve."""
     lines_of_curve: dict[Curve, list[dict]] = {}
     benchmarks = names_of_benchmarks(runs)
     for run in runs:

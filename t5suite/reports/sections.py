@@ -18,6 +18,7 @@ from t5suite.reports.formatting import (
     significant,
     task_title,
 )
+from t5suite.reports.learning_curves import MOST_CURVES, curves_of_report
 from t5suite.reports.page_parts import (
     Cell,
     Column,
@@ -61,7 +62,7 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         parts = _sweep(sweep) + _plots_of(plots, "sweeps", number)
         sections.append(Section(f"sweep-{number}", f"Sweep {title}", parts))
     sections += [
-        Section("curves", "Learning curves", _plots_of(plots, "curves")),
+        Section("curves", "Learning curves", _notes_on_curves(data) + _plots_of(plots, "curves")),
         Section("runs", "Every run", _runs(data)),
         Section("settings", "Settings", _settings(data)),
         Section("parts", "Parts of tasks", _groups(data)),
@@ -81,6 +82,15 @@ def _plots_of(plots: list[Plot], section: str, sweep: int = 0) -> list[Part]:
     if not plots:
         return []
     return [Part("plots", plots)]
+
+
+def _notes_on_curves(data: dict) -> list[Part]:
+    """How many of the learning curves are drawn, if not all are."""
+    num_curves = len(curves_of_report(data["runs"]))
+    if num_curves <= MOST_CURVES:
+        return []
+    note = f"{MOST_CURVES} of {num_curves} learning curves are drawn; metrics.jsonl in a run's directory has them all."
+    return [Part("note", note)]
 
 
 def summary_line(data: dict) -> str:
