@@ -209,6 +209,24 @@ class CompareTest(parameterized.TestCase):
         self.assertIn("only B has similarity\n", output)
         self.assertNotIn("only A", output)
 
+    @parameterized.parameters(
+        (["accuracy", "f1_macro"], ["accuracy"], ["only A has f1_macro"]),
+        (["accuracy"], ["accuracy", "f1_macro"], ["only B has f1_macro"]),
+        (["accuracy"], ["f1_macro"], ["no score can be compared", "only A has accuracy", "only B has f1_macro"]),
+        (["accuracy"], ["accuracy"], []),
+    )
+    def test_metrics_that_one_run_alone_has_are_named(self, metrics_a, metrics_b, notes):
+        runs = [make_run(folder() / name, "sentiment", seed=1, wrong=0.0, invalid=0.0) for name in "ab"]
+        for run, metrics in zip(runs, (metrics_a, metrics_b), strict=True):
+            change_manifest(run, "tasks", "sentiment", metric_names=metrics, metric_to_optimize=metrics[0])
+            scores = {name: 100.0 for name in metrics}
+            (run / "results.json").write_text(json.dumps({"tasks": {"sentiment": scores}, "averages": {}}))
+        comparison = Comparison(*runs)
+        self.assertEqual([entry["metric"] for entry in comparison.scores], [m for m in metrics_a if m in metrics_b])
+        self.assertLen(comparison.notes, len(notes))
+        for text, note in zip(comparison.notes, notes, strict=True):
+            self.assertStartsWith(text, f"sentiment: {note}")
+
     def test_runs_of_the_same_settings_are_said_to_be(self):
         self.assertIn("no setting differs that affects a result", cli_output("compare", *two_runs()))
 

@@ -74,8 +74,13 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
             notes.append(
                 f"{task}: no score can be recomputed, without labels or a metric of the suite; only flips are shown"
             )
+        elif not compared:
+            notes.append(
+                f"{task}: no score can be compared, without a metric that both runs have; only flips are shown"
+            )
         else:
             scores += compared
+        notes += notes_on_metrics_left_out(first, second)
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
         if compared:
@@ -131,6 +136,16 @@ def label_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
         f"{a.name}: the labels of A are {labels_a}, those of B {labels_b}; both runs are scored by those of A, so that "
         "a score of B may differ from its results.json; a flip is by each run's own"
     ]
+
+
+def notes_on_metrics_left_out(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """The metrics that only one of two runs has."""
+    notes = []
+    for side, scores, other_scores in (("A", a.scores, b.scores), ("B", b.scores, a.scores)):
+        metrics = [name for name in scores if name not in {*other_scores, *RATES, *LOSSES}]
+        if metrics:
+            notes.append(f"{a.name}: only {side} has {', '.join(metrics)}")
+    return notes
 
 
 def notes_on_own_values(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
