@@ -645,6 +645,13 @@ class TextTest(parameterized.TestCase):
         names = re.findall(r"^\| (\w+) \| (.*) \|$", text, re.MULTILINE)
         self.assertEqual([row for row in names if row[0] in of_rates], [("data_sampling_proportion", "[3.0, 1.0]")])
 
+    def test_settings_of_zero_are_shown_and_flags_that_are_off_are_not(self):
+        zeros = {"seed": 0, "dropout_rate": 0.0, "max_grad_norm": 0.0, "warmup_steps": 0}
+        text = rewritten(scored_facts(), settings={**zeros, "bf16": False, "freeze": None, "max_steps": -1}).text
+        values = dict(re.findall(r"^\| (\w+) \| (.*) \|$", text, re.MULTILINE))
+        self.assertEqual({name: float(values[name]) for name in zeros}, zeros)
+        self.assertNoCommonElements(values, ["bf16", "freeze", "max_steps"])
+
     def test_the_text_format_is_the_one_that_tokenization_uses(self):
         text = card_of(mirror_run().directory).text
         for name, rows in GLUE_ROWS.items():

@@ -124,6 +124,20 @@ class NumbersTest(parameterized.TestCase):
         for key, cell in shown.items():
             self.assertEqual(cell[0], f"{expected[key]:.1f}")
 
+    def test_all_settings_are_those_of_the_manifest(self):
+        values = {
+            "max_grad_norm": 0.0,
+            "warmup_steps": 0,
+            "save_state": False,
+            "adapter": None,
+            "logger": "",
+            "tags": [],
+        }
+        run = make_run(folder() / "a", "sentiment", seed=0, **values)
+        (shown,) = lxml.html.fromstring(reported(run).html).xpath("//details[summary='All settings']//pre")
+        settings = json.loads((run / "manifest.json").read_text())["settings"]
+        self.assertEqual(json.loads(shown.text_content()), settings)
+
     def test_a_metric_of_the_user_s_has_a_row_behind_the_task_s_and_their_rate(self):
         scores = {"sst2": {"accuracy": 50.0, "invalid_rate": 2.0, "mine": 7.0}}
         runs = [scored_run("sst2", {}, seed, scores=scores) for seed in (1, 2)]

@@ -24,7 +24,7 @@ LONG_HASH = re.compile(r"([0-9a-f]{16})[0-9a-f]+$")
 # Hugging Face's flags count only if ours are not given.
 OUR_FLAGS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 IN_THE_SUMMARY = ("model_name_or_path", "config_name")
-NOT_SET = (None, False, "", -1, [])
+NOT_SET = (None, "", -1, [])
 # Settings whose defaults have no effect without a teacher, with one task, or with proportions in their place.
 OF_TEACHER = ("distillation_alpha", "distillation_temperature")
 OF_RATES = ("mixing", "mixing_limit", "mixing_temperature")
@@ -165,8 +165,8 @@ def setting_rows(facts: CardFacts) -> list[list]:
 def shown_settings(settings: dict) -> dict:
     """The settings that a reader asks for first; `manifest.json` has all.
 
-    >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 42, "max_steps": -1})
-    {'seed': 42, 'optimizer': 'adafactor'}
+    >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 0, "max_steps": -1, "bf16": False})
+    {'seed': 0, 'optimizer': 'adafactor'}
     """
     hidden = {name for name, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
     hidden.update(IN_THE_SUMMARY)
@@ -176,7 +176,12 @@ def shown_settings(settings: dict) -> dict:
     if settings.get(PROPORTIONS):
         hidden.update(OF_RATES)
     names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
-    return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
+    return {name: settings[name] for name in names if _is_set(settings.get(name))}
+
+
+def _is_set(value) -> bool:
+    """Whether a setting has a value: 0 is one, False is none."""
+    return value is not False and value not in NOT_SET
 
 
 def machine_rows(manifest: dict) -> list[list]:

@@ -636,10 +636,9 @@ def _run_facts(run: dict) -> Part:
         "Directory": run["directory"],
         "Notes": "; ".join(run["notes"]),
     }
-    settings = {name: value for name, value in run["settings"].items() if value not in (None, False, [], {}, "")}
     content = {
         "command": environment["command"] or "(not recorded)",
         "facts": [(name, value) for name, value in facts.items() if value],
-        "settings": json.dumps(settings, indent=1),
+        "settings": json.dumps(run["settings"], indent=1),
     }
     return Part("run", content, run["name"])
