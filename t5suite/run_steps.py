@@ -25,7 +25,7 @@ from t5suite.runs.settings import public_settings
 from t5suite.runs.trained_inputs import keep_trained_inputs
 from t5suite.runs.trained_splits import origin_of_weights
 from t5suite.tasks.task_card import TaskCard, task_card_of_model
-from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
+from t5suite.tracking.trackers import CALLBACKS, Trackers, identity_of, tracker_names
 from t5suite.training import fine_tuning as steps
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, leave_later_ones
@@ -36,7 +36,7 @@ from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
 from t5suite.training.fine_tuning_evaluation import choices_of_weights, evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags
-from t5suite.training.flags.fine_tuning import FineTuningArguments, identity_of
+from t5suite.training.flags.fine_tuning import FineTuningArguments
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.model_tasks import warn_of_lengths_on_hub, warn_of_task_on_hub
 from t5suite.training.plans import Plan
@@ -181,7 +181,7 @@ def trackers_of(run: Run, args, settings: dict) -> Trackers:
     names = tracker_names(args.report_to) if run.is_main else []
     if not set(CALLBACKS).isdisjoint(names):
         require_proved("tracker_callbacks")
-    return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
+    return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(settings))
 
 
 class StartRecord(Callback):

@@ -67,6 +67,16 @@ def described_run(steps, **setup) -> Path:
     return directory
 
 
+def run_without_trackers(settings: dict) -> Path:
+    """A directory of a run of these settings that was trained without a tracker."""
+    directory = described_run([1])
+    for setup in directory.glob("trackers/*/mirror.json"):
+        setup.unlink()
+    manifest = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps({**manifest, "settings": settings}))
+    return directory
+
+
 def no_report(**state) -> None:
     pass
 
@@ -226,6 +236,19 @@ class LinesTest(parameterized.TestCase):
         self.assertEmpty(received.twice)
 
 
+class AimTest(parameterized.TestCase):
+    def test_a_run_that_was_trained_without_the_tracker_is_in_the_repository_of_its_flags(self):
+        repo, module = folder() / "aim", mock.MagicMock()
+        settings = {"run_name": "first", "wandb_project": "t5", "experiment_name": "rte", "aim_repo": str(repo)}
+        directory = run_without_trackers(settings)
+        module.Run().hash = "made once"
+        modules = {"aim": module, "aim.sdk.index_manager": mock.MagicMock()}
+        with mock.patch.dict(sys.modules, modules), contextlib.chdir(folder()):
+            mirror.mirror(directory, "aim", commands_of(b"go\n"), no_report)
+        begun = module.Run.call_args.kwargs
+        self.assertEqual((begun["repo"], begun["experiment"], module.Run().name), (str(repo), "rte", "first"))
+
+
 class RowsTest(parameterized.TestCase):
     """What the mirror process makes of lines, without W&B."""
 
@@ -286,6 +309,14 @@ class WandbTest(parameterized.TestCase):
         for setup, expected in (({}, "of-the-variable"), ({"project": "of-the-flag"}, "of-the-flag")):
             module = self.told(described_run([1], **setup), b"go\n", WANDB_PROJECT="of-the-variable")
             self.assertEqual(module.init.call_args.kwargs["project"], expected)
+
+    def test_a_run_that_was_trained_without_the_tracker_has_the_name_and_project_of_its_flags(self):
+        for name, project in (("first", "t5"), (None, None)):
+            settings = {"run_name": name, "wandb_project": project, "seed": 1}
+            directory = run_without_trackers(settings)
+            begun = self.told(directory, b"go\n").init.call_args.kwargs
+            self.assertEqual((begun["name"], begun["project"]), (name or directory.name, project or "t5suite"))
+            self.assertEqual((begun["id"], begun["config"]), (RUN_ID, settings))
 
     def test_a_preempted_run_says_so_and_a_finished_one_sends_its_manifest(self):
         directory = described_run([1, 2])

@@ -30,7 +30,7 @@ from t5suite.base.redaction import printable, redacted
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS
 from t5suite.tracking.backends import Unreachable
 from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
-from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE, TRACKERS
+from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE, TRACKERS, identity_of
 
 SENT_FILE = "told.json"
 LOCK_FILE = "mirror.lock"
@@ -152,7 +152,8 @@ def _setup_of_run(directory: Path, folder: Path) -> dict:
     if (folder / SETUP_FILE).is_file():
         return read_json(folder / SETUP_FILE)
     manifest = read_json(directory / MANIFEST)
-    return {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
+    settings = manifest["settings"]
+    return {**identity_of(settings).described(directory, manifest["run_id"]), "config": settings}
 
 
 def send_rows(log, lines: MetricLines, commands: Commands, first: int, record=None) -> int:

@@ -77,6 +77,20 @@ class Identity:
         return redacted_value(description)
 
 
+def identity_of(settings: dict) -> Identity:
+    """A run's identity in trackers, by its settings (a manifest's, too).
+
+    >>> identity_of({"wandb_project": "t5", "aim_repo": "runs/aim"})
+    Identity(name=None, project='t5', experiment=None, aim_repo='runs/aim')
+    """
+    return Identity(
+        name=settings.get("run_name"),
+        project=settings.get("wandb_project"),
+        experiment=settings.get("experiment_name"),
+        aim_repo=settings.get("aim_repo") or AIM_REPO,
+    )
+
+
 class Trackers:
     """All trackers of a run, none of which can make it fail, and which end in bounded time.
 

@@ -25,7 +25,7 @@ from t5suite.base.reference_code import FAST_PATHS, reference_code
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.placement import APPLE_GPU_IS_IDLE, has_accelerator
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
+from t5suite.tracking.trackers import AIM_REPO, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset
 from t5suite.training.flags.adapters import AdapterArguments
 from t5suite.training.flags.data import DataArguments, DataFormatArguments, InstructionArguments
@@ -80,16 +80,6 @@ def add_profile(trainer, directory) -> None:
     """Adds the callback of `--profile` if it is given; on every rank."""
     if trainer.args.profile is not None:
         trainer.add_callback(ProfileCallback(trainer.args.profile, directory, trainer.args.process_index))
-
-
-def identity_of(args) -> Identity:
-    """The run's identity in trackers."""
-    return Identity(
-        name=args.run_name,
-        project=args.wandb_project,
-        experiment=args.experiment_name,
-        aim_repo=args.aim_repo,
-    )
 
 
 @dataclass
