@@ -146,6 +146,7 @@ NOTED = [
     "log_uniform_values", "log_uniform", 12,
     "exponents of e: values from 1 to 1.0101; for values take log_uniform_values", ),
     ("--eval_strategy=epoch", "--x=${args}", 30, "a macro must be an item of its own"),
+    ("min_iter: 3", "max_iter: 2\n  s: 3", 24, "early_terminate: max_iter 2 is below eta 3, so that no trial is ever stopp"),
     ("--model_name_or_path=google/t5-v1_1-small", "--seed=1", 7, "no model is named: each trial trains the bundled toy"),
 ]  # fmt: skip
 
@@ -220,6 +221,10 @@ class SweepFilesTest(FilesTest):
         }
         notes = [text for text in self.findings(yaml.safe_dump(content)) if "other rows of train_file" in text]
         self.assertLen(notes, int(is_noted))
+
+    @parameterized.parameters("max_iter: 3\n  s: 1", "max_iter: 2\n  s: 1\n  eta: 2", "min_iter: 1\n  eta: 9")
+    def test_an_early_end_that_can_come_is_not_noted(self, settings):
+        self.assertEmpty(self.changed("min_iter: 3", settings))
 
     def test_every_finding_is_given_in_the_order_of_lines_behind_anchors_too(self):
         found = self.findings(

@@ -55,8 +55,8 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
     for parameter in parameters_of(sweep):  # without those in which the schema has found a problem
         problems += [*_check_range(parameter), *_check_values(parameter)]
     has_errors = any(problem.level != "note" for problem in problems)
-    if not has_errors:  # what needs a server is worth saying of a file that is valid
-        problems += _check_needs_server(sweep)
+    if not has_errors:  # what needs a server, or stops nothing, is worth saying of a file that is valid
+        problems += [*_check_rungs(sweep), *_check_needs_server(sweep)]
     script = script_of(sweep)
     if script is not None:
         problems += [*check_flags(sweep, script), *check_model_is_named(sweep, script), *check_metric(sweep, script)]
@@ -129,6 +129,16 @@ def _check_values(parameter: Parameter) -> Iterator[Problem]:
 def _is_same_value(value, earlier_value) -> bool:
     """Whether two values are equal and of one type: 1 and true, or 1 and 1.0, are two."""
     return type(value) is type(earlier_value) and value == earlier_value
+
+
+def _check_rungs(sweep: SweepFile) -> Iterator[Problem]:
+    """An `early_terminate` whose every rung is below the first logged value."""
+    early_terminate = sweep.table("early_terminate")
+    eta = early_terminate.get("eta", DEFAULT_ETA)
+    max_iter = early_terminate.get("max_iter", eta)
+    if max_iter < eta:
+        message = f"early_terminate: max_iter {max_iter} is below eta {eta}, so that no trial is ever stopped"
+        yield Problem(("early_terminate", "max_iter"), message, "note")
 
 
 def _check_needs_server(sweep: SweepFile) -> Iterator[Problem]:
