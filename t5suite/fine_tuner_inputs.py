@@ -43,7 +43,6 @@ from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.targets import class_names, with_words_of_ids, words_of_ids
 from t5suite.tasks.task_card import own_task_of
-from t5suite.training.flags.plug_ins import named_metrics
 from t5suite.training.model_tasks import FLAGS_OF_OWN_TASKS
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
@@ -272,10 +271,7 @@ def _task_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     all_flags = _flags_with_those_of_files(flags)
     task_flags = {name: all_flags[name] for name in FLAGS_OF_OWN_TASKS if all_flags.get(name) is not None}
-    metrics = task_flags.get("metrics") or ""
-    if isinstance(metrics, (list, tuple)):
-        metrics = ",".join(map(str, metrics))
-    names_task = named_metrics(str(metrics)) is not None or bool(task_flags.keys() - {"metrics"})
+    names_task = bool(task_flags.keys() - {"metrics"})
     if names_task or str(all_flags.get("eval_only")) != "True":
         return task_flags
     task = own_task_of(all_flags.get("model_name_or_path"), all_flags.get("dataset_name"))

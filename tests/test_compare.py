@@ -109,13 +109,32 @@ class CompareTest(parameterized.TestCase):
         with exits_with(65, "sentiment: a and b were scored on different rows: row .* has target"):
             run_cli("compare", first, second)
 
-    @parameterized.parameters({"prefix": "review: "}, {"input_format": "__input__ !"})
-    def test_rows_that_were_read_in_another_form_are_refused_by_what_differs(self, **form):
-        first, second = two_runs()
-        change_manifest(second, "tasks", "sentiment", **form)
-        (name,) = form
-        with exits_with(65, f"a and b read rows in different text formats .{name} .* and '{form[name]}'.: row"):
-            run_cli("compare", first, second)
+    @parameterized.parameters({"prefix": "review: "}, {"prefix": ""}, {"input_format": "Is it good? __input__ !"})
+    def test_rows_that_were_read_with_other_texts_around_them_are_the_same_rows(self, **form):
+        runs = two_runs()
+        as_before = Comparison(*runs)
+        change_manifest(runs[1], "tasks", "sentiment", **form)
+        for words, expected in ((runs, as_before), (runs[::-1], Comparison(*runs[::-1]))):
+            comparison = Comparison(*words)
+            self.assertEqual(comparison.scores, expected.scores)
+            self.assertEqual([flip["key"] for flip in comparison.flips], [flip["key"] for flip in expected.flips])
+            (note,) = comparison.notes
+            self.assertIn(repr(*form.values()), note)
+
+    def test_other_texts_of_rows_that_were_read_in_another_form_are_refused_whole_with_a_way_on(self):
+        """The texts differ at the end of a long one, of which each is shown as far as it differs."""
+        runs = two_runs()
+        rows = tiny_rows("sentiment", count=40)
+        for run, ending in zip(runs, ("tables.", "chairs."), strict=True):
+            place = folder()
+            changed = {**rows[0], "sentence": f"It is {'very ' * 50}good, like {ending}"}
+            write_rows(place / "mini/sentiment/validation.jsonl", [changed, *rows[1:]])
+            change_manifest(run, "settings", "", data_dir=str(place))
+        change_manifest(runs[1], "tasks", "sentiment", prefix="review: ")
+        with exits_with(65, r"a and b read rows in different text formats \(prefix .* and 'review: '\)") as failure:
+            run_cli("compare", *runs)
+        self.assertRegex(failure.message, "'…[^']*like tables.' and '…[^']*like chairs.'")
+        self.assertIn(f"t5suite report {runs[0]} {runs[1]}", failure.message)
 
     def test_without_texts_the_fingerprints_must_agree(self):
         first, second = two_runs()

@@ -941,6 +941,22 @@ class OtherRowsTest(parameterized.TestCase):
             self.assertEqual((task.label_words, rows), (["bad", "good"], [row]))
 
     @parameterized.parameters(
+        (dict(prefix="sum: "), "bleu", ["bleu"]),
+        (dict(metrics="rouge"), "exact_match,chrf,my_metrics:length_match", ["exact_match", "chrf"]),
+        (dict(labels="bad,good", input_format="Q: __input__?"), "f1_macro", ["f1_macro"]),
+        (dict(output_format="A: __output__"), "none", []),
+    )
+    def test_metrics_of_a_flag_replace_those_of_the_model_s_task_and_nothing_else(self, trained, metrics, names):
+        row = {"text": "Good.", "label": "good"}
+        task = load_own_rows([row], no_eval=True, **COLUMNS, **trained).task
+        for flags in ({}, COLUMNS):
+            with self.assertNoLogs("t5suite", "WARNING"):
+                scored, rows = self.read_for(task, [row], metrics=metrics, **flags)
+            self.assertEqual((scored.entry["metric_names"], rows), (names, [row]))
+            self.assertEqual(scored.examples(row), task.examples(row))
+            self.assertEqual(scored.label_words, task.label_words)
+
+    @parameterized.parameters(
         (dict(prefix="sum: ", metrics="rouge"), {}, ["prefix='sum: '", "metrics='rouge'"]),
         (dict(prefix="sum: ", metrics="rouge"), dict(metrics="bleu"), ["prefix='sum: '"]),
         (dict(prefix="sum: ", metrics="rouge"), dict(prefix="", metrics="bleu"), []),
@@ -960,8 +976,8 @@ class OtherRowsTest(parameterized.TestCase):
                 self.read_for(task, [row], eval_only=eval_only, **COLUMNS, **flags)
             warnings = [record.getMessage() for record in logs.records[1:]]
             named = [re.search(r"the model's task: (.*?)\. Give", warning)[1].split(", ") for warning in warnings]
-            names_own_columns_alone = eval_only and not flags  # the model's own task is scored
-            self.assertEqual(named, [unused] if unused and not names_own_columns_alone else [])
+            is_model_s_own_task = eval_only and flags.keys() <= {"metrics"}
+            self.assertEqual(named, [unused] if unused and not is_model_s_own_task else [])
             for warning in warnings:
                 self.assertEqual("the model's own task is scored" in warning, eval_only)
         without_columns = [{"input": "Good.", "output": "good"}]

@@ -269,7 +269,7 @@ class EvaluationTest(parameterized.TestCase):
         self.assertEqual(calls, [expected] * len(calls))
 
     @parameterized.parameters(
-        (lambda predictions, targets: 50.0, "returned 50.0, not {name: points}"),
+        (lambda predictions, targets: 50.0, "returned 50.0, not {name: number}"),
         (lambda predictions, targets: {"share": "half"}, "'share': 'half' is not a metric's name and number"),
         (lambda predictions, targets: {"a/b": 1.0}, "'a/b': 1.0 is not"),
         (lambda predictions, targets: {1: 1.0}, "1: 1.0 is not"),

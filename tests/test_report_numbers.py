@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import io
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -86,6 +87,32 @@ class EvaluationsTest(parameterized.TestCase):
             self.assertEqual(["|" in markers, "majority label" in legend], [has_bars, has_bars])
             self.assertEqual("D" in markers, "published T5" in legend)
             self.assertRegex(legend, "not shown.*: neg_mean_absolute_error$")
+
+    def test_the_plot_of_scores_does_not_say_of_your_own_metrics_that_they_are_no_points(self):
+        """A function of `--metrics` may well return points; nobody knows."""
+        run = bare_run("mini", {"prices": {"pearson": 65.9, "nll": 1.5, "items_right": 37.5}})
+        legend = " ".join(reported(run).figures["scores"].get_supxlabel().split())
+        self.assertRegex(legend, r"\(not in points\): nll not shown \([^)]*your own[^)]*\): items_right$")
+
+    @parameterized.parameters(
+        ("orders", "orders_b"),
+        ("shop-of-the-town-google-t5-small", "shop-of-the-town-google-t5-base"),
+        ("shop-of-the-town-google-t5-small", "shop-of-the-town-with-t5-small"),
+    )
+    def test_each_score_in_the_plot_has_the_name_of_its_run_which_tells_it_from_others(self, *names):
+        """Where tasks or metrics of one run alone would tell, too; a long name lacks its middle."""
+        tasks_of_run = [{"orders": {"accuracy": 70.0}, "orders.test": {"rouge1": 50.0}}, {"orders": {"accuracy": 60.0}}]
+        place = folder()
+        runs = [
+            bare_run("own", tasks, settings={"learning_rate": rate}).rename(place / name)
+            for name, tasks, rate in zip(names, tasks_of_run, (0.1, 0.2), strict=True)
+        ]
+        axes = reported(*runs).figures["scores"].axes[0]
+        shown = [re.search(r" \((.*)\)$", label.get_text())[1] for label in axes.get_yticklabels()]
+        self.assertEqual(shown, [shown[0], shown[0], shown[2]])
+        self.assertNotEqual(shown[0], shown[2])
+        for text, name in zip(shown[1:], names, strict=True):
+            self.assertRegex(name, f"^{re.escape(text).replace('…', '.+')}$")
 
     @parameterized.parameters(["neg_mean_absolute_error"], [f"my_own_measure_{number}" for number in range(5)])
     def test_the_legend_of_the_plot_of_scores_is_within_the_picture_beside_long_labels(self, *metrics):
@@ -241,7 +268,7 @@ class SeedsTest(parameterized.TestCase):
         written_answers = f"model_name_or_path {second}, eval_method generate"
         expected = ["as given", f"model_name_or_path {first}, eval_method score", "second", written_answers, "rate"]
         self.assertEqual([setting["label"] for setting in report.data["settings"]], expected)
-        labels = [f"final_test accuracy ({name})" for name in ("as given", "first", "second", "written", "rate")]
+        labels = [f"final_test accuracy ({name})" for name in settings]
         axes = report.figures["scores"].axes[0]
         self.assertEqual([label.get_text() for label in axes.get_yticklabels()], labels)
 

@@ -157,6 +157,9 @@ class NumbersTest(parameterized.TestCase):
         self.assertEqual([report.page.headline[f"prices {name}"] for name in units], ["85.3", "-0.00345", "0.8712"])
         labels = [label.get_text() for label in report.figures["scores"].axes[0].get_yticklabels()]
         self.assertEqual(labels, ["prices pearson"])
+        for page in (report.html, report.markdown.replace("\\", "")):
+            (metrics,) = re.findall(r"([\w, ]+): no interval over rows", page)
+            self.assertEqual(metrics, "word_share")
         for name, unit in units.items():
             (axes,) = report.figures[f"curve-prices-{name}"].axes
             self.assertEqual(axes.get_ylabel(), unit)
@@ -190,7 +193,7 @@ class NumbersTest(parameterized.TestCase):
         labels = [label.get_text() for label in report.figures["scores"].axes[0].get_yticklabels()]
         self.assertEqual(labels, ["own mcc", "own accuracy"])
 
-    def test_a_score_s_label_names_its_setting_only_beside_another_setting_s(self):
+    def test_a_score_s_label_names_its_runs_only_beside_the_same_score_of_others(self):
         labels = [label.get_text() for label in whole_report().figures["scores"].axes[0].get_yticklabels()]
         self.assertEqual(labels, ["sentiment accuracy", "similarity pearson", "similarity spearman"])
 

@@ -509,7 +509,8 @@ class CurvesTest(ShownTest):
         rows = two_runs().page.values[SCORES]
         texts = two_runs().page.tables[SCORES]
         labels = [text.get_text() for text in axes.get_yticklabels()]
-        self.assertEqual(labels, [f"{row['Task']} {row['Metric']} ({row['Setting']})" for row in rows])
+        runs = {"learning_rate 0.001": "s1 and 1 more", "learning_rate 0.0001": "low"}
+        self.assertEqual(labels, [f"{row['Task']} {row['Metric']} ({runs[row['Setting']]})" for row in rows])
         points, bars = {}, {}
         for line in axes.lines:
             xs, ys = line.get_xdata(), line.get_ydata()

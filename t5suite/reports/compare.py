@@ -5,11 +5,14 @@
 >>> score["task"], score["a"], score["b"], score["mcnemar"]["p"]
 ('rte', 66.8, 71.1, 0.0215)
 
-Rows are identified by the data's `idx`, else by their place in a file, or their number in the source; runs that were
-scored on different subsets of one source are compared on the rows that both have.
+Rows are identified by the data's `idx`, else by their place in a file, or their number in the source, and must have the
+same texts, without those that each run's text format puts around them; runs that were scored on different subsets of
+one source are compared on the rows that both have.
 """
 
+import itertools
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 from t5suite.base.errors import DataError
@@ -29,6 +32,7 @@ from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import LOSSES, RATES, metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import Task
+from t5suite.tasks.templates import text_of_row
 
 # Columns of numbers.
 NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
@@ -41,6 +45,10 @@ MOST_SETTINGS = 10
 LONGEST_VALUE = 40
 # What a task's entry has of the texts that a model reads and writes for a row.
 TEXT_FORMAT = ("prefix", "input_format", "output_format", "text_column_name", "label_column_name", "labels")
+TEXTS_AROUND_INPUTS = ("prefix", "input_format")
+# Of a text that differs between two runs: characters of it, and of those before its first difference.
+LONGEST_TEXT = 80
+SHOWN_BEFORE_DIFFERENCE = 20
 # How answers are made (`--eval_method`), as a note says it.
 METHODS = {"score": "by the likeliest label", "generate": "by its written answers"}
 
@@ -81,6 +89,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         else:
             scores += compared
         notes += notes_on_metrics_left_out(first, second)
+        notes += format_notes(first, second)
         notes += evaluation_notes(runs, (first, second))
         notes += method_notes(runs, task)
         if compared:
@@ -201,18 +210,22 @@ def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> N
     """Checks that the rows of two evaluations are of one source, as far as they are known.
 
     Raises:
-      DataError: they are not; names the task and the first row that differs.
+      DataError: they are not; names the task, the first row that differs, and what shows both runs' scores.
     """
     title = f"{a.name}: {runs[0]['name']} and {runs[1]['name']}"
-    problem = f"{title} {how_rows_differ(a.task, b.task)}"
     examples_a = examples_by_key(a)
     examples_b = examples_by_key(b)
     common = [key for key in examples_a if key in examples_b]
-    if not common:
-        reasons = ["none in common", *evaluation_notes(runs, (a, b))]
-        raise DataError(f"{problem}: {'; '.join(reasons)}")
-    for key in common:
-        check_same_texts(problem, key[0], examples_a[key], examples_b[key])
+    if common:
+        problems = (text_that_differs(key[0], (examples_a[key], examples_b[key]), (a.task, b.task)) for key in common)
+        problem = next(filter(None, problems), "")
+    else:
+        problem = "; ".join(["none in common", *evaluation_notes(runs, (a, b))])
+    if problem:
+        raise DataError(
+            f"{title} {how_rows_differ(a.task, b.task)}: {problem}; t5suite report {runs[0]['directory']} "
+            f"{runs[1]['directory']} shows the scores of both, each on its own rows"
+        )
     lacks_texts = any(example["inputs"] is None for example in (*a.examples, *b.examples))
     if lacks_texts:
         check_same_source(title, a, runs)
@@ -220,42 +233,67 @@ def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> N
 
 def how_rows_differ(task_a: Task, task_b: Task) -> str:
     """What two runs did whose rows have other texts: they read them in two text formats, or they are other rows."""
-    differences = []
-    for name in TEXT_FORMAT:
-        part_a = task_a.entry.get(name)
-        part_b = task_b.entry.get(name)
-        if part_a != part_b:
-            differences.append(f"{name} {part_a!r:.40} and {part_b!r:.40}")
+    differences = parts_that_differ(task_a, task_b, TEXT_FORMAT)
     if differences:
         return f"read rows in different text formats ({'; '.join(differences)})"
     return "were scored on different rows"
 
 
-def check_same_texts(problem: str, key: str, example_a: dict, example_b: dict) -> None:
-    """Checks that an example has the same target and, where both are known, the same input in two runs.
+def parts_that_differ(task_a: Task, task_b: Task, names: Iterable[str]) -> list[str]:
+    """The fields of an entry, of these, that differ between two tasks, each with both values."""
+    differences = []
+    for name in names:
+        part_a = task_a.entry.get(name)
+        part_b = task_b.entry.get(name)
+        if part_a != part_b:
+            texts = [shortened(repr(part), LONGEST_VALUE) for part in (part_a, part_b)]
+            differences.append(f"{name} {' and '.join(texts)}")
+    return differences
 
-    Args:
-      problem: what the message of another text begins with.
+
+def format_notes(a: TaskEvaluation, b: TaskEvaluation) -> list[str]:
+    """That two runs put other texts around the same rows, if they did."""
+    differences = parts_that_differ(a.task, b.task, TEXTS_AROUND_INPUTS)
+    if not differences:
+        return []
+    return [f"{a.name}: A and B read the same rows with other texts around them ({'; '.join(differences)})"]
+
+
+def text_that_differs(key: str, examples: tuple[dict, dict], tasks: tuple[Task, Task]) -> str:
+    """The target, or else the input, that an example has in two runs; empty where these are the same, or not known.
+
+    Inputs are the same, too, where they are without the texts that each run put around its rows.
     """
-    for part in ("target", "inputs"):
-        text_a = example_a[part]
-        text_b = example_b[part]
-        if part == "inputs" and None in (text_a, text_b):
-            continue
-        if _uncut(text_a) != _uncut(text_b):
-            raise DataError(f"{problem}: {_row_title(key)} has {part} {text_a!r:.80} and {text_b!r:.80}")
+    target_a, target_b = [without_cut(str(example["target"])) for example in examples]
+    if target_a != target_b:
+        return f"{_row_title(key)} has target {_both_shown(target_a, target_b)}"
+    if None in (examples[0]["inputs"], examples[1]["inputs"]):
+        return ""
+    inputs = [without_cut(example["inputs"]) for example in examples]
+    texts = [text_of_row(text, task.entry) for text, task in zip(inputs, tasks, strict=True)]
+    if inputs[0] == inputs[1] or texts[0] == texts[1]:
+        return ""
+    return f"{_row_title(key)} has inputs {_both_shown(*texts)}"
+
+
+def _both_shown(text_a: str, text_b: str) -> str:
+    """Two texts, from a few words before their first difference.
+
+    >>> _both_shown("It rains.", "It snows.")
+    "'It rains.' and 'It snows.'"
+    """
+    pairs = zip(text_a, text_b, strict=False)
+    num_common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    start = max(0, num_common - SHOWN_BEFORE_DIFFERENCE)
+    beginning = "…" if start else ""
+    texts = [repr(shortened(beginning + text[start:], LONGEST_TEXT)) for text in (text_a, text_b)]
+    return " and ".join(texts)
 
 
 def _row_title(key: str) -> str:
     if key.startswith("row "):
         return key
     return f"row {key}"
-
-
-def _uncut(text: str | None) -> str | None:
-    if text is None:
-        return None
-    return without_cut(text)
 
 
 def check_same_source(title: str, evaluation: TaskEvaluation, runs: list[dict]) -> None:

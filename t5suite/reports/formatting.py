@@ -68,6 +68,19 @@ def shortened(text, max_length: int) -> str:
     return f"{text[: max_length - 1]}…"
 
 
+def shortened_in_the_middle(text: str, max_length: int) -> str:
+    """A long text without its middle: names that begin alike often differ at the end.
+
+    >>> shortened_in_the_middle("runs-of-spring-7", 9)
+    'runs…ng-7'
+    """
+    if len(text) <= max_length:
+        return text
+    end_length = (max_length - 1) // 2
+    beginning_length = max_length - 1 - end_length
+    return f"{text[:beginning_length]}…{text[len(text) - end_length :]}"
+
+
 def average_title(name: str) -> str:
     """An average's name; for tasks of no published suite it is just 'average', with which tasks it is of.
 

@@ -13,18 +13,19 @@ import textwrap
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from t5suite.reports.formatting import names_of_benchmarks, shortened, task_title
+from t5suite.reports.formatting import names_of_benchmarks, shortened_in_the_middle, task_title
 from t5suite.reports.learning_curves import curve_panels, draw_panel
 from t5suite.reports.plot_style import INCHES, INK, literal, setting_styles, use_ink
 from t5suite.reports.seeds import label_of_runs
 from t5suite.reports.sweep_plots import PLOTS
 from t5suite.reports.sweeps import sweep_titles
+from t5suite.reports.units import AS_RETURNED, metric_unit
 from t5suite.tasks.entry_metrics import RATES
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS
 
 LONGEST_FILE_NAME = 120
-# Characters of what tells a run's setting from the others' (`base, seed 2`), where a label names it.
-LONGEST_SETTING = 28
+# Characters of the name of a setting's runs (`rte-s1 and 2 more`), where a label has it.
+LONGEST_RUNS = 28
 # Of a line below the plot of scores.
 LEGEND_CHARACTERS = 65
 
@@ -147,10 +148,11 @@ def draw_scores(figure, entries: list[dict], styles: dict, other_metrics: list[s
 def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
     """What the marks of a plot of scores are, and which scores it lacks.
 
-    >>> print(legend_of_scores([{"interval": None, "majority": 50.0, "published": None}], ["nll"]))
+    >>> print(legend_of_scores([{"interval": None, "majority": 50.0, "published": None}], ["nll", "word_share"]))
     points: mean
     | majority label
     not shown (not in points): nll
+    not shown (your own metrics may have any range): word_share
     """
     has_intervals = any(entry["interval"] for entry in entries)
     lines = ["points: mean and 95 % interval" if has_intervals else "points: mean"]
@@ -161,29 +163,30 @@ def legend_of_scores(entries: list[dict], other_metrics: list[str]) -> str:
         marks.append("◇ published T5 (test)")
     if marks:
         lines.append("   ".join(marks))
-    if other_metrics:
-        lines += textwrap.wrap(f"not shown (not in points): {', '.join(other_metrics)}", LEGEND_CHARACTERS)
+    own_metrics = [metric for metric in other_metrics if metric_unit(metric) == AS_RETURNED]
+    in_other_units = [metric for metric in other_metrics if metric not in own_metrics]
+    reasons = {"not in points": in_other_units, "your own metrics may have any range": own_metrics}
+    for reason, metrics in reasons.items():
+        if metrics:
+            lines += textwrap.wrap(f"not shown ({reason}): {', '.join(metrics)}", LEGEND_CHARACTERS)
     return "\n".join(lines)
 
 
 def score_labels(entries: list[dict]) -> list[str]:
-    """Each score's task and metric, and its setting where another setting has a score of the same task and metric.
+    """Each score's task and metric; where two scores have the same ones, all have the names of their runs, too.
 
-    A setting whose shortened label is that of another score is called by its runs.
+    >>> score_labels([{"task": "rte", "metric": "accuracy", "values": {name: 70.1}} for name in ("rte-s1", "rte-s2")])
+    ['rte accuracy (rte-s1)', 'rte accuracy (rte-s2)']
     """
-    names = [f"{entry['task']} {entry['metric']}" for entry in entries]
-    labels_with_setting = [
-        f"{name} ({shortened(entry['setting'], LONGEST_SETTING)})" for name, entry in zip(names, entries, strict=True)
-    ]
-    labels = []
-    for name, label, entry in zip(names, labels_with_setting, entries, strict=True):
-        if names.count(name) == 1:
-            labels.append(name)
-        elif labels_with_setting.count(label) == 1:
-            labels.append(label)
-        else:
-            labels.append(f"{name} ({label_of_runs(list(entry['values']))})")
-    return labels
+    labels = [f"{entry['task']} {entry['metric']}" for entry in entries]
+    if len(set(labels)) == len(labels):
+        return labels
+    names = [label_of_runs(list(entry["values"])) for entry in entries]
+    short_names = {name: shortened_in_the_middle(name, LONGEST_RUNS) for name in names}
+    are_distinct = len(set(short_names.values())) == len(short_names)
+    if are_distinct:
+        names = [short_names[name] for name in names]
+    return [f"{label} ({name})" for label, name in zip(labels, names, strict=True)]
 
 
 def render_plot(plot: Plot) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ from t5suite.reports.page_parts import (
 from t5suite.reports.plots import Plot
 from t5suite.reports.seeds import unnamed_settings
 from t5suite.reports.sweeps import sweep_titles
-from t5suite.reports.units import other_units
+from t5suite.reports.units import AS_RETURNED, metric_unit, other_units
 from t5suite.tasks.entry_metrics import undefined_notes
 
 # More averages or scores than this are only in their tables.
@@ -244,8 +244,22 @@ def _scores(data: dict) -> list[Part]:
     if units:
         caption += f" ({units})"
     undefined = [entry["metric"] for entry in entries if entry["mean"] is None]
-    notes = [Part("note", note) for note in undefined_notes(undefined)]
-    return _score_table(caption, entries) + notes
+    notes = [*undefined_notes(undefined), *_notes_on_own_metrics(entries)]
+    return _score_table(caption, entries) + [Part("note", note) for note in notes]
+
+
+def _notes_on_own_metrics(entries: list[dict]) -> list[str]:
+    """Why values of metrics of the user's have no interval over rows, if there are such values."""
+    names = [
+        entry["metric"]
+        for entry in entries
+        if metric_unit(entry["metric"]) == AS_RETURNED and not entry["interval"] and entry["mean"] is not None
+    ]
+    if not names:
+        return []
+    return [
+        f"{', '.join(dict.fromkeys(names))}: no interval over rows, as a report does not run the code of your metrics"
+    ]
 
 
 def _place_of_score(entry: dict) -> tuple[str, str, str]:

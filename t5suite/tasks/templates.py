@@ -63,6 +63,19 @@ def filled(example, entry):
     return example._replace(inputs=inputs, targets=targets)
 
 
+def text_of_row(inputs: str, entry) -> str:
+    """Inputs without the texts that a task puts around its rows, or the whole inputs if they do not have that form.
+
+    >>> text_of_row("review: Good!", {"input_format": "review: __input__!", "prefix": ""})
+    'Good'
+    """
+    before, _, after = (entry.get("input_format") or INPUT).partition(INPUT)
+    if isinstance(entry.get("prefix"), str):  # a list has one for each column
+        before += entry["prefix"]
+    is_filled = len(inputs) >= len(before) + len(after) and inputs.startswith(before) and inputs.endswith(after)
+    return inputs[len(before) : len(inputs) - len(after)] if is_filled else inputs
+
+
 def unfilled(text: str, entry) -> str:
     """The part of the text at `__output__`, or the whole text if it does not have the template's form.
 

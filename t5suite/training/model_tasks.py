@@ -244,7 +244,7 @@ def _columns_read(task: Task) -> list[str]:
 
 
 def own_task_of_model(arguments) -> Task | None:
-    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and scored.
+    """The task of a model that was trained on the user's own rows, if no flag says how rows are read and answered.
 
     Raises:
       ConfigError: as `_check_reads_by_columns`.
@@ -260,7 +260,7 @@ def own_task_of_model(arguments) -> Task | None:
     flags = _flags_of_another_task(arguments.formats, task)
     if not flags:
         return task
-    if "--metrics" not in flags and has_label_sets(task.entry):
+    if not named_metrics(arguments.formats.metrics) and has_label_sets(task.entry):
         metrics = ",".join(task.entry["metric_names"])
         logger.warning(
             "the model answers with sets of labels, which %s scores; without --metrics %s, rows are scored by "
@@ -288,17 +288,16 @@ def _check_reads_by_columns(arguments, card: TaskCard | None) -> None:
 
 
 def _flags_of_another_task(formats, task: Task | None) -> list[str]:
-    """The flags that say how rows are read and scored; what the task, if there is one, has itself is no change."""
+    """The flags that say how rows are read and answered; what the task, if there is one, has itself is no change.
+
+    Metrics make no other task: those of a flag are computed in place of the task's.
+    """
     defaults = type(formats)()
-    settings = {}
-    if task is not None:
-        settings = {**settings_of_task(task), "metrics": ",".join(task.entry["metric_names"])}
+    settings = {} if task is None else settings_of_task(task)
     flags = []
     for name in FLAGS_OF_OWN_TASKS:
-        value = getattr(formats, name)
-        if name == "metrics":
-            value = named_metrics(value)  # functions are added to the task's own metrics
-        if value not in (getattr(defaults, name), settings.get(name)):
+        is_changed = getattr(formats, name) not in (getattr(defaults, name), settings.get(name))
+        if is_changed and name != "metrics":
             flags.append(f"--{name}")
     return flags
 

@@ -13,7 +13,7 @@
 |---|---|---|
 | `batch_transform` | a collated batch `{name: tensor}` | the batch that the model is trained on |
 | `batch_metrics` | the model's outputs, the batch | `{name: tensor}`, logged as `train/<name>` |
-| `metrics` | predictions, targets (texts), and `rows=` if its signature has it | `{name: points}`, higher is better |
+| `metrics` | predictions, targets (texts), and `rows=` if its signature has it | `{name: number}`, higher is better |
 | `metrics` of `evaluate` | predictions and references, as a task's own metrics | `{name: number}`, reported as it is |
 | `callbacks` | | instances of `t5suite.Callback`, or of any other `TrainerCallback` |
 

@@ -1,6 +1,6 @@
 """`--metrics`: the user's functions and metrics of `evaluate`, bound to every set that is scored, and tried on targets.
 
->>> add_metrics(data, [positive_share])                 # positive_share(predictions, targets) -> {name: points}
+>>> add_metrics(data, [positive_share])                 # positive_share(predictions, targets) -> {name: number}
 >>> data.eval_sets[0].compute_metrics(prediction)
 {'accuracy': 91.2, 'invalid_rate': 0.0, 'positive_share': 48.0}
 """
@@ -30,7 +30,7 @@ def add_metrics(data, functions, selecting_metric: str | None = None) -> None:
         leave it to the tasks.
 
     Raises:
-      ConfigError: a function returns no points, or those of another metric's name, or no metric is named so.
+      ConfigError: a function returns no numbers, or those of another metric's name, or no metric is named so.
     """
     if selecting_metric is not None:
         selecting_metric = selecting_metric.removeprefix("eval_").removeprefix("eval/")
@@ -127,7 +127,7 @@ def joined_metrics(task_metrics: Callable, functions: list[Callable]) -> Callabl
 
 
 def bound_metrics(function: Callable, eval_set) -> Callable:
-    """Predictions of a set's examples -> the function's points, checked."""
+    """Predictions of a set's examples -> the function's numbers, checked."""
     if isinstance(function, EvaluateMetric):
         return _evaluate_points(function, eval_set)
     targets = [example.targets for example in eval_set.examples]
@@ -148,7 +148,7 @@ def bound_metrics(function: Callable, eval_set) -> Callable:
 def check_points(metrics, name: str) -> None:
     """Refuses what a function of `--metrics` returned unless it is `{name: number}`, by names that are free."""
     if not isinstance(metrics, dict):
-        raise ConfigError(f"--metrics {name}: it returned {metrics!r:.80}, not {{name: points}}")
+        raise ConfigError(f"--metrics {name}: it returned {metrics!r:.80}, not {{name: number}}")
     for metric, value in metrics.items():
         if metric in REPORTED_BESIDE:
             raise ConfigError(
