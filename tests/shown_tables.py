@@ -106,6 +106,7 @@ class PageTables:
     Attributes:
       tables: by caption, rows of `{heading: text}`.
       values: the same, with the whole number that a cell carries (`data-value`) in place of its text.
+      kinds: the same, with what a cell is: `number`, `head`, ...
       explanations: the same, with what a cell says where it is pointed at; empty if it says nothing.
       headline: what stands above all, `{name: text}`.
       notes: the lines of text.
@@ -113,7 +114,7 @@ class PageTables:
 
     def __init__(self, page: str):
         tree = lxml.html.fromstring(page)
-        self.tables, self.values, self.explanations = {}, {}, {}
+        self.tables, self.values, self.kinds, self.explanations = {}, {}, {}, {}
         for table in tree.iter("table"):
             headings = [cell.text_content().strip() for cell in table.find("thead").iter("th")]
             caption, bodies = table.findtext("caption"), list(table.find("tbody").iter("tr"))
@@ -123,6 +124,9 @@ class PageTables:
             ]
             self.values[caption] = [
                 dict(zip(headings, [_whole_value(cell) for cell in row], strict=True)) for row in cells
+            ]
+            self.kinds[caption] = [
+                dict(zip(headings, [cell.get("class").split()[0] for cell in row], strict=True)) for row in cells
             ]
             self.explanations[caption] = [
                 dict(zip(headings, [cell.get("title", "") for cell in row], strict=True)) for row in cells

@@ -231,7 +231,11 @@ class SourceTest(TestCase):
         for source, words, message in (
             ("./nowhere", (), "--model_name_or_path ./nowhere: no such folder"),
             (empty, (), "--model_name_or_path .*run: no model in this folder"),
-            (source_folder(), ("--adapter_base", source_folder()), "--adapter_base has no effect"),
+            (
+                source_folder(),
+                ("--adapter_base", source_folder()),
+                "--adapter_base has no effect: --model_name_or_path .* is not an adapter",
+            ),
         ):
             with exits_with(78, message):
                 self.export(source, *words)

@@ -1292,7 +1292,8 @@ class ModelTest(EqualFiles):
             make()
         made = make(model_family="masked")
         folder_of_model = made.save(folder())
-        again = FineTuner(folder_of_model, model_class="plug_in_modules:Reader", use_cpu=True)
+        with self.assertNoLogs("t5suite", "WARNING"):
+            again = FineTuner(folder_of_model, model_class="plug_in_modules:Reader", use_cpu=True)
         self.assertEqual(again.predict_labels("A joy."), made.predict_labels("A joy."))
         with exits_with(78, "model_family has no effect: the model is in memory already"):
             tuner(tiny_model(), tokenizer=tiny_tokenizer(), model_family="seq2seq")

@@ -147,6 +147,17 @@ class AddedTokensTest(parameterized.TestCase):
         embeddings = model.shared.weight
         torch.testing.assert_close(embeddings[rows - 19], embeddings[: rows - 19].mean(0), rtol=0, atol=1e-6)
 
+    def test_a_tied_weight_counts_once_though_bare_weights_have_both_of_its_names(self):
+        overrides = f"{SMALL},tie_word_embeddings=True"
+        _, model = loaded("mini", config_overrides=overrides)
+        weights = folder() / "weights.pt"
+        torch.save(model.state_dict(), weights)
+        self.assertIn("encoder.embed_tokens.weight", model.state_dict())
+        with self.assertLogs("t5suite", "INFO") as logs:
+            loaded("mini", config_overrides=overrides, init_checkpoint=weights)
+        count = len(list(model.parameters()))
+        self.assertIn(f"{count} weights of {weights} are loaded", "\n".join(logs.output))
+
     @pytest.mark.slow
     def test_a_run_with_them_saves_what_loads_again(self):
         out, words = tempfile.mkdtemp(), Path(tempfile.mkdtemp()) / "words.txt"

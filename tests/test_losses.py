@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
 from t5suite.training.distillation import DistilledLoss
-from t5suite.training.evaluation import AnswerWithLoss, mean_loss
+from t5suite.training.evaluation import AnswerWithLoss, loss_metrics, mean_loss
 from t5suite.training.loss_counts import GuessCounts
 from t5suite.training.losses import (
     SquaredLoss,
@@ -225,6 +225,13 @@ class MeanLossTest(parameterized.TestCase):
         for order in itertools.permutations(losses):
             answers = [AnswerWithLoss("", False, nll, 1) for nll in order]
             self.assertEqual(mean_loss(answers), exact)
+
+    def test_running_text_without_a_token_is_nan_and_other_text_has_no_loss(self):
+        document, answer = SimpleNamespace(entry={"formatter": "document"}), SimpleNamespace(entry={})
+        self.assertEqual(loss_metrics(document, 2.5), {"nll": 2.5})
+        self.assertEqual(loss_metrics(answer, 2.5), {"loss": 2.5})
+        self.assertEqual(repr(loss_metrics(document, None)), "{'nll': nan}")
+        self.assertEqual(loss_metrics(answer, None), {})
 
     def test_it_is_nats_a_token_and_none_without_tokens(self):
         answers = [

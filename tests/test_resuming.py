@@ -544,7 +544,7 @@ class RestoringTest(parameterized.TestCase):
             check_start(start, **{"deepspeed": False, "fsdp": False, "world_size": 1, **settings})
 
     @parameterized.parameters(
-        (4, {"of_this_run": True}, False), (4, {}, True), (3, {"of_this_run": True}, True), (0, {}, False), (5, {}, False),
+        (4, {"of_this_run": True}, False), (4, {}, True), (1, {}, True), (3, {"of_this_run": True}, True), (0, {}, False), (5, {}, False),
         (3, {"restart": False}, False), (4, {"of_this_run": True, "reset": frozenset({"data"})}, True),
         (1, {"reset": frozenset({"step"})}, False),
     )  # fmt: skip
@@ -875,6 +875,12 @@ class StartTest(parameterized.TestCase):
         self.assertEqual(Start.of_this_checkpoint(True, new).checkpoint, latest)
         with exits_with(78, "no checkpoint in"):
             Start.of_this_checkpoint(True, folder())
+
+    def test_a_checkpoint_that_does_not_say_the_size_of_its_updates_goes_on_in_the_order_of_this_run_s(self):
+        checkpoint = self.files_of(folder(), 4)
+        start = choose_start(folder() / "new", str(checkpoint), run_id="a", fingerprint="s")
+        self.assertEqual(start.position.examples, 32)
+        self.assertIsNone(start.update_size_of_order)
 
     def test_steps_examples_and_the_schedule_count_on_unless_they_are_reset(self):
         """A checkpoint of step 5 in updates of 8, of which an epoch has 21 examples; its schedule began at step 2."""

@@ -512,6 +512,11 @@ class DirectoryTest(InFolderTest):
         path = Path("runs/rte/manifest.json")
         noted = {name: {"then": 1} for name in ("data", "tokenizer", "teacher", "libraries", "hub")}
         path.write_text(json.dumps({**json.loads(path.read_text()), **noted, "status": "failed"}))
+        for trace in (Path("runs/rte/metrics.jsonl"), Path("runs/rte/checkpoint-1")):
+            trace.touch() if trace.suffix else trace.mkdir()
+            with exits_with(78, "seed 2 there, 1 here"):
+                opening.open_run("runs/rte", CHOSEN_BY)
+            trace.unlink() if trace.suffix else trace.rmdir()
         run = opening.open_run("runs/rte", CHOSEN_BY)
         self.assertEqual((run.resumed, run.run_id, run.manifest["settings"]), (True, "3fa94c10", CHOSEN_BY))
         self.assertEqual([run.manifest.get(name) for name in noted if run.manifest.get(name) == noted[name]], [])

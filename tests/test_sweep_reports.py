@@ -184,6 +184,18 @@ class TablesTest(parameterized.TestCase):
             self.assertEqual(explained["State"], entry.get("why", ""))
             self.assertEqual((row["Step"], row["Seconds"]), ("20", "12.3"))
 
+    def test_the_page_s_cells_of_parameters_are_numbers_where_the_values_are(self):
+        """So that the page sorts them as numbers, and shows all digits of a rate."""
+        rates = {0: 1e-3 / 3, 1: 2e-3 / 3}
+        trials = [trial(n, 60.0 + n, learning_rate=rate, lr_scheduler_type="ab"[n]) for n, rate in rates.items()]
+        page = report_of(trials, best=1).page
+        title = "Trials, the best first"
+        for row, kinds in zip(page.values[title], page.kinds[title], strict=True):
+            self.assertEqual((kinds["learning_rate"], kinds["lr_scheduler_type"]), ("number", "text"))
+            number = int(row["Trial"].removesuffix(" ★"))
+            self.assertEqual(float(row["learning_rate"]), rates[number])
+            self.assertEqual(row["lr_scheduler_type"], "ab"[number])
+
     def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
         lines = json_lines(MIXED, best=2)
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
