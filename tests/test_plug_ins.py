@@ -28,7 +28,7 @@ from transformers import EarlyStoppingCallback
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_run, tiny_trainer, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_rows, tiny_run, tiny_trainer, write_rows
 from t5suite.training import plug_in_descriptions, plug_ins
 from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
 from t5suite.training.plug_ins import TransformedCollator, row_generators
@@ -143,6 +143,26 @@ class ResumeTest(parameterized.TestCase):
             "model_class": ["plug_in_modules:OwnT5"],
         })  # fmt: skip
         self.assertTrue(all(len(entry["sha256"]) == 64 for entries in described.values() for entry in entries))
+
+    def test_a_metric_of_one_s_own_that_a_model_s_run_had_is_named_where_it_is_not_computed(self):
+        """Its code runs only where a flag names it."""
+        model = whole()[1]
+        name = "plug_in_modules:first_letter"
+        command = ["--model_name_or_path", str(model), "--eval_only", "--model_class", "plug_in_modules:OwnT5"]
+        with self.assertLogs("t5suite.training.user_metrics", "WARNING") as logs:
+            results = run(new_folder(), *command)
+        self.assertNotIn("first_letter", results["tasks"]["sentiment"])
+        self.assertIn(f"--metrics {name}", logs.output[0])
+        with self.assertNoLogs("t5suite.training.user_metrics", "WARNING"):
+            results = run(new_folder(), *command, "--metrics", name)
+        self.assertIn("first_letter", results["tasks"]["sentiment"])
+
+        rows = tiny_rows("sentiment", count=4)
+        answers = write_rows(new_folder() / "answers.jsonl", [{"prediction": "positive"}] * 4)
+        files = ["--rows", write_rows(new_folder() / "rows.jsonl", rows), "--predictions", answers]
+        with contextlib.redirect_stderr(io.StringIO()) as notes:
+            run_cli("score", "--model_name_or_path", model, *files)
+        self.assertIn(f"--metrics {name}", notes.getvalue())
 
     @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):

@@ -35,6 +35,7 @@ def score(arguments) -> None:
     task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
     _note_trained_rows(arguments)
+    _note_own_metrics(arguments.model_name_or_path)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     _check_count(arguments, task, task_rows, predictions)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
@@ -63,6 +64,18 @@ def _note_trained_rows(arguments) -> None:
     trained_split = trained_split_with(trained_splits_of_model(model), split)
     if trained_split is not None:
         note(f"{model} was trained on {rows_in_words(trained_split)}: these are not scores of unseen rows")
+
+
+def _note_own_metrics(model: str | None) -> None:
+    """Names the metrics of the user's own code by which a run was scored, too: this command does not run them."""
+    from t5suite.runs.own_metrics import own_metrics_of_model
+
+    names = own_metrics_of_model(model)
+    if names:
+        note(
+            f"{model} was also scored by {' and '.join(names)}, your own code, which this command does not run: "
+            f"t5suite evaluate --model_name_or_path {model} --metrics {','.join(names)} does"
+        )
 
 
 def _task_by_flags(arguments):

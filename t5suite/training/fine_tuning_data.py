@@ -51,7 +51,7 @@ from t5suite.training.label_checks import check_labels, hint_at_labels
 from t5suite.training.plans import Plan, languages_by_flags
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.target_checks import warn_of_unwritable_targets
-from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
+from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics, warn_of_metrics_left_out
 
 # Lines of the log name the step, whichever module of it writes them.
 logger = logging.getLogger("t5suite.training.fine_tuning")
@@ -218,6 +218,8 @@ def data_for(
     try_evaluate_metrics(data)
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
+    if not trains:
+        warn_of_metrics_left_out(data, plug_ins.metrics, arguments.model.model_name_or_path, trained_card)
     return data
 
 

@@ -8,12 +8,17 @@
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
+from t5suite.runs.own_metrics import own_metrics_of_model
 from t5suite.tasks.entry_metrics import RATES, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
+from t5suite.training.plug_in_descriptions import describe_object
+
+logger = logging.getLogger(__name__)
 
 NO_LABEL = ""  # an answer that is no label of any task
 # Values of `--metric_for_best_model` that leave the choice to the tasks.
@@ -50,6 +55,27 @@ def add_metrics(data, functions, selecting_metric: str | None = None) -> None:
             eval_set.selected_by = selecting_metric
         elif selecting_metric not in NOT_BY_NAME:
             check_metric_name(selecting_metric, eval_set.task, names)
+
+
+def warn_of_metrics_left_out(data, functions, model_name: str | None, card) -> None:
+    """Warns of metrics of the user's own that the run of a model had and this run has not: code runs only where named.
+
+    Args:
+      card: what the model was trained for, where it is only scored.
+    """
+    tasks = [eval_set.task for eval_set in scored_sets(data)]
+    if card is None or not any(map(card.was_trained_on, tasks)):
+        return
+    names = [describe_object(function)["name"] for function in functions]
+    left_out = [name for name in own_metrics_of_model(model_name) if name not in names]
+    if left_out:
+        logger.warning(
+            "%s was also scored by %s, which this run does not compute: your own code runs only where a flag names it "
+            "(add --metrics %s)",
+            model_name,
+            " and ".join(left_out),
+            ",".join(left_out),
+        )
 
 
 def check_new_names(names: Iterable[str], earlier_names: Collection[str]) -> None:
