@@ -1067,6 +1067,14 @@ class HeldOutTest(parameterized.TestCase):
         self.assertEqual([row["output"] for row in validation], ["b0", "b1", "b2", "b3"])
         self.assertLen(train, 11)
 
+    def test_inputs_with_too_many_rows_are_passed_over_and_others_fill_the_share(self):
+        rows = [{"input": f"often {i // 6}", "output": str(i)} for i in range(60)]
+        rows += [{"input": f"once {i}", "output": str(i)} for i in range(40)]
+        for seed in range(8):
+            held_out = load_own_rows(rows, "validation", validation_split=0.1, seed=seed).rows
+            self.assertLen(held_out, 10)
+            self.assertIn(Counter(row["input"][:5] for row in held_out)["often"], (0, 6))
+
     def test_test_rows_are_all_read_and_none_is_held_out(self):
         rows = {role: [{"input": f"{role} {i}", "output": "x"} for i in range(30)] for role in ("train", "test")}
         parts = {role: load_own_rows(rows, role, validation_split=0.2).rows for role in ROLES}
