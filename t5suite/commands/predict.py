@@ -50,7 +50,8 @@ def predict_flags(parser) -> None:
         "--input_type",
         choices=input_types,
         default="auto",
-        help="default: by the file's name, of - by its first line: jsonl or text",
+        help="default: by the file's name (.txt: text); of - and other names by the first line that is not blank: "
+        "jsonl or text",
     )
     add("--text_column", help="the rows' column(s), with commas, if not those that the model was trained on")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
