@@ -166,6 +166,10 @@ class TablesTest(parameterized.TestCase):
         lines = printed("--include_inputs --input_type csv --delimiter bar", typed=typed, rows="-")
         self.assertEqual([line["inputs"] for line in lines], ["sentiment sentence: fine"])
 
+    def test_an_idx_that_a_table_lacks_is_null_in_the_answer(self):
+        rows = table_file("rows.parquet", ["idx", "sentence"], [[7.0, "good"], [float("nan"), "bad"]])
+        self.assertEqual([line["idx"] for line in printed(rows=rows)], [7.0, None])
+
     def test_a_column_of_texts_alone_is_a_table(self):
         rows = table_file("rows.csv", ["sentence"], [["good"], ["bad; really"]])
         self.assertLen(printed(rows=rows), 2)
