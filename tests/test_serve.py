@@ -313,7 +313,7 @@ REFUSED = (
     ("POST", "/predict", {"rows": [{"x": "a"}]}, {}, 400), ("POST", "/predict", {"rows": [{"sentence": None}]}, {}, 400),
     ("POST", "/predict", {"rows": ["a"] * 257}, {}, 400), ("POST", "/predict", {"rows": ["a"], "beams": 2}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "num_beams": "2"}, {}, 400), ("POST", "/predict", {"rows": ["a"], "num_beams": 17}, {}, 400),
-    ("POST", "/predict", {"rows": ["a"], "num_beams": 0}, {}, 400), ("POST", "/predict", {"rows": ["a"], "top_p": 0.5}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "num_beams": 4, "num_beam_groups": 4}, {}, 400), ("POST", "/predict", {"rows": ["a"], "num_beams": 0}, {}, 400), ("POST", "/predict", {"rows": ["a"], "top_p": 0.5}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "do_sample": True, "num_return_sequences": 17}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 1025}, {}, 400), ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 0}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "labels": ["x"]}, {}, 400), ("POST", "/predict", {"rows": ["a"], "labels": ["x", "y"], "scores": True}, {}, 400),

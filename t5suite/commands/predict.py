@@ -82,7 +82,12 @@ def add_answer_flags(parser) -> None:
     add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
     add("--min_new_tokens", type=int, help="shortest answer in tokens")
     add("--num_beams", type=int, default=1, help="beams; 1 is greedy")
-    add("--num_beam_groups", type=int, default=1, help="groups of beams that avoid each other's tokens")
+    add(
+        "--num_beam_groups",
+        type=int,
+        default=1,
+        help="groups of beams that avoid each other's tokens, by --diversity_penalty",
+    )
     add("--diversity_penalty", type=float, help="lowers the score of a token that another group chose; such as 0.5")
     add("--length_penalty", type=float, help="beams' scores are divided by length ** this")
     add("--do_sample", action="store_true", help="draw answers at random; the same --seed draws the same")
