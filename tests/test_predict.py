@@ -529,6 +529,20 @@ class ResumeTest(parameterized.TestCase):
             predict(changed, path)
         self.assertEqual(path.read_bytes(), before)
 
+    @parameterized.parameters(("", 10, 0), ("", 6, 0), ("--scores", 10, 0), ("", 10, 4))
+    @pytest.mark.quick_cases(2)
+    def test_without_the_answers_their_progress_is_of_nothing(self, flag, count, first):
+        rows, path = rows_file(count=count + first), copy_of(unbroken())
+        Path(rows).write_text("".join(Path(rows).read_text().splitlines(True)[first:]))
+        expected = output_path()
+        predict(rows, expected, flag)
+        path.unlink()
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            predict(rows, path, flag)
+        self.assertEqual(path.read_bytes(), expected.read_bytes())
+        self.assertEqual(progress_path(path).read_bytes(), progress_path(expected).read_bytes())
+        self.assertIn(f"{path} is gone", log.getvalue())
+
     def test_answers_of_other_settings_or_of_somebody_else_are_refused_with_the_way_out(self):
         rows, path = rows_file(count=5), output_path()
         path.write_text("precious\n")
@@ -924,6 +938,7 @@ class SettingsTest(parameterized.TestCase):
     @parameterized.parameters(
         "--temperature 0.5", "--top_p 0.5", "--top_p 1.5 --do_sample", "--temperature 0.0 --do_sample",
         "--num_beams 2 --do_sample", "--num_return_sequences 2", "--num_beam_groups 3 --num_beams 4",
+        "--num_beam_groups 2 --num_beams 4",
         "--max_new_tokens 0", "--diversity_penalty 0.5", "--length_penalty 0.5", f"--seed {2**63}",
     )  # fmt: skip
     def test_settings_without_sense_are_refused_by_flag_and_value(self, flags):

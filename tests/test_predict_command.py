@@ -166,6 +166,10 @@ class TablesTest(parameterized.TestCase):
         lines = printed("--include_inputs --input_type csv --delimiter bar", typed=typed, rows="-")
         self.assertEqual([line["inputs"] for line in lines], ["sentiment sentence: fine"])
 
+    def test_an_idx_that_a_table_lacks_is_null_in_the_answer(self):
+        rows = table_file("rows.parquet", ["idx", "sentence"], [[7.0, "good"], [float("nan"), "bad"]])
+        self.assertEqual([line["idx"] for line in printed(rows=rows)], [7.0, None])
+
     def test_a_column_of_texts_alone_is_a_table(self):
         rows = table_file("rows.csv", ["sentence"], [["good"], ["bad; really"]])
         self.assertLen(printed(rows=rows), 2)
@@ -280,6 +284,32 @@ class CommandTest(parameterized.TestCase):
         lines = printed(flags, "--include_inputs --input_type text", typed=typed, rows="-")
         for line, text in zip(lines, typed.removeprefix("\ufeff").splitlines(), strict=True):
             self.assertEndsWith(line["inputs"], text)
+
+    @parameterized.parameters(
+        ('{"sentence": "good", "idx": 7}\n\n"bad"\n', ["good", "bad"]), ('\n \n{"sentence": "good"}\n', ["good"]),
+        ("good\n\nbad\n", ["good", "", "bad"]), ("\n\ngood\n", ["", "", "good"]), ("\n\n", ["", ""]), ("[[Film]]\n", ["[[Film]]"]),
+        ('\ufeff\n{"sentence": "good"}\n', ["good"]), ("\nidx,sentence\n7,good\n", None), ("\ufeffidx\tdescription\n7\tgood\n", None),
+    )  # fmt: skip
+    @pytest.mark.quick_cases(2)
+    def test_rows_are_read_alike_from_standard_input_and_from_files_whose_names_say_nothing(self, content, texts):
+        place = Path(tempfile.mkdtemp())
+        (place / "part-aa").write_text(content)
+        (place / "rows.jsonl.1.gz").write_bytes(gzip.compress(content.encode()))
+        for rows in ("-", place / "part-aa", place / "rows.jsonl.1.gz"):
+            if texts is None:
+                with exits_with(78, ":[12]: .*--input_type tsv or csv .*--input_type text"):
+                    printed(typed=content, rows=rows)
+            else:
+                lines = printed("--include_inputs", typed=content, rows=rows)
+                self.assertEqual([line["inputs"] for line in lines], [f"sentiment sentence: {text}" for text in texts])
+
+    def test_a_name_that_says_text_is_text_and_an_array_in_a_file_is_its_rows(self):
+        content = '[{"sentence": "good"}]\n'
+        for name, text in (("rows.txt", content.strip()), ("part-aa", "good")):
+            rows = Path(tempfile.mkdtemp()) / name
+            rows.write_text(content)
+            (line,) = printed("--include_inputs", rows=rows)
+            self.assertEqual(line["inputs"], f"sentiment sentence: {text}")
 
     def test_prose_on_standard_input_needs_no_flag(self):
         typed = "A sentence, good and bad.\nsentence\nwith\ta tab\n"

@@ -313,7 +313,7 @@ REFUSED = (
     ("POST", "/predict", {"rows": [{"x": "a"}]}, {}, 400), ("POST", "/predict", {"rows": [{"sentence": None}]}, {}, 400),
     ("POST", "/predict", {"rows": ["a"] * 257}, {}, 400), ("POST", "/predict", {"rows": ["a"], "beams": 2}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "num_beams": "2"}, {}, 400), ("POST", "/predict", {"rows": ["a"], "num_beams": 17}, {}, 400),
-    ("POST", "/predict", {"rows": ["a"], "num_beams": 0}, {}, 400), ("POST", "/predict", {"rows": ["a"], "top_p": 0.5}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "num_beams": 4, "num_beam_groups": 4}, {}, 400), ("POST", "/predict", {"rows": ["a"], "num_beams": 0}, {}, 400), ("POST", "/predict", {"rows": ["a"], "top_p": 0.5}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "do_sample": True, "num_return_sequences": 17}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 1025}, {}, 400), ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 0}, {}, 400),
     ("POST", "/predict", {"rows": ["a"], "labels": ["x"]}, {}, 400), ("POST", "/predict", {"rows": ["a"], "labels": ["x", "y"], "scores": True}, {}, 400),
@@ -336,6 +336,11 @@ MESSAGES = (
     ("/predict", {"rows": ["a"], "labels": ["x", 3]}, 'labels must be a list of labels, "task" or "none"'),
     ("/predict", {"rows": ["a"], "labels": "tasks"}, 'labels must be a list of labels, "task" or "none"'),
     ("/predict", {"rows": ["a", 3]}, "rows must be a list of objects with the columns, or of texts"),
+    ("/predict", b'{"rows": [{"sentence": NaN}]}', "not JSON (rows[0].sentence: NaN is not a JSON value; write null)"),
+    ("/predict", b'{"rows": [{"idx": [1, -Infinity], "sentence": "a"}]}', "not JSON (rows[0].idx[1]: -Infinity is not a JSON value; write null)"),
+    ("/predict", b'{"rows": ["a"], "do_sample": true, "temperature": NaN}', "not JSON (temperature: NaN is not a JSON value; write null)"),
+    ("/predict", b'{"rows": [{"sentence": "a", "sentence": "b"}]}', "key 'sentence' is given for the second time; one object has each key once"),
+    ("/v1/completions", b'{"prompt": "a", "prompt": "b"}', "key 'prompt' is given for the second time; one object has each key once"),
     ("/predict", {"rows": ["a"], "num_beams": "2"}, "num_beams: Input should be a valid integer"),
     ("/predict", {"rows": ["a"], "text_column": "b"}, "text_column: this server has no such setting"),
     ("/predict", {"rows": ["a"], "dataset_name": "b"}, "dataset_name: a server answers one task of a model, chosen by this flag at its start"),
@@ -375,6 +380,10 @@ class RefusalsTest(ServedTest):
         status, _, answer = request(self.url, "POST", path, body)
         self.assertEqual(status, 400)
         self.assertEqual(message_of_refusal(path, answer), message)
+
+    def test_a_number_that_no_answer_can_hold_is_no_fault_of_the_server(self):
+        status, _, answer = request(self.url, "POST", "/predict", b'{"rows": [{"sentence": "NaN", "idx": 1e999}]}')
+        self.assertEqual((status, json.loads(answer)["answers"][0]["idx"]), (200, None))
 
     def test_labels_that_a_message_names_are_json_that_is_answered(self):
         of_sets = {"metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1"}

@@ -34,7 +34,7 @@ from t5suite.inference.web import (
     server_of,
 )
 from t5suite.inference.web_guard import Guard
-from t5suite.testing import exits_with, run_cli, save_model, tiny_run
+from t5suite.testing import exits_with, run_cli, save_model, tiny_run, write_rows
 
 PORT = 7860
 
@@ -181,7 +181,7 @@ def upper_case(text: str):
         raise RuntimeError("no file /home/me/secret")
     if text == "refuse":
         raise ConfigError("the model's generation_config.json has num_beams 4")
-    return text.upper(), {"yes": 0.9, "no": 0.1}
+    return text.upper(), {"yes": 0.9, "no": 0.1}, "7 tokens of the text were not read"
 
 
 class PageClient(parameterized.TestCase):
@@ -229,6 +229,7 @@ class ServedPageTest(PageClient):
         events = self.answered("well")
         self.assertIn('"WELL"', events)
         self.assertIn("0.9", events)
+        self.assertIn("7 tokens of the text were not read", events)
 
     def test_a_page_that_points_its_name_to_this_machine_reads_nothing(self):
         for path in ("/", "/config", "/gradio_api/queue/data?session_hash=tested"):
@@ -288,7 +289,7 @@ class CommandTest(PageClient):
         self.addCleanup(process.terminate)
         self.port = urlsplit(process.stdout.readline().split()[0]).port
         events = [json.loads(line[6:]) for line in self.answered(row["sentence"]).splitlines() if line[:6] == "data: "]
-        text, label = next(event for event in events if event["msg"] == "process_completed")["output"]["data"]
+        text, label, _ = next(event for event in events if event["msg"] == "process_completed")["output"]["data"]
         self.assertEqual(text, answer["prediction"])
         shares = {each["label"]: each["confidence"] for each in label["confidences"]}
         self.assertEqual(shares, chosen["probabilities"])
@@ -296,19 +297,46 @@ class CommandTest(PageClient):
 
 @unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
 class AnswerTest(parameterized.TestCase):
-    @parameterized.parameters(([],), (["--labels"],))
-    @pytest.mark.quick_cases(1)
-    def test_what_is_typed_has_predict_s_answer_and_the_probabilities_of_the_task_s_labels(self, flags):
+    def answer_by(self, *flags):
         with mock.patch.object(running, "serve_page") as serve_page:
             run_cli(*predict_words("--web", *flags))
         job, predictor, _ = serve_page.call_args.args
-        answer = answer_function(job, predictor)
+        return answer_function(job, predictor)
+
+    @parameterized.parameters(([],), (["--labels"],))
+    @pytest.mark.quick_cases(1)
+    def test_what_is_typed_has_predict_s_answer_and_the_probabilities_of_the_task_s_labels(self, flags):
+        answer = self.answer_by(*flags)
         expected, chosen = (answers(*words, rows=rows_file(count=3)) for words in (flags, ["--labels"]))
         for row, line, chosen_line in zip(mini_rows(count=3), expected, chosen, strict=True):
-            text, probabilities = answer(row["sentence"])
+            text, probabilities, _ = answer(row["sentence"])
             self.assertEqual(text, line["prediction"])
             for label, probability in chosen_line["probabilities"].items():
                 self.assertAlmostEqual(probabilities[label], probability, delta=1e-5)
+
+    def test_what_is_cut_of_a_text_and_of_an_answer_is_shown(self):
+        long_text = {"sentence": "lamp " * 3000}
+        for flags in ([], ["--max_new_tokens", "1"], ["--labels"]):
+            answer = self.answer_by(*flags)
+            (line,) = answers(*flags, rows=write_rows(folder() / "rows.jsonl", [long_text]))
+            notes = answer(long_text["sentence"])[2]
+            self.assertIn(f"{line['cut_tokens']:,} tokens of the text were not read", notes)
+            self.assertEqual("the answer is cut off" in notes, "truncated" in line)
+            self.assertEqual("no label" in notes, "invalid" in line)
+            self.assertNotIn("not read", answer("lamp")[2])
+
+    @parameterized.parameters(
+        "--input_type text", "--text_column x", "--delimiter tab", "--window 3", "--num_beams 3 --num_return_sequences 3",
+        "--scores", "--include_inputs",
+    )  # fmt: skip
+    def test_flags_of_rows_and_lines_have_no_effect_on_a_page(self, flags):
+        name = flags.replace("--num_beams 3 ", "").split()[0]
+        with exits_with(78, f"{name} has no effect with --web"):
+            run_cli(*predict_words("--web", flags))
+
+    def test_a_language_in_a_column_is_that_of_no_text_that_is_typed(self):
+        with exits_with(78, "no column 'lang'; give its language by --target_lang$"):
+            run_cli(*predict_words("--web", "--target_lang_column lang"))
 
 
 @pytest.mark.slow

@@ -25,6 +25,16 @@ from t5suite.commands.shared import add_libraries_flag, check_at_least
 
 # Of files in other forms than the answers'.
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+# Flags of rows and of lines of answers, with their defaults.
+FLAGS_OF_FILES = {
+    "input_type": "auto",
+    "text_column": None,
+    "delimiter": None,
+    "window": 512,
+    "num_return_sequences": 1,
+    "scores": False,
+    "include_inputs": False,
+}
 
 
 def predict_flags(parser) -> None:
@@ -50,7 +60,8 @@ def predict_flags(parser) -> None:
         "--input_type",
         choices=input_types,
         default="auto",
-        help="default: by the file's name, of - by its first line: jsonl or text",
+        help="default: by the file's name (.txt: text); of - and other names by the first line that is not blank: "
+        "jsonl or text",
     )
     add("--text_column", help="the rows' column(s), with commas, if not those that the model was trained on")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
@@ -81,7 +92,12 @@ def add_answer_flags(parser) -> None:
     add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
     add("--min_new_tokens", type=int, help="shortest answer in tokens")
     add("--num_beams", type=int, default=1, help="beams; 1 is greedy")
-    add("--num_beam_groups", type=int, default=1, help="groups of beams that avoid each other's tokens")
+    add(
+        "--num_beam_groups",
+        type=int,
+        default=1,
+        help="groups of beams that avoid each other's tokens, by --diversity_penalty",
+    )
     add("--diversity_penalty", type=float, help="lowers the score of a token that another group chose; such as 0.5")
     add("--length_penalty", type=float, help="beams' scores are divided by length ** this")
     add("--do_sample", action="store_true", help="draw answers at random; the same --seed draws the same")
@@ -145,8 +161,8 @@ def _check_predict_flags(arguments) -> None:
     Raises:
       ConfigError: flags that do not go together, or one out of its range; Gradio is not installed.
     """
-    if arguments.web and (arguments.input or arguments.output):
-        raise ConfigError("--web takes no --input and no --output")
+    if arguments.web:
+        _check_flags_beside_web(arguments)
     if not arguments.web and arguments.input is None:
         raise ConfigError("give --input FILE (or - for standard input) or --web")
     if arguments.web and not importlib.util.find_spec("gradio"):
@@ -156,6 +172,19 @@ def _check_predict_flags(arguments) -> None:
         raise ConfigError("--output -: leave --output out for standard output (a file of this name is ./-)")
     if arguments.overwrite and not arguments.output:
         raise ConfigError("--overwrite has no effect without --output")
+
+
+def _check_flags_beside_web(arguments) -> None:
+    """Refuses flags of rows and lines, which a page has not.
+
+    Raises:
+      ConfigError: the first of them.
+    """
+    if arguments.input or arguments.output:
+        raise ConfigError("--web takes no --input and no --output")
+    for name, default in FLAGS_OF_FILES.items():
+        if getattr(arguments, name) != default:
+            raise ConfigError(f"--{name} has no effect with --web: a page takes one text and shows one answer")
 
 
 def _check_task_and_files(arguments) -> None:
@@ -178,12 +207,25 @@ def _check_task_and_files(arguments) -> None:
     template_by_flags(arguments, text)
     candidate_labels(arguments.labels, text, warns=False)
     if arguments.web:
+        _check_languages_of_page(text)
         return
     check_input_file("--input", arguments.input, or_folder=os.path.isdir(arguments.input))
     if arguments.output:
         _check_output(arguments)
     if not _continues_output(arguments):
         _check_first_row(arguments, text)
+
+
+def _check_languages_of_page(text) -> None:
+    """Refuses a language that each row has in a column, for a page has none for it.
+
+    Raises:
+      ConfigError: there is such a column.
+    """
+    for flag in ("source_lang", "target_lang"):
+        column = getattr(text.languages, f"{flag}_column")
+        if column:
+            raise ConfigError(f"--web: a text that is typed has no column {column!r}; give its language by --{flag}")
 
 
 def _check_output(arguments) -> None:

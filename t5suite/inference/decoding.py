@@ -70,8 +70,7 @@ def generation_options(decoding: DecodingSettings, model, max_new_tokens: int, d
         sampler = RowSampler(uniform_numbers(decoding.seed, draws, max_new_tokens))
         options["logits_processor"] = LogitsProcessorList([*warpers_of(drawing), sampler])
     if decoding.num_beam_groups > 1:
-        diversity_penalty = decoding.diversity_penalty or 0.0
-        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, diversity_penalty)
+        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, decoding.diversity_penalty)
     return options
 
 

@@ -84,6 +84,11 @@ class DecodingSettings:
             raise ConfigError(
                 f"--num_beam_groups {self.num_beam_groups} must divide --num_beams {self.num_beams} evenly"
             )
+        if self.num_beam_groups > 1 and self.diversity_penalty is None:
+            raise ConfigError(
+                f"--num_beam_groups {self.num_beam_groups}: all groups find the same answers without "
+                "--diversity_penalty (such as 0.5)"
+            )
         if self.num_return_sequences > self.num_beams and not self.do_sample:
             raise ConfigError(
                 f"--num_return_sequences {self.num_return_sequences}: needs as many --num_beams, or --do_sample"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import (
     ANY_NUMBER,
@@ -311,11 +312,11 @@ def _of_words(request: RowRequest) -> RowRequest:
 
 
 def _copied_cells(row: Row) -> dict:
-    """What a line has of its row: in a folder the file's name, and cells that leaderboards need."""
+    """What a line has of its row: in a folder the file's name, and cells that leaderboards need (of a NaN, null)."""
     cells = {} if row.file is None else {"file": row.file}
     if isinstance(row.value, dict):
         cells |= {column: row.value[column] for column in COPIED if column in row.value}
-    return cells
+    return without_nan(cells)
 
 
 def line_of_answers(answers: list[WrittenAnswer], scores: bool, token_counts: bool = False) -> dict:

@@ -14,6 +14,7 @@ run.
 
 import contextlib
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import named_errors, read_json, write_json
 from t5suite.base.redaction import printable
 from t5suite.runs.lock import is_former_self, slurm_record
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
@@ -57,13 +60,15 @@ class ResumableOutput:
         Raises:
           ConfigError: there is a file that is not an output of this command, or that has other settings.
         """
-        if not (self.path.exists() or self.progress_path.exists()):
+        if not self.path.exists():
+            if self.progress_path.exists():
+                logger.info("%s is gone: all rows are answered anew", self.path)
             return 0
         if self.overwrite and not self._is_of_this_job():
             return 0
         progress = self.read_progress()
         self._check_settings(progress["settings"])
-        line_count = count_lines(self.path) if self.path.exists() else 0
+        line_count = count_lines(self.path)
         self.recorded_rows = progress["rows"]
         self.recorded_digest = progress["digest"]
         if progress["finished"] and line_count == self.recorded_rows:

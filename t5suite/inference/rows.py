@@ -9,6 +9,7 @@ line i of the output. In JSON lines, CSV and TSV, empty lines are skipped.
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -53,10 +54,11 @@ class InputRows:
 
     Args:
       path: a file, a folder (of whose splits the test split is read, if it has any), or `-`.
-      input_type: jsonl, text, csv, tsv, parquet, or auto: by the file's name, for standard input by its first line.
+      input_type: jsonl, text, csv, tsv, parquet, or auto: by the file's name; for standard input and other names, JSON
+        lines or text, by the first line that is not blank.
       delimiter: of CSV and TSV, if it is not the file's own.
       columns: `{the task's column: the rows' column}` where they differ.
-      task_columns: the task's columns, by which the first line of a table in standard input is recognized.
+      task_columns: the task's columns, by which the first line of a table is recognized where no name tells it.
 
     Attributes:
       digest: the SHA-256 over the lines (of tables: the columns) of all rows that `rows` has yielded so far.
@@ -84,7 +86,7 @@ class InputRows:
         """Every row, in order.
 
         Raises:
-          ConfigError: standard input seems to hold a table, and --input_type does not say what it holds.
+          ConfigError: the lines seem to be a table, and neither a name nor --input_type says what they are.
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
             no such column; a JSON array in standard input; named by file and line.
         """
@@ -118,7 +120,7 @@ class InputRows:
             yield from self._line_rows(path, kind)
 
     def _kind_of_input(self, path: str) -> str:
-        """How a file is read; `auto` only for standard input, whose first line decides.
+        """How a file is read; `auto` only for standard input, which is read once.
 
         Raises:
           ConfigError: --input_type or --delimiter does not fit it.
@@ -126,6 +128,8 @@ class InputRows:
         kind = self.input_type
         if kind == "auto" and path != STANDARD_INPUT:
             kind = kind_of_file(path)
+        if kind is None:
+            kind = self._kind_of_lines(_lines_to_first_filled(_numbered_byte_lines(path)), path)
         if kind == "parquet" and path == STANDARD_INPUT:
             raise ConfigError("--input_type parquet: standard input is read line by line; give --input FILE")
         if self.delimiter is not None and kind not in TYPELESS:
@@ -147,31 +151,47 @@ class InputRows:
 
     def _line_rows(self, path: str, kind: str) -> Iterator[tuple[str, dict | str]]:
         """Rows of one line each: JSON or text."""
-        for number, line in _numbered_byte_lines(path, kind):
-            if number == 1:
-                line = line.removeprefix(BYTE_ORDER_MARK)
+        lines = _numbered_byte_lines(path, kind)
+        if kind == "auto":
+            first_lines = _lines_to_first_filled(lines)
+            kind = self._kind_of_lines(first_lines, path)
+            lines = itertools.chain(first_lines, lines)
+        for number, line in lines:
             place = f"{_name_of_path(path)}:{number}"
-            if kind == "auto":
-                kind = _kind_of_first_line(line, place)
-                if kind == "text":
-                    self._check_is_no_header(text_of_line(line, place), place)
             if kind == "jsonl" and not line.strip():
                 continue
             row = text_of_line(line, place) if kind == "text" else _json_row(line, place)
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
             yield place, row
 
-    def _check_is_no_header(self, line: str, place: str) -> None:
-        """Refuses a first line of text that seems to be a table's: its columns would be answered as a row.
+    def _kind_of_lines(self, first_lines: list[tuple[int, bytes]], path: str) -> str:
+        """How lines are read whose name does not tell it: jsonl or text, by the first that is not blank.
 
         Raises:
-          ConfigError: it holds a tab, or one of its cells is a column's name.
+          DataError: it begins a JSON array in standard input.
+          ConfigError: it seems to be a table's, whose columns would be answered as a row: it holds a tab, or one of its
+            cells is a column's name.
         """
-        if "\t" in line or not self.header_columns.isdisjoint(line.split(",")):
-            raise ConfigError(
-                f"{place}: {line[:60]!r} may be the first line of a table; --input_type tsv or csv reads standard "
-                "input as a table, --input_type text as lines of text"
+        if not first_lines:
+            return "text"
+        number, line = first_lines[-1]
+        place = f"{_name_of_path(path)}:{number}"
+        if START_OF_ARRAY.match(line):
+            if path != STANDARD_INPUT:
+                return "jsonl"
+            raise DataError(
+                f"{place}: the start of a JSON array, but standard input is read line by line: give --input FILE.json, "
+                "or one row a line (jq -c '.[]'); --input_type text reads such lines as texts"
             )
+        if line.lstrip()[:1] in (b"{", b'"'):
+            return "jsonl"
+        text = text_of_line(line, place)
+        if "\t" in text or not self.header_columns.isdisjoint(text.split(",")):
+            raise ConfigError(
+                f"{place}: {text[:60]!r} may be the first line of a table; --input_type tsv or csv reads it as a "
+                "table, --input_type text as lines of text"
+            )
+        return "text"
 
     def _with_task_columns(self, place: str, row: dict | str) -> dict | str:
         """The row with the task's columns, moved from those that `--text_column` names; the others stay.
@@ -197,36 +217,35 @@ def _name_of_path(path: str) -> str:
     return "standard input" if path == STANDARD_INPUT else path
 
 
-def _numbered_byte_lines(path: str, kind: str) -> Iterator[tuple[int, bytes]]:
-    """A file's lines with their numbers from 1; of JSON lines in a file, those that are not empty."""
+def _numbered_byte_lines(path: str, kind: str = "text") -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers from 1, without a byte-order mark; of JSON lines in a file, those that are not empty."""
     if path == STANDARD_INPUT:
-        return enumerate(sys.stdin.buffer, start=1)
-    if kind == "jsonl":
-        return filled_lines(Path(path))
-    return enumerate(byte_lines(Path(path)), start=1)
+        lines = enumerate(sys.stdin.buffer, start=1)
+    elif kind == "jsonl":
+        lines = filled_lines(Path(path))
+    else:
+        lines = enumerate(byte_lines(Path(path)), start=1)
+    for number, line in lines:
+        yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
-def kind_of_file(path: str) -> str:
-    """What a file's name says that it holds: jsonl, csv, tsv, parquet; else text.
+def _lines_to_first_filled(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The lines up to the first that is not blank."""
+    first_lines = []
+    for number, line in lines:
+        first_lines.append((number, line))
+        if line.strip():
+            break
+    return first_lines
 
-    >>> kind_of_file("rows.csv.gz"), kind_of_file("notes.md")
-    ('csv', 'text')
+
+def kind_of_file(path: str) -> str | None:
+    """What a file's name says that it holds: jsonl, csv, tsv, parquet or text; None where it says nothing.
+
+    >>> kind_of_file("rows.csv.gz"), kind_of_file("part-aa")
+    ('csv', None)
     """
-    return FORMATS_BY_SUFFIX.get(unpacked_suffix(path), "text")
-
-
-def _kind_of_first_line(line: bytes, place: str) -> str:
-    """How lines are read of which this is the first: jsonl or text.
-
-    Raises:
-      DataError: it begins a JSON array.
-    """
-    if START_OF_ARRAY.match(line):
-        raise DataError(
-            f"{place}: the start of a JSON array, but standard input is read line by line: give --input FILE.json, or "
-            "one row a line (jq -c '.[]'); --input_type text reads such lines as texts"
-        )
-    return "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
+    return FORMATS_BY_SUFFIX.get(unpacked_suffix(path))
 
 
 def text_of_line(line: bytes, place: str) -> str:

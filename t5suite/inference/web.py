@@ -2,7 +2,7 @@
 
 >>> answer = answer_function(job, predictor)
 >>> answer("It rains.", "It is wet.")             # one text a column of the task
-('entailment', {'entailment': 0.93, 'not_entailment': 0.07})
+('entailment', {'entailment': 0.93, 'not_entailment': 0.07}, '')
 >>> with local_socket() as listener:
 ...     server_of(page_of(answer, ["sentence1", "sentence2"], "rte"), listener).run(sockets=[listener])
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.inference.web_guard import Guard
 from t5suite.runs.directory import MANIFEST, read_manifest
+from t5suite.tasks.cut_marks import CUT_TOKENS
 from t5suite.tasks.task_card import read_task_card
 
 LOOPBACK = "127.0.0.1"
@@ -40,7 +41,7 @@ ROUTES = {
 
 
 def answer_function(job, predictor) -> Callable:
-    """Texts, one per column -> `(answer, {label: probability})`; without labels `(answer, None)`.
+    """Texts, one per column -> `(answer, {label: probability}, notes)`; without labels `(answer, None, notes)`.
 
     From a model that writes, the answer is its text; the probabilities are those of the task's labels.
     """
@@ -56,9 +57,25 @@ def answer_function(job, predictor) -> Callable:
             with contextlib.suppress(DataError):
                 (label_line,) = label_job.lines([label_job.request(row)], predictor)
                 line = label_line | line
-        return line["prediction"], line.get("probabilities")
+        return line["prediction"], line.get("probabilities"), notes_of(line)
 
     return answer
+
+
+def notes_of(line: dict) -> str:
+    """What an answer's line says of cuts and sense, in words.
+
+    >>> notes_of({"row": 0, "prediction": "rug rug", "cut_tokens": 2940, "truncated": True})
+    '2,940 tokens of the text were not read\nthe answer is cut off'
+    """
+    notes = []
+    if CUT_TOKENS in line:
+        notes.append(f"{line[CUT_TOKENS]:,} tokens of the text were not read")
+    if line.get("truncated"):
+        notes.append("the answer is cut off")
+    if line.get("invalid"):
+        notes.append("the answer is no label or number of the task")
+    return "\n".join(notes)
 
 
 def page_of(answer: Callable, columns: list[str], title: str):
@@ -77,7 +94,11 @@ def page_of(answer: Callable, columns: list[str], title: str):
     page = gradio.Interface(
         checked_answer,
         [gradio.Textbox(label=column, lines=2) for column in columns],
-        [gradio.Textbox(label="answer"), gradio.Label(label="label probabilities", num_top_classes=MOST_LABELS)],
+        [
+            gradio.Textbox(label="answer"),
+            gradio.Label(label="label probabilities", num_top_classes=MOST_LABELS),
+            gradio.Textbox(label="notes"),
+        ],
         title=title,
         analytics_enabled=False,
         flagging_mode="never",

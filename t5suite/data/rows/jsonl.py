@@ -20,6 +20,8 @@ from t5suite.data.corpora.byte_files import BYTE_ORDER_MARK, filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Names that a line must contain to have a number that JSON does not have.
+NAME_OF_NUMBER = re.compile(rb"NaN|Infinity")
 
 OVER_LINES = "; an object stands on one line, not over several: jq -c . FILE > NEW"
 
@@ -71,6 +73,8 @@ def parse_line(line: bytes, whole_characters: bool):
         value = _DECODER.decode(line.rstrip(b"\r\n").decode("utf-8"))
         if whole_characters and SURROGATE_ESCAPE.search(line):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
+        if NAME_OF_NUMBER.search(line):
+            _check_numbers(value)
         return value
     except UnicodeDecodeError:
         raise ValueError(utf8_problem(line)) from None
@@ -83,7 +87,7 @@ def parse_line(line: bytes, whole_characters: bool):
     except RecursionError:
         raise ValueError("not JSON (nested too deeply)") from None
     except ValueError as error:
-        # A name such as NaN, or an integer with more digits than Python's limit (4300).
+        # A NaN, or an integer with more digits than Python's limit (4300).
         problem = "a number of more than 4300 digits" if "integer string conversion" in str(error) else error
         raise ValueError(f"not JSON ({problem})") from None
 
@@ -126,11 +130,24 @@ def without_nan(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _refuse_constant(name: str):
-    raise ValueError(f"{name} is not a JSON value; write null")
+class _NamedNumber(float):
+    """NaN, Infinity or -Infinity, as it stands in a line."""
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique)
+def _check_numbers(value, place: str = "") -> None:
+    """Refuses a NaN or infinity, by its place in the line's value: `rows[0].idx`."""
+    if isinstance(value, _NamedNumber):
+        prefix = f"{place.removeprefix('.')}: " if place else ""
+        raise ValueError(f"{prefix}{json.dumps(value)} is not a JSON value; write null")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_numbers(item, f"{place}.{key}")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_numbers(item, f"{place}[{index}]")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_NamedNumber, object_pairs_hook=unique)
 
 
 def _packed(file, path: Path):

@@ -6,6 +6,8 @@
 DataError: best_of: Input should be less than or equal to 1
 >>> read_body(PredictBody, b'{"rows": ["Good."], "labels": true}')
 DataError: labels must be a list of labels, "task" or "none"
+>>> read_body(PredictBody, b'{"rows": [{"sentence": NaN}]}')
+DataError: not JSON (rows[0].sentence: NaN is not a JSON value; write null)
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from t5suite.base.errors import DataError
+from t5suite.data.rows.jsonl import parse_line
 from t5suite.inference.decoding_settings import DecodingSettings
 
 
@@ -100,8 +103,13 @@ def read_body(kind: type[BaseModel], content: bytes):
     """A request's body as an object of its kind.
 
     Raises:
-      DataError: it is no JSON object; the first setting that is unknown, missing or of a wrong type.
+      DataError: it is no JSON object (as files are read: a NaN, and a key that is there twice, are none); the first
+        setting that is unknown, missing or of a wrong type.
     """
+    try:
+        parse_line(content, whole_characters=True)
+    except ValueError as error:
+        raise DataError(str(error)) from None
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
