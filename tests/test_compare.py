@@ -131,7 +131,8 @@ class CompareTest(parameterized.TestCase):
             write_rows(place / "mini/sentiment/validation.jsonl", [changed, *rows[1:]])
             change_manifest(run, "settings", "", data_dir=str(place))
         change_manifest(runs[1], "tasks", "sentiment", prefix="review: ")
-        with exits_with(65, r"a and b read rows in different text formats \(prefix .* and 'review: '\)") as failure:
+        message = r"a and b were scored on different rows, or with other texts around them \(prefix .* and 'review: '\)"
+        with exits_with(65, message) as failure:
             run_cli("compare", *runs)
         self.assertRegex(failure.message, "'…[^']*like tables.' and '…[^']*like chairs.'")
         self.assertIn(f"t5suite report {runs[0]} {runs[1]}", failure.message)

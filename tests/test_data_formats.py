@@ -280,6 +280,17 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(load_own_rows(path, no_eval=True, **COLUMNS).task.name, name)
         self.assertEqual(load_own_rows(path, no_eval=True, **COLUMNS, dataset_name="feelings").task.name, "feelings")
 
+    def test_the_folder_of_a_link_is_that_of_the_link(self):
+        """As in the hub's cache, whose files are links into a folder of blobs."""
+        root = folder()
+        target = jsonl(root / "blobs" / "ab12.jsonl", [{"text": "x", "label": "bad"}])
+        (root / "moods").mkdir()
+        for name in ("train.jsonl", "train_1.jsonl"):
+            (root / "moods" / name).symlink_to(target)
+        self.assertEqual(load_own_rows(root / "moods/train.jsonl", no_eval=True, **COLUMNS).task.name, "moods")
+        files = {"train_file": str(root / "moods/train_*.jsonl"), "data_format": "jsonl"}
+        self.assertEqual(load_own_rows(no_eval=True, **files, **COLUMNS).task.name, "moods")
+
     def test_a_data_set_of_a_folder_has_its_name_or_that_of_the_folder_around_a_split(self):
         root = folder()
         jsonl(root / "moods" / "train" / "a.jsonl", [{"text": "x", "label": "bad"}])

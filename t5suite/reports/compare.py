@@ -44,7 +44,7 @@ LONGEST_INPUT = 200
 MOST_SETTINGS = 10
 LONGEST_VALUE = 40
 # What a task's entry has of the texts that a model reads and writes for a row.
-TEXT_FORMAT = ("prefix", "input_format", "output_format", "text_column_name", "label_column_name", "labels")
+TEXT_FORMAT = ("output_format", "text_column_name", "label_column_name", "labels")
 TEXTS_AROUND_INPUTS = ("prefix", "input_format")
 # Of a text that differs between two runs: characters of it, and of those before its first difference.
 LONGEST_TEXT = 80
@@ -236,6 +236,9 @@ def how_rows_differ(task_a: Task, task_b: Task) -> str:
     differences = parts_that_differ(task_a, task_b, TEXT_FORMAT)
     if differences:
         return f"read rows in different text formats ({'; '.join(differences)})"
+    texts_around = parts_that_differ(task_a, task_b, TEXTS_AROUND_INPUTS)
+    if texts_around:
+        return f"were scored on different rows, or with other texts around them ({'; '.join(texts_around)})"
     return "were scored on different rows"
 
 

@@ -289,8 +289,7 @@ def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method:
     for part in sets:
         num_rows = len(part.selection_rows)
         logger.info(
-            "%s: %d of %d training rows are held out; evaluations during training are of these rows, and choose the "
-            "checkpoint",
+            "%s: %d of %d training rows are held out for the evaluations during training",
             part.task.name,
             num_rows,
             len(part.loaded.rows),

@@ -182,7 +182,7 @@ def names_a_split(stem: str) -> bool:
     >>> names_a_split("Train"), names_a_split("dev-00000-of-00002"), names_a_split("dev-tickets")
     (True, True, False)
     """
-    word = re.sub(r"(-\d+)?(-of-\d+)?(-?\*)?$", "", stem).lower()
+    word = re.sub(r"(-\d+)?(-of-\d+)?([-_.]?\*)?$", "", stem).lower()
     return any(word in names for names in SPLIT_NAMES.values())
 
 

@@ -123,7 +123,7 @@ def form_name(options: FormatOptions) -> str:
         return _plain_name(folder.parent.name if names_a_split(folder.name) else folder.name)
     file = next(iter(options.files.values()), "data")
     stem = Path(without_compression(Path(file).name)).stem
-    return _plain_name(Path(file).resolve().parent.name if names_a_split(stem) else stem)
+    return _plain_name(Path(file).parent.resolve().name if names_a_split(stem) else stem)
 
 
 def _plain_name(name: str) -> str:

@@ -31,7 +31,7 @@ LONGEST_CELL = 1 << 30
 MOST_EMPTY_LINES = 1_000_000
 # Excel's note about the delimiter, before the line of names.
 EXCEL_NOTE = "sep="
-# Those that were warned of: a file is read more than once.
+# Those that were warned of in this process: a run reads a file several times.
 _FILES_WITH_QUOTES: set[str] = set()
 
 
