@@ -22,13 +22,11 @@ def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
     searched = {parameter.name for parameter in search.parameters if parameter.distribution != "constant"}
     is_grouped = search.method == "grid" and bool(searched & {SEED, TASK})
     groups = None
+    best = _best_trial(records, search.goal)
     if is_grouped:
         groups = groups_of(records)
-    best = None
-    num_values = {parameter.name: len(parameter.settings.get("values", [])) for parameter in search.parameters}
-    have_own_metrics = is_grouped and num_values.get(TASK, 0) > 1
-    if not have_own_metrics:
-        best = _best_trial(records, search.goal)
+        if _has_several_tasks(search):
+            best = None
     return {
         "name": plan.name,
         "method": search.method,
@@ -37,6 +35,12 @@ def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
         "best": best,
         "groups": groups,
     }
+
+
+def _has_several_tasks(search) -> bool:
+    """Whether a grid is over tasks, each of which has its own metric."""
+    tasks = [parameter.settings.get("values", []) for parameter in search.parameters if parameter.name == TASK]
+    return any(len(values) > 1 for values in tasks)
 
 
 def _best_trial(records: list[dict], goal: str) -> int | None:
