@@ -110,7 +110,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
     """The flags' settings, else the card's, else the defaults; a flag that differs from the card logs a warning.
 
     Raises:
-      ConfigError: no such task, or several and none is named.
+      ConfigError: no such task, or several and none is named; a separator, of a model that is known to read none.
     """
     task = _task_by_flags(card, flags)
     lengths = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
@@ -125,6 +125,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
     max_answer_tokens = card.max_answer_tokens.get(task.name) if card and task else None
     trained_languages = (card.settings.get("languages") if card else None) or {}
     settings = trained_settings | flag_settings
+    check_separator(flags.answer_separator, settings.get("model_family"))
     return InputSettings(
         task=task,
         lengths=lengths._replace(source=settings.get("max_source_length", lengths.source)),
@@ -135,6 +136,19 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
         scored_by_labels=bool(card and task and task.name in card.scored_by_labels),
         labels_of_sets=card.labels_of_sets(task) if card and task else None,
     )
+
+
+def check_separator(separator: str | None, family: str | None) -> None:
+    """Refuses `--answer_separator` where a model's prompt and answer do not share a row; an empty one says so itself.
+
+    Raises:
+      ConfigError: they do not; a family that is not known may be a decoder.
+    """
+    if separator and family not in (None, "causal"):
+        raise ConfigError(
+            f"--answer_separator {separator!r} has no effect: it stands between prompt and answer of a decoder-only "
+            f"model, and the model family here is {family}"
+        )
 
 
 def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:
