@@ -917,6 +917,14 @@ class RowsTest(parameterized.TestCase):
             "--benchmark super_glue --dataset_name dpr --labels",
             "rows.jsonl:1: column 'candidates' holds no candidate",
         ),
+        *(
+            (
+                f'"some {column} here"',
+                f"--benchmark super_glue --dataset_name {name} --raw --labels",
+                f"rows.jsonl:1: a line of text has no candidates: give objects with '{column}'",
+            )
+            for name, column in (("dpr", "candidates"), ("record", "entities"))
+        ),
         ('"a"', "--benchmark glue --dataset_name mnli", "rows.jsonl:1: .*reads 2 columns.*--raw"),
         ('{"premise": "a"}', "--benchmark glue --dataset_name mnli", "the row has no 'hypothesis', .*; it has premise"),
         ('{"sentence": null}', "", "rows.jsonl:1: column 'sentence'"),

@@ -318,7 +318,7 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: s
       setting: where they are named, for messages: FLAG, JSON or PYTHON.
 
     Raises:
-      ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
+      ConfigError: an empty one, fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
     if warns and labels is None and text.scored_by_labels:
         logger.info(
@@ -338,7 +338,7 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: s
     if text.task is not None and has_label_sets(text.task.entry):
         words = _answers_of_sets(candidates, text, setting)
     else:
-        words = [str(label) for label in candidates if str(label)]
+        words = [str(label) for label in candidates]
     _check_words(words, text, setting)
     if warns:
         _warn_of_other_words(words, text)
@@ -388,9 +388,12 @@ def _check_words(words: list[str], text: InputSettings, setting: str) -> None:
     """Checks that a choice among these labels is possible.
 
     Raises:
-      ConfigError: fewer than two, an encoder's head, which has only its own, or single labels where answers are sets.
+      ConfigError: an empty one, fewer than two, an encoder's head, which has only its own, or single labels where
+        answers are sets.
     """
     flag_text = ",".join(words)
+    if "" in words:
+        raise ConfigError(f"{setting.strip(' :=')}: label {words.index('') + 1} of {len(words)} is empty; name it")
     if len(words) < 2 or len(set(words)) < len(words):
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
     if text.family in HEADED:

@@ -12,7 +12,7 @@ from t5suite.base.errors import DataError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import unsupported_settings
 from t5suite.inference.jobs import Job, RowRequest, line_of_answers
-from t5suite.inference.predictor import prompts_of
+from t5suite.inference.predictor import cut_labels, prompts_of
 from t5suite.inference.rows import Row
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.limits import ClientLeft, Limits
@@ -50,7 +50,15 @@ class Service:
         )
 
     def _answer(self, job: Job, requests: list[RowRequest], on_text: Callable[[str], None] | None) -> list[dict]:
-        """The lines of a batch; called by the queue's thread alone."""
+        """The lines of a batch; called by the queue's thread alone.
+
+        Raises:
+          DataError: a label is cut, which its client would not see.
+        """
+        if isinstance(job.labels, list):
+            for label in cut_labels(self.predictor.encoding, job.labels):
+                longest = self.predictor.encoding.lengths.target
+                raise DataError(f"labels: {label!r} has more than the {longest} tokens of an answer; shorten it")
         if on_text is None:
             return job.lines(requests, self.predictor)
         if not hasattr(self.predictor, "write_in_pieces"):  # exported files
