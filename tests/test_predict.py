@@ -917,6 +917,14 @@ class RowsTest(parameterized.TestCase):
             "--benchmark super_glue --dataset_name dpr --labels",
             "rows.jsonl:1: column 'candidates' holds no candidate",
         ),
+        *(
+            (
+                f'"some {column} here"',
+                f"--benchmark super_glue --dataset_name {name} --raw --labels",
+                f"rows.jsonl:1: a line of text has no candidates: give objects with '{column}'",
+            )
+            for name, column in (("dpr", "candidates"), ("record", "entities"))
+        ),
         ('"a"', "--benchmark glue --dataset_name mnli", "rows.jsonl:1: .*reads 2 columns.*--raw"),
         ('{"premise": "a"}', "--benchmark glue --dataset_name mnli", "the row has no 'hypothesis', .*; it has premise"),
         ('{"sentence": null}', "", "rows.jsonl:1: column 'sentence'"),
@@ -947,3 +955,24 @@ class SettingsTest(parameterized.TestCase):
         with exits_with(78, first_flag):
             run_cli(*predict_words(flags, rows=rows_file(count=1), output=path))
         self.assertFalse(path.exists())
+
+    @parameterized.parameters(
+        ("--max_memory 0=10GiB", "--max_memory 0=10GiB has no effect without --device_map"),
+        ("--device_map balanced --max_memory nonsense", "--max_memory nonsense: .*0=10GiB"),
+        ("--answer_separator QQ", "--answer_separator 'QQ' has no effect: .*decoder-only"),
+        ("--raw --answer_separator QQ", "--answer_separator 'QQ' has no effect: .*decoder-only"),
+    )
+    @pytest.mark.quick_cases(2)
+    def test_flags_that_a_model_does_not_follow_are_refused_before_it_is_loaded(self, flags, message):
+        model = Path(shutil.copytree(model_folder(), Path(tempfile.mkdtemp()) / "model"))
+        (model / "model.safetensors").write_bytes(b"damaged")
+        if "--raw" in flags:
+            (model / "task.json").unlink()
+        (model / "rows.txt").write_text("a film\n")
+        for words in (predict_words(flags, rows=model / "rows.txt", model=model), serve_words(flags, model)):
+            with exits_with(78, message):
+                run_cli(*words)
+
+
+def serve_words(flags: str, model: Path) -> list[str]:
+    return ["serve", "--model_name_or_path", str(model), "--port", "0", "--use_cpu", *flags.split()]

@@ -335,6 +335,8 @@ MESSAGES = (
     ("/predict", {"rows": ["a"], "labels": True}, 'labels must be a list of labels, "task" or "none"'),
     ("/predict", {"rows": ["a"], "labels": ["x", 3]}, 'labels must be a list of labels, "task" or "none"'),
     ("/predict", {"rows": ["a"], "labels": "tasks"}, 'labels must be a list of labels, "task" or "none"'),
+    ("/predict", {"rows": ["a"], "labels": ["x", "", "y"]}, '"labels": label 2 of 3 is empty; name it'),
+    ("/predict", {"rows": ["a"], "labels": ["good", "the the the the the the bad"]}, "labels: 'the the the the the the bad' has more than the 6 tokens of an answer; shorten it"),
     ("/predict", {"rows": ["a", 3]}, "rows must be a list of objects with the columns, or of texts"),
     ("/predict", b'{"rows": [{"sentence": NaN}]}', "not JSON (rows[0].sentence: NaN is not a JSON value; write null)"),
     ("/predict", b'{"rows": [{"idx": [1, -Infinity], "sentence": "a"}]}', "not JSON (rows[0].idx[1]: -Infinity is not a JSON value; write null)"),

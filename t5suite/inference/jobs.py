@@ -28,7 +28,7 @@ from t5suite.inference.rows import Row
 from t5suite.tasks.cut_marks import CUT_TOKENS
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.postprocessors import is_invalid
-from t5suite.tasks.registry import Task
+from t5suite.tasks.registry import CANDIDATE_COLUMNS, Task
 from t5suite.tasks.segments import segments
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
@@ -158,6 +158,9 @@ class Job:
         """
         if self.labels != "task":
             return self.labels
+        column = CANDIDATE_COLUMNS.get(self.task.entry.get("formatter"))
+        if column is not None and isinstance(row, str):
+            raise DataError(f"a line of text has no candidates: give objects with {column!r}, or name labels")
         try:
             return list(dict.fromkeys(self.task.choices(row)))
         except (TypeError, LookupError) as error:

@@ -32,6 +32,7 @@ from t5suite.inference.rows import InputRows
 from t5suite.inference.settings import (
     InputSettings,
     candidate_labels,
+    check_separator,
     decoding_by_flags,
     source_by_flags,
     template_by_flags,
@@ -41,6 +42,7 @@ from t5suite.inference.settings import (
 from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import family_of
+from t5suite.models.placement import check_placement_flags
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, task_card_after_file
 from t5suite.training.eval_sets import has_fixed_answers, longest_label
@@ -65,6 +67,7 @@ OPTIONAL_FLAGS_OF_ANSWERS = ("text_column", "delimiter", "tokenizer_name", "mode
 def predict_by_flags(arguments) -> None:
     """`t5suite predict`, given its flags."""
     check_accelerate_settings(arguments)
+    check_placement_flags(arguments.device_map, arguments.max_memory, embedding_on_cpu=False)
     ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(
@@ -130,6 +133,7 @@ def join_processes() -> Ranks:
 def text_settings_of_model(arguments, card: TaskCard | None) -> InputSettings:
     """`text_settings_by_flags`, with the model's family and the length of the task's labels if no card says them."""
     text = _with_family_of_model(arguments, text_settings_by_flags(arguments, card))
+    check_separator(arguments.answer_separator, text.family)
     if arguments.max_new_tokens is not None:
         return text
     return dataclasses.replace(text, max_new_tokens=_longest_answer(arguments, text, card))

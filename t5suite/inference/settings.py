@@ -110,7 +110,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
     """The flags' settings, else the card's, else the defaults; a flag that differs from the card logs a warning.
 
     Raises:
-      ConfigError: no such task, or several and none is named.
+      ConfigError: no such task, or several and none is named; a separator, of a model that is known to read none.
     """
     task = _task_by_flags(card, flags)
     lengths = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
@@ -125,6 +125,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
     max_answer_tokens = card.max_answer_tokens.get(task.name) if card and task else None
     trained_languages = (card.settings.get("languages") if card else None) or {}
     settings = trained_settings | flag_settings
+    check_separator(flags.answer_separator, settings.get("model_family"))
     return InputSettings(
         task=task,
         lengths=lengths._replace(source=settings.get("max_source_length", lengths.source)),
@@ -135,6 +136,19 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
         scored_by_labels=bool(card and task and task.name in card.scored_by_labels),
         labels_of_sets=card.labels_of_sets(task) if card and task else None,
     )
+
+
+def check_separator(separator: str | None, family: str | None) -> None:
+    """Refuses `--answer_separator` where a model's prompt and answer do not share a row; an empty one says so itself.
+
+    Raises:
+      ConfigError: they do not; a family that is not known may be a decoder.
+    """
+    if separator and family not in (None, "causal"):
+        raise ConfigError(
+            f"--answer_separator {separator!r} has no effect: it stands between prompt and answer of a decoder-only "
+            f"model, and the model family here is {family}"
+        )
 
 
 def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:
@@ -304,7 +318,7 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: s
       setting: where they are named, for messages: FLAG, JSON or PYTHON.
 
     Raises:
-      ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
+      ConfigError: an empty one, fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
     if warns and labels is None and text.scored_by_labels:
         logger.info(
@@ -324,7 +338,7 @@ def candidate_labels(labels, text: InputSettings, warns: bool = True, setting: s
     if text.task is not None and has_label_sets(text.task.entry):
         words = _answers_of_sets(candidates, text, setting)
     else:
-        words = [str(label) for label in candidates if str(label)]
+        words = [str(label) for label in candidates]
     _check_words(words, text, setting)
     if warns:
         _warn_of_other_words(words, text)
@@ -374,9 +388,12 @@ def _check_words(words: list[str], text: InputSettings, setting: str) -> None:
     """Checks that a choice among these labels is possible.
 
     Raises:
-      ConfigError: fewer than two, an encoder's head, which has only its own, or single labels where answers are sets.
+      ConfigError: an empty one, fewer than two, an encoder's head, which has only its own, or single labels where
+        answers are sets.
     """
     flag_text = ",".join(words)
+    if "" in words:
+        raise ConfigError(f"{setting.strip(' :=')}: label {words.index('') + 1} of {len(words)} is empty; name it")
     if len(words) < 2 or len(set(words)) < len(words):
         raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
     if text.family in HEADED:

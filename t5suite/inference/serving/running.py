@@ -22,6 +22,7 @@ from t5suite.inference.serving.gate import LOCAL_NAMES, is_loopback
 from t5suite.inference.serving.limits import Limits
 from t5suite.inference.serving.service import Service
 from t5suite.inference.web import page_title
+from t5suite.models.placement import check_placement_flags
 from t5suite.reports.cards import input_template
 from t5suite.tasks.task_card import task_card_after_file
 from t5suite.training.process_setup import start_logging
@@ -69,6 +70,7 @@ def make_service(arguments) -> Service:
     Raises:
       ConfigError: no such model, or flags that do not fit it.
     """
+    check_placement_flags(arguments.device_map, arguments.max_memory, embedding_on_cpu=False)
     arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
     card = task_card_after_file(arguments.model_name_or_path, arguments.model_revision, arguments.task_file)
     text = text_settings_of_model(arguments, card)

@@ -12,7 +12,7 @@ from t5suite.base.errors import DataError
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.exported import unsupported_settings
 from t5suite.inference.jobs import Job, RowRequest, line_of_answers
-from t5suite.inference.predictor import prompts_of
+from t5suite.inference.predictor import cut_labels, prompts_of
 from t5suite.inference.rows import Row
 from t5suite.inference.serving.bodies import CompletionBody, PredictBody
 from t5suite.inference.serving.limits import ClientLeft, Limits
@@ -51,6 +51,8 @@ class Service:
 
     def _answer(self, job: Job, requests: list[RowRequest], on_text: Callable[[str], None] | None) -> list[dict]:
         """The lines of a batch; called by the queue's thread alone."""
+        if isinstance(job.labels, list):
+            self._check_whole_labels(job.labels)
         if on_text is None:
             return job.lines(requests, self.predictor)
         if not hasattr(self.predictor, "write_in_pieces"):  # exported files
@@ -59,6 +61,14 @@ class Service:
             return lines
         (request,) = requests
         return [self._line_in_pieces(job, request, on_text)]
+
+    def _check_whole_labels(self, labels: list[str]) -> None:
+        """Raises DataError for a label that would be cut, which no client sees."""
+        encoding = self.predictor.encoding
+        too_long = cut_labels(encoding, labels)
+        if too_long:
+            longest = encoding.lengths.target
+            raise DataError(f"labels: {too_long[0]!r} has more than the {longest} tokens of an answer; shorten it")
 
     def _line_in_pieces(self, job: Job, request: RowRequest, on_text: Callable[[str], None]) -> dict:
         """The line of one row; `on_text` gets its answer piece by piece."""
