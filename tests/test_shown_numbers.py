@@ -252,10 +252,11 @@ class ResultsTest(ShownTest):
 
     def test_means_and_deviations_are_those_of_each_setting_s_seeds(self):
         first, second, other = (results_of(run)["scores"] for run in two_runs().made)
-        setting = {"learning_rate 0.001": [first, second], "learning_rate 0.0001": [other]}
+        low, high = "learning_rate 0.0001 (low)", "learning_rate 0.001 (s1 and 1 more)"
+        setting = {high: [first, second], low: [other]}
         means = {(label, *key): statistics.fmean(run[key] for run in runs)
                  for label, runs in setting.items() for key in first}  # fmt: skip
-        deviations = {("learning_rate 0.001", *key): abs(first[key] - second[key]) / 2**0.5
+        deviations = {(high, *key): abs(first[key] - second[key]) / 2**0.5
                       for key in first if key[1] != "invalid_rate"}  # fmt: skip
         for rows in (two_runs().page.tables[SCORES], self.markdown_table("Task", "Mean", "Invalid %")):
             shown = {(row["Setting"], row["Task"], row["Metric"]): row["Mean"] for row in rows}
@@ -509,8 +510,12 @@ class CurvesTest(ShownTest):
         rows = two_runs().page.values[SCORES]
         texts = two_runs().page.tables[SCORES]
         labels = [text.get_text() for text in axes.get_yticklabels()]
-        runs = {"learning_rate 0.001": "s1 and 1 more", "learning_rate 0.0001": "low"}
-        self.assertEqual(labels, [f"{row['Task']} {row['Metric']} ({runs[row['Setting']]})" for row in rows])
+        expected = []
+        for row in rows:
+            runs = row["Setting"].removeprefix("learning_rate 0.001 ").removeprefix("learning_rate 0.0001 ")
+            expected.append(f"{row['Task']} {row['Metric']} {runs}")
+        self.assertEqual(labels, expected)
+        self.assertEqual({label.partition(" (")[2] for label in labels}, {"s1 and 1 more)", "low)"})
         points, bars = {}, {}
         for line in axes.lines:
             xs, ys = line.get_xdata(), line.get_ydata()

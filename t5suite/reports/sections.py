@@ -32,7 +32,7 @@ from t5suite.reports.page_parts import (
     rounded,
 )
 from t5suite.reports.plots import Plot
-from t5suite.reports.seeds import unnamed_settings
+from t5suite.reports.seeds import label_of_runs, unnamed_settings
 from t5suite.reports.sweeps import sweep_titles
 from t5suite.reports.units import AS_RETURNED, metric_unit, other_units
 from t5suite.tasks.entry_metrics import undefined_notes
@@ -214,6 +214,14 @@ def _published(entry: dict) -> Cell:
     return number_cell(entry["published"], small=size)
 
 
+def _setting_cell(entry: dict) -> Cell:
+    """A setting, and its runs where it is not called by them."""
+    runs = label_of_runs(list(entry["values"]))
+    if runs == entry["setting"]:
+        return Cell(runs, style="wide")
+    return Cell(entry["setting"], small=f" ({runs})", style="wide")
+
+
 # (column, its cell of an entry, the entry's key; the column is omitted if all entries lack it)
 SCORE_COLUMNS = (
     (Column("Task"), lambda e: head_cell(e["task"]), None),
@@ -230,8 +238,7 @@ SCORE_COLUMNS = (
     (Column("Invalid %", "number", MEANINGS["invalid %"]), lambda e: number_cell(e["invalid"]), "invalid"),
     (Column("Runs", "number", "runs that the mean is over"), lambda e: count_cell(e["n"]), None),
     (Column("Rows", "number", "rows that each run was scored on"), lambda e: count_cell(e["rows"]), "rows"),
-    (Column("Setting", "text", "what differs from the other runs' settings"),
-     lambda e: Cell(e["setting"], style="wide"), "setting"),
+    (Column("Setting", "text", "what differs from the other runs' settings, and the runs"), _setting_cell, "setting"),
     (Column("Notes"), lambda e: _notes(e["marks"]), "marks"),
 )  # fmt: skip
 
