@@ -57,13 +57,13 @@ class LastLinesTest(parameterized.TestCase):
         words = ["--data_format", "csv", "--train_file", rows, "--text_column", "text", "--target_column", "label"]
         words += ["--labels", "bad,good", "--output_dir", folder / "run"]
         lines = output_of_run(*words)
-        predict, serve = (shlex.split(line) for line in lines[-2:])
+        predict, serve = (shlex.split(line) for line in lines[-3:-1])
         model = ["--model_name_or_path", str(folder / "run")]
         self.assertEqual(predict, ["t5suite", "predict", *model, "--input", str(rows)])
         self.assertEqual(serve, ["t5suite", "serve", *model])
         self.assertLen(cli_output(*predict[1:], "--use_cpu").splitlines(), 12)
 
-        self.assertEqual(output_of_run(*words)[-3:], [HEADLINE, *lines[-2:]])
+        self.assertEqual(output_of_run(*words)[-4:], [HEADLINE, *lines[-3:]])
         os.remove(folder / "run" / "model.safetensors")  # the model is gone, the results are shown
         self.assertNotIn(HEADLINE, output_of_run(*words))
 
@@ -78,7 +78,7 @@ class LastLinesTest(parameterized.TestCase):
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
             fine_tune_t5.main([*words, "--eval_method", "score"])
-        predict = [*shlex.split(shown.getvalue().splitlines()[-2])[1:], "--use_cpu"]
+        predict = [*shlex.split(shown.getvalue().splitlines()[-3])[1:], "--use_cpu"]
         with contextlib.redirect_stderr(io.StringIO()) as log:
             answers = [json.loads(line) for line in cli_output(*predict).splitlines()]
         self.assertIn("--labels none has the model write", log.getvalue())
@@ -119,7 +119,7 @@ class LastLinesTest(parameterized.TestCase):
         run = empty_folder() / "run"
         words = ["--train_file", rows, "--validation_file", rows, "--output_dir", run, "--eval_method", "generate"]
         words += ["--generation_num_beams", 3, "--generation_max_length", 7, "--data_format", "jsonl"]
-        predict = shlex.split(output_of_run(*words, settings=WITH_SCORES)[-2])
+        predict = shlex.split(output_of_run(*words, settings=WITH_SCORES)[-3])
         answers = [json.loads(line)["prediction"] for line in cli_output(*predict[1:], "--use_cpu").splitlines()]
         (file,) = (run / "predictions").glob("*.jsonl")
         evaluated = [row["prediction"] for row in read_rows(file)]
@@ -148,8 +148,9 @@ class LastLinesTest(parameterized.TestCase):
         run = empty_folder() / "run"
         lines = output_of_run("--dataset_name", "entailment,sentiment", "--output_dir", run)
         model = f"--model_name_or_path {run} --dataset_name entailment"
-        self.assertEqual(lines[-2:], [f"  t5suite predict {model} --input ROWS.jsonl", f"  t5suite serve {model}"])
-        for line in lines[-2:]:
+        commands = [f"predict {model} --input ROWS.jsonl", f"serve {model}", f"report {run}"]
+        self.assertEqual(lines[-3:], [f"  t5suite {command}" for command in commands])
+        for line in lines[-3:]:
             with self.assertRaises(SystemExit), contextlib.redirect_stdout(io.StringIO()):
                 cli_output(*shlex.split(line)[1:], "--help")  # an unknown flag is refused before the help
 
@@ -158,12 +159,13 @@ class LastLinesTest(parameterized.TestCase):
         words = ["--dataset_name", "entailment,sentiment", "--output_dir", run, "--select", "per_task"]
         lines = output_of_run(*words, settings=WITH_SCORES)
         model = f"--model_name_or_path {run}/best/entailment --dataset_name entailment"
-        self.assertEqual(lines[-2:], [f"  t5suite predict {model} --input ROWS.jsonl", f"  t5suite serve {model}"])
+        commands = [f"predict {model} --input ROWS.jsonl", f"serve {model}", f"report {run}"]
+        self.assertEqual(lines[-3:], [f"  t5suite {command}" for command in commands])
         # The same folder after a run in which the task had no best step.
         manifest = json.loads((run / "manifest.json").read_text())
         manifest["best_per_task"] = {"sentiment": manifest["best_per_task"]["sentiment"]}
         (run / "manifest.json").write_text(json.dumps(manifest))
-        for line in output_of_run(*words, settings=WITH_SCORES)[-2:]:
+        for line in output_of_run(*words, settings=WITH_SCORES)[-3:-1]:
             self.assertIn(f"--model_name_or_path {run} ", line)
 
     @parameterized.parameters("generate", "score")
@@ -184,7 +186,7 @@ class LastLinesTest(parameterized.TestCase):
         words[words.index("--eval_strategy") + 1] = "epoch"
         with mock.patch.dict(METRICS), contextlib.redirect_stdout(io.StringIO()) as shown:
             fine_tune_t5.main(list(map(str, words)))
-        predict, serve = (shlex.split(line)[1:] for line in shown.getvalue().splitlines()[-2:])
+        predict, serve = (shlex.split(line)[1:] for line in shown.getvalue().splitlines()[-3:-1])
         flags = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", str(file)]
         self.assertEqual(serve, ["serve", "--model_name_or_path", str(folder / "run"), *flags])
         predict[predict.index("ROWS.jsonl")] = str(folder / "data/mine/films/train.jsonl")
@@ -211,7 +213,7 @@ class LastLinesTest(parameterized.TestCase):
         words = ["--benchmark", "mine", "--dataset_name", "films", "--task_file", file, "--data_dir", folder / "data"]
         lines = output_of_run(*words, "--share_rows", "--output_dir", folder / "run", settings=WITH_SCORES)
         file.unlink()
-        predict, serve = (shlex.split(line)[1:] for line in lines[-2:])
+        predict, serve = (shlex.split(line)[1:] for line in lines[-3:-1])
         self.assertEqual(serve, ["serve", "--model_name_or_path", str(folder / "run")])
         predict[predict.index("ROWS.jsonl")] = str(folder / "data/mine/films/train.jsonl")
         self.assertLen(cli_output(*predict, "--use_cpu").splitlines(), 12)
@@ -267,7 +269,7 @@ class LastLinesTest(parameterized.TestCase):
         file.write_text(json.dumps([{"instruction": f"Say {i}.", "input": "", "output": "yes"} for i in range(12)]))
         run = empty_folder() / "run"
         lines = output_of_run("--data_format", "alpaca", "--train_file", file, "--output_dir", run)
-        self.assertEndsWith(lines[-2], f"predict --model_name_or_path {run} --input ROWS.jsonl")
+        self.assertEndsWith(lines[-3], f"predict --model_name_or_path {run} --input ROWS.jsonl")
 
     def test_a_run_that_only_scores_names_nothing(self):
         model = save_model(empty_folder(), tasks=[load_task("mini", "sentiment")])

@@ -249,7 +249,7 @@ def parts_that_differ(task_a: Task, task_b: Task, names: Iterable[str]) -> list[
         part_a = task_a.entry.get(name)
         part_b = task_b.entry.get(name)
         if part_a != part_b:
-            texts = [shortened(repr(part), LONGEST_VALUE) for part in (part_a, part_b)]
+            texts = [shortened(repr(part), LONGEST_TEXT) for part in (part_a, part_b)]
             differences.append(f"{name} {' and '.join(texts)}")
     return differences
 

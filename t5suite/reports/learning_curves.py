@@ -328,10 +328,10 @@ def draw_line(axes, points: list, style: tuple | None, is_thick: bool) -> None:
 
 
 def add_setting_legend(figure, settings: set[str], styles: dict) -> None:
-    """Which line is of which setting, below a figure that grows by it; nothing for one setting."""
+    """Which line is of which setting, below a figure that grows by it; nothing in a report of one setting."""
     from matplotlib.lines import Line2D
 
-    if len(settings) < 2:
+    if len(styles) < 2:
         return
     handles = []
     for label, (colour, dash) in styles.items():

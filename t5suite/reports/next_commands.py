@@ -2,7 +2,8 @@
 
 >>> next_commands("runs/reviews", manifest)
 ['t5suite predict --model_name_or_path runs/reviews --input reviews.csv',
- 't5suite serve --model_name_or_path runs/reviews']
+ 't5suite serve --model_name_or_path runs/reviews',
+ 't5suite report runs/reviews']
 """
 
 import shlex
@@ -26,7 +27,7 @@ NO_FILE = "ROWS.jsonl"
 
 
 def next_commands(directory, manifest: dict) -> list[str]:
-    """How the model is used: answers for a file of rows, and a server; fine-tuning of a pre-trained one.
+    """How the model is used: answers for a file of rows, a server, a report; fine-tuning of a pre-trained one.
 
     Nothing for a run without a model, or for one whose tasks have functions that are not a task file's.
 
@@ -62,6 +63,7 @@ def next_commands(directory, manifest: dict) -> list[str]:
     return [
         shlex.join(predict),
         shlex.join(["t5suite", "serve", *model]),
+        shlex.join(["t5suite", "report", str(directory)]),
     ]
 
 

@@ -215,11 +215,11 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     new_directory = "Give a new --output_dir"
     if is_default:
         new_directory = "Give --resume none for a new directory beside it, an --output_dir of its own"
-        directory = _directory_of_these_settings(run)
-        if directory is not None:
+        flags = _flags_of_run_with_these_settings(run)
+        if flags is not None:
             new_directory = (
-                f"The run of these settings is in another directory: --output_dir {directory} goes on there. Else give "
-                "--resume none for a new directory, an --output_dir of its own"
+                f"The run of these settings is in another directory: {flags} goes on there. Else give --resume none "
+                "for a new directory, an --output_dir of its own"
             )
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
@@ -227,8 +227,8 @@ def check_changes(run: Run, extend: bool, is_default: bool) -> None:
     )
 
 
-def _directory_of_these_settings(run: Run) -> Path | None:
-    """The first of `DIR-2`, `DIR-3`, ... whose run has the changed settings, up to its length; None without one."""
+def _flags_of_run_with_these_settings(run: Run) -> str | None:
+    """What goes on with the first of `DIR-2`, `DIR-3`, ... that has the changed settings, up to the run's length."""
     settings = {**run.manifest["settings"], **{name: now for name, (_, now) in run.changed.items()}}
     for number in itertools.count(2):
         directory = run.directory.with_name(f"{run.directory.name}-{number}")
@@ -236,8 +236,10 @@ def _directory_of_these_settings(run: Run) -> Path | None:
             return None
         with contextlib.suppress(ConfigError):
             changes = changed_between(read_manifest(directory)["settings"], settings)
+            if not changes:
+                return f"--output_dir {directory}"
             if changes.keys() <= set(EXTENDABLE_SETTINGS):
-                return directory
+                return f"--output_dir {directory} --extend"
     return None
 
 

@@ -118,8 +118,8 @@ def drop_best(state: TrainerState) -> None:
     """Has no best score yet: see `scores_differ`. Early stopping counts anew."""
     if state.best_global_step is not None:
         logger.warning(
-            "the best score so far (step %d) no longer counts: other data, another metric, or a checkpoint that cannot "
-            "be verified. The best checkpoint is chosen from the evaluations after this step",
+            "the best score so far (step %d) no longer counts: other data, another metric or --eval_method, or a "
+            "checkpoint that cannot be verified. The best checkpoint is chosen from the evaluations after this step",
             state.best_global_step,
         )
     forget_best(state)
