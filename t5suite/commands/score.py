@@ -80,18 +80,20 @@ def _note_own_metrics(model: str | None) -> None:
 
 
 def _note_labels(arguments, task, task_rows: list[TaskRow]) -> None:
-    """Names labels of sets that the model was not trained on."""
-    from t5suite.data.rows.scored_labels import unlearned_labels_in_words
+    """Names labels that no row has and a metric counts as 0, and labels of sets that the model was not trained on."""
+    from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 
-    if arguments.model_name_or_path is None or not task.is_labelled(task_rows[0].row):
+    if not task.is_labelled(task_rows[0].row):
         return
-    learned_labels = _card_of_model(arguments.model_name_or_path).labels_of_sets(task)
-    if learned_labels:
-        rows = [task_row.row for task_row in task_rows]
-        places = [task_row.place for task_row in task_rows]
-        message = unlearned_labels_in_words(task, rows, learned_labels, places.__getitem__)
-        if message:
-            note(message)
+    rows = [task_row.row for task_row in task_rows]
+    messages = [absent_labels_in_words(task, rows)]
+    if arguments.model_name_or_path is not None:
+        learned_labels = _card_of_model(arguments.model_name_or_path).labels_of_sets(task)
+        if learned_labels:
+            places = [task_row.place for task_row in task_rows]
+            messages.append(unlearned_labels_in_words(task, rows, learned_labels, places.__getitem__))
+    for message in filter(None, messages):
+        note(message)
 
 
 def _task_by_flags(arguments):

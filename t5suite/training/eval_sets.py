@@ -20,7 +20,7 @@ from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, check_languages, tokenize_example_set
-from t5suite.data.rows.scored_labels import unlearned_labels_in_words
+from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics, tasks_in_points
@@ -441,6 +441,13 @@ def warn_of_unlearned_labels(eval_sets: list[EvalSet], training_sets: list[Train
         if learned_labels and eval_set.labelled:
             place = eval_set.places.__getitem__ if eval_set.places else "scored row {}".format
             _warn_of_labels(eval_set, unlearned_labels_in_words(task, eval_set.rows, learned_labels, place))
+
+
+def warn_of_absent_labels(eval_sets: list[EvalSet]) -> None:
+    """Warns of labels that no scored row has where a metric counts them as 0."""
+    for eval_set in eval_sets:
+        if eval_set.labelled and eval_set.method != "loss":
+            _warn_of_labels(eval_set, absent_labels_in_words(eval_set.task, eval_set.rows))
 
 
 def _warn_of_labels(eval_set: EvalSet, message: str) -> None:
