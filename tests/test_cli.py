@@ -131,6 +131,57 @@ class UndefinedScoresTest(parameterized.TestCase):
         self.assertIn(f"note: {metric} is not a number ({reason})\n", notes)
 
 
+class AbsentLabelsTest(parameterized.TestCase):
+    """A label without a row counts as 0 in some metrics: then right answers alone do not score 100."""
+
+    @parameterized.parameters(
+        ("abc", "a b a", "accuracy,f1_macro,recall", "'c'", {"f1_macro": 66.7, "recall": 66.7}),
+        ("abc", "a", "mean_3class_f1", "'b', 'c'", {"mean_3class_f1": 33.3}),
+        ("ab", "a a", "f1,precision_macro", "'b'", {"f1": 0.0, "precision_macro": 50.0}),
+        ("ab", "b b", "f1", None, {"f1": 100.0}),
+        ("abc", "a b", "accuracy", None, {"accuracy": 100.0}),
+        ("abc", "a a", "mcc", None, {"mcc": 0.0}),
+        ("abc", "a b c", "f1_macro,mean_3class_f1", None, {"f1_macro": 100.0, "mean_3class_f1": 100.0}),
+    )
+    def test_they_are_named_with_what_right_answers_score(self, labels, targets, metrics, absent, best_scores):
+        place = Path(tempfile.mkdtemp())
+        names = metrics.split(",")
+        entry = {"prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": list(labels),
+                 "metric_names": names, "metric_to_optimize": names[0]}  # fmt: skip
+        (place / "tasks.yaml").write_text(json.dumps({"mine": {"films": entry}}))
+        rows = [{"text": f"film {number}", "label": label} for number, label in enumerate(targets.split())]
+        words = ["--task_file", place / "tasks.yaml", *task_flags("mine", "films"), "--rows", rows_file(rows)]
+        answers = rows_file(targets.split(), "predictions.jsonl")
+        shown, notes = call("score", *words, "--predictions", answers, "--json")
+        self.assertContainsSubset(best_scores, {name: round(points, 1) for name, points in json.loads(shown).items()})
+        lines = [line for line in notes.splitlines() if "no row has these labels" in line]
+        self.assertLen(lines, int(absent is not None))
+        for line in lines:
+            named_scores = ", ".join(f"{name} {points}" for name, points in best_scores.items())
+            self.assertEndsWith(line, f"count as 0: {absent}; right answers alone score {named_scores}")
+
+    @parameterized.parameters(
+        ({"validation_file": ["good"] * 4}, ["validation"]),
+        ({"test_file": ["bad"] * 4, "validation_file": ["bad", "good"]}, ["test"]),
+        ({"selection_split": "train[10%]", "validation_file": ["bad", "good"]}, ["selection"]),
+    )
+    def test_a_run_names_them_before_it_trains(self, flags, splits):
+        argv = ["--use_cpu", "--dry_run", "--labels", "bad,good", "--metrics", "accuracy,f1_macro", "--do_predict"]
+        argv += ["--text_column", "text", "--target_column", "label"]
+        labels_of_files = {"train_file": ["bad"] * 39 + ["good"], **flags}
+        for name, labels in labels_of_files.items():
+            value = labels
+            if isinstance(labels, list):
+                value = rows_file([{"text": f"{name} {i}", "label": label} for i, label in enumerate(labels)])
+            argv += [f"--{name}", value]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as shown:
+            fine_tune_t5.main(argv)
+        lines = [line for line in shown.getvalue().splitlines() if "no row has these labels" in line]
+        self.assertLen(lines, len(splits), shown.getvalue())
+        for line, split in zip(lines, splits, strict=True):
+            self.assertRegex(line, rf" {split}: .* alone score f1_macro 50.0$")
+
+
 class StartTest(parameterized.TestCase):
     def test_light_commands_import_no_torch(self):
         rows, predictions = rows_file(RTE_ROWS), rows_file(["entailment", "entailment"])

@@ -618,6 +618,24 @@ class TasksTest(parameterized.TestCase):
             self.task(rows, metrics=metrics)
         self.assertEqual("'label' holds numbers" in "\n".join(logs.output), is_named)
 
+    @parameterized.parameters(
+        ("f1,exact_match", ["3 pm", "noon", "never", "noon"], None, True),
+        ("recall_macro", ["3 pm", "noon", "never", "noon"], None, True),
+        ("mcc", ["3 pm", "noon", "never", "noon"], None, True),
+        ("f1,exact_match", ["open", "shut", "open", "shut"], None, False),
+        ("f1,exact_match", ["3 pm", "noon", "never", "noon"], ("3 pm", "never", "noon"), False),
+        ("squad", ["3 pm", "noon", "never", "noon"], None, False),
+        ("micro_f1", ["late, rude", "late", "rude"], None, False),
+    )
+    def test_texts_of_which_each_would_be_a_class_are_named(self, metrics, answers, labels, are_named):
+        rows = [{"text": f"text {number}", "label": answer} for number, answer in enumerate(answers)]
+        with self.assertLogs("t5suite", "INFO") as logs:
+            self.task(rows, labels, metrics=metrics)
+        lines = [line for line in logs.output if "--metrics squad_f1" in line]
+        self.assertLen(lines, int(are_named), logs.output)
+        if are_named:
+            self.assertRegex(lines[0], rf"WARNING.*'label' holds 3 .* 4 rows, .* in {metrics.partition(',')[0]};")
+
     @parameterized.parameters(("tsv", True), ("csv", False))
     def test_a_table_of_tabs_with_the_quotes_of_csv_is_named_where_they_stay_in_the_text(self, suffix, is_named):
         path = folder() / f"rows.{suffix}"

@@ -48,6 +48,7 @@ from t5suite.testing import (
     load_own_rows,
     make_task,
     read_rows,
+    run_cli,
     save_model,
     tiny_model,
     tiny_run,
@@ -757,10 +758,17 @@ class InputsTest(parameterized.TestCase):
             trained.train()
         with self.assertLogs("t5suite", "WARNING") as logs_of_evaluation:
             tiny_tuner(trained.args.output_dir, {"validation": files["validation"]}, **columns).evaluate()
-        late = r"'Late' \(2 rows, first: validation.jsonl:2; did you mean 'late'\?\)"
-        rude = r"'rude' \(1 rows, first: validation.jsonl:2\)$"
-        for logs in (logs_of_training, logs_of_evaluation):
-            self.assertRegex("\n".join(logs.output), rf"(?m)no row of .* training has .*: {late}, {rude}")
+        words = ["score", "--model_name_or_path", trained.args.output_dir, "--rows", files["validation"]]
+        answers = write_rows(folder() / "answers.jsonl", ["late"] * 4)
+        with contextlib.redirect_stderr(io.StringIO()) as notes_of_score:
+            run_cli(*words, "--predictions", answers)
+        late = r"'Late' \(2 rows, first: \S*validation.jsonl:2; did you mean 'late'\?\)"
+        rude = r"'rude' \(1 rows, first: \S*validation.jsonl:2\)$"
+        warnings = [*logs_of_training.output, *logs_of_evaluation.output, notes_of_score.getvalue()]
+        lines = [line for line in "\n".join(warnings).splitlines() if "no row of" in line]
+        self.assertLen(lines, 3)
+        for line in lines:
+            self.assertRegex(line, rf"no row of .* training has .*: {late}, {rude}")
         with self.assertLogs("t5suite", "WARNING") as logs:
             tiny_tuner(trained.args.output_dir, {"validation": files["train"]}, **columns).evaluate()
         self.assertNotIn("no row of", "".join(logs.output))

@@ -553,6 +553,15 @@ class LabelScoresTest(parameterized.TestCase):
         table = next(rows for rows in markdown_tables(report.markdown) if "Precision" in rows[0])
         self.assertEqual([list(row.values()) for row in table], expected)
 
+    def test_a_label_that_no_row_and_no_answer_has_is_without_scores(self):
+        (row,) = tiny_rows("entailment", "validation", 1)
+        labels = load_task("mini", "entailment").label_words
+        of_row, of_answer, of_none = (labels[(row["label"] + step) % 3] for step in range(3))
+        report = reported(make_run(folder() / "a", "entailment", count=1, predictions=[of_answer]))
+        _, *rows = Page(report.html).tables["entailment by label, a"]
+        expected = {of_row: "1 – 0.0 0.0", of_answer: "0 0.0 – 0.0", of_none: "0 – – –"}
+        self.assertEqual({row[0][0]: " ".join(cell[0] for cell in row[1:]) for row in rows}, expected)
+
     def test_the_most_frequent_set_is_the_baseline_of_sets_and_other_answers_have_none(self):
         run = labelled_run("subset_accuracy", drawn_set)
         targets = [json.loads(line)["target"] for line in (run / "predictions" / "rows.validation.jsonl").open()]

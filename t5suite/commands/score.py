@@ -36,6 +36,7 @@ def score(arguments) -> None:
     _check_labels(task, task_rows)
     _note_trained_rows(arguments)
     _note_own_metrics(arguments.model_name_or_path)
+    _note_labels(arguments, task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     _check_count(arguments, task, task_rows, predictions)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)
@@ -76,6 +77,23 @@ def _note_own_metrics(model: str | None) -> None:
             f"{model} was also scored by {' and '.join(names)}, your own code, which this command does not run: "
             f"t5suite evaluate --model_name_or_path {model} --metrics {','.join(names)} does"
         )
+
+
+def _note_labels(arguments, task, task_rows: list[TaskRow]) -> None:
+    """Names labels that no row has and a metric counts as 0, and labels of sets that the model was not trained on."""
+    from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
+
+    if not task.is_labelled(task_rows[0].row):
+        return
+    rows = [task_row.row for task_row in task_rows]
+    messages = [absent_labels_in_words(task, rows)]
+    if arguments.model_name_or_path is not None:
+        learned_labels = _card_of_model(arguments.model_name_or_path).labels_of_sets(task)
+        if learned_labels:
+            places = [task_row.place for task_row in task_rows]
+            messages.append(unlearned_labels_in_words(task, rows, learned_labels, places.__getitem__))
+    for message in filter(None, messages):
+        note(message)
 
 
 def _task_by_flags(arguments):

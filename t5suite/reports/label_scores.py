@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from t5suite.reports.answers import has_known_classes
 from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.tasks.entry_metrics import metrics_by_reported_name
-from t5suite.tasks.metrics import LabelCounts, counts_of_labels, counts_of_spans, counts_of_words, f1_of_counts
+from t5suite.tasks.metrics import LabelCounts, counts_of_labels, counts_of_spans, counts_of_words
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import has_label_sets
 
@@ -89,13 +89,13 @@ COUNTS = {"rows": counts_of_labels, "spans": counts_of_spans, "words": counts_of
 
 
 def _score(label: str, counts: LabelCounts) -> dict:
-    """A label's scores; None where nothing is predicted (precision) or correct (recall)."""
+    """A label's scores; None where nothing is predicted (precision), correct (recall), or either (F1)."""
     return {
         "label": label,
         "count": counts.correct,
         "precision": _share(counts.right, counts.predicted),
         "recall": _share(counts.right, counts.correct),
-        "f1": 100 * f1_of_counts(counts),
+        "f1": _share(2 * counts.right, counts.predicted + counts.correct),
     }
 
 

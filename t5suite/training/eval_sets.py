@@ -9,19 +9,18 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.lookup import closest, listed
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, check_languages, tokenize_example_set
-from t5suite.data.rows.row_checks import MOST_NAMED_LABELS
+from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics, tasks_in_points
@@ -29,7 +28,7 @@ from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.metrics import ERRORS, NUMBER_METRICS
 from t5suite.tasks.registry import Task, bind_compute_metrics
-from t5suite.tasks.targets import has_free_numbers, has_label_sets, label_of, rows_by_label
+from t5suite.tasks.targets import has_free_numbers, has_label_sets
 from t5suite.tasks.task_card import TaskCard
 
 logger = logging.getLogger(__name__)
@@ -440,26 +439,20 @@ def warn_of_unlearned_labels(eval_sets: list[EvalSet], training_sets: list[Train
         if not training_sets and card is not None:
             learned_labels = card.labels_of_sets(task)
         if learned_labels and eval_set.labelled:
-            _warn_of_unlearned_labels(eval_set, learned_labels)
+            place = eval_set.places.__getitem__ if eval_set.places else "scored row {}".format
+            _warn_of_labels(eval_set, unlearned_labels_in_words(task, eval_set.rows, learned_labels, place))
 
 
-def _warn_of_unlearned_labels(eval_set: EvalSet, learned_labels: Sequence[str]) -> None:
-    """Names the labels with the counts of their rows, the first places and the closest labels of the training."""
-    place = eval_set.places.__getitem__ if eval_set.places else "scored row {}".format
-    labels = rows_by_label(label_of(row, eval_set.task.entry) for row in eval_set.rows)
-    descriptions = []
-    for label in sorted(labels.keys() - set(learned_labels)):
-        row_numbers = labels[label]
-        nearest = closest(label, learned_labels)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        descriptions.append(f"{label!r} ({len(row_numbers)} rows, first: {place(row_numbers[0])}{hint})")
-    if descriptions:
-        logger.warning(
-            "%s %s: no row of the model's last training has these labels: %s",
-            eval_set.name,
-            eval_set.split,
-            listed(descriptions, MOST_NAMED_LABELS),
-        )
+def warn_of_absent_labels(eval_sets: list[EvalSet]) -> None:
+    """Warns of labels that no scored row has where a metric counts them as 0."""
+    for eval_set in eval_sets:
+        if eval_set.labelled and eval_set.method != "loss":
+            _warn_of_labels(eval_set, absent_labels_in_words(eval_set.task, eval_set.rows))
+
+
+def _warn_of_labels(eval_set: EvalSet, message: str) -> None:
+    if message:
+        logger.warning("%s %s: %s", eval_set.name, eval_set.split, message)
 
 
 def warn_of_few_rows(eval_sets: list[EvalSet]) -> None:

@@ -39,6 +39,7 @@ from t5suite.training.eval_sets import (
     leave_out_of_average,
     load_eval_sets,
     selection_eval_sets,
+    warn_of_absent_labels,
     warn_of_errors_left_out,
     warn_of_few_rows,
     warn_of_other_method,
@@ -191,6 +192,7 @@ def data_for(
     if trains and selection_share(arguments.data.selection_split):
         selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
         warn_of_few_rows(selecting)
+        warn_of_absent_labels(selecting)
     scored = [*eval_sets["validation"], *eval_sets["test"]]
     if not (trains or scored or missing):
         raise ConfigError(nothing_to_score(plan, arguments))
@@ -199,6 +201,7 @@ def data_for(
         leave_out_of_average(selecting, plan.average)
     average_points([*scored, *selecting], arguments, trains)
     warn_of_few_rows(scored)
+    warn_of_absent_labels(scored)
     warn_of_unlearned_labels(scored, training.sets, trained_card)
     widen_for_training_targets([*scored, *selecting], training.sets, training.features)
     if not trains:

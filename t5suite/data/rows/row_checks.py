@@ -14,7 +14,7 @@ from t5suite.base.errors import DataError
 from t5suite.base.lookup import listed, suggestion
 from t5suite.constants import OWN_BENCHMARK
 from t5suite.tasks.cells import value_at
-from t5suite.tasks.entry_metrics import function_name
+from t5suite.tasks.entry_metrics import function_name, metrics_by_reported_name
 from t5suite.tasks.metrics import CLASS_METRICS
 from t5suite.tasks.postprocessors import cell_at
 from t5suite.tasks.registry import Task
@@ -85,6 +85,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         if not task.writes_plainly:
             _note_lists_of_answers(task, rows, place)
             _note_sets_as_texts(task, rows, place)
+            _note_texts_as_classes(task, rows)
         _note_numbers(task, rows)
         _note_spellings_of_numbers(task, rows, place)
         _note_label_sets(task, rows, place)
@@ -149,6 +150,23 @@ def _note_sets_as_texts(task: Task, rows, place: Callable[[int], str]) -> None:
         cells[first],
         FLAG_OF_SETS,
     )
+
+
+def _note_texts_as_classes(task: Task, rows) -> None:
+    """Warns of metrics of classes where the targets are no class words: most of them are texts of their own."""
+    metrics = [name for name, metric in metrics_by_reported_name(task.entry).items() if metric in CLASS_METRICS]
+    if not metrics:
+        return
+    num_texts = len({str(label_of(row, task.entry)) for row in rows})
+    if 2 * num_texts > len(rows):
+        logger.warning(
+            "%r holds %d different texts in %d rows, each of which is a class of its own in %s; for the words that an "
+            "answer has in common with its target give --metrics squad_f1",
+            task.entry["label_column_name"],
+            num_texts,
+            len(rows),
+            ", ".join(metrics),
+        )
 
 
 def look_like_label_sets(cells: list) -> bool:
