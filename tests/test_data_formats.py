@@ -986,6 +986,31 @@ class OtherRowsTest(parameterized.TestCase):
             self.assertEqual(scored.label_words, task.label_words)
 
     @parameterized.parameters(
+        ("sets of labels", dict(metrics="micro_f1,subset_accuracy"), {"late, broken": "broken, late", "rude": "rude"},
+         ("macro_f1", "exact_match,micro_f1"), ("exact_match", "rouge", "accuracy", "none", "micro_f1,pearson")),
+        ("numbers", dict(metrics="pearson"), {"3.50": "3.50", "1": "1"},
+         ("spearman", "pearson,accuracy"), ("exact_match", "f1", "none", "micro_f1", "pearson,bleu")),
+        ("labels", dict(labels="good,bad"), {"bad": "bad", "good": "good"},
+         ("f1_macro", "exact_match"), ("rouge", "micro_f1", "f1_macro,bleu")),
+        ("texts", {}, {"late, broken": "late, broken", "not so bad": "not so bad"},
+         ("exact_match", "rouge1,rougeLsum"), ("micro_f1", "macro_f1,bleu", "pearson", "rouge,pearson")),
+    )  # fmt: skip
+    def test_metrics_of_a_flag_keep_the_kind_of_the_model_s_answers(self, kind, trained, targets, fitting, others):
+        """Right answers are right by each metric that fits; others are refused with their names and the kind."""
+        rows = [{"text": "Good.", "label": label} for label in targets]
+        task = load_own_rows(rows, no_eval=True, **COLUMNS, **trained).task
+        for metrics in fitting:
+            scored, read_rows = self.read_for(task, rows, metrics=metrics)
+            answers = [scored.examples(row)[0].targets for row in read_rows]
+            self.assertEqual(answers, list(targets.values()))
+            scores = {name: round(points, 6) for name, points in scored.score(read_rows, answers).items()}
+            scores.pop("invalid_rate", None)
+            self.assertEqual(scores, dict.fromkeys(metrics.split(","), 100))
+        for metrics in others:
+            with exits_with(78, rf"^--metrics {metrics}: .*{kind}"):
+                self.read_for(task, rows, metrics=metrics)
+
+    @parameterized.parameters(
         (dict(prefix="sum: ", metrics="rouge"), {}, ["prefix='sum: '", "metrics='rouge'"]),
         (dict(prefix="sum: ", metrics="rouge"), dict(metrics="bleu"), ["prefix='sum: '"]),
         (dict(prefix="sum: ", metrics="rouge"), dict(prefix="", metrics="bleu"), []),

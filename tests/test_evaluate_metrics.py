@@ -1,8 +1,12 @@
 """Metrics of Hugging Face's `evaluate`: the user's own run, see what the suite's metrics see, and are reported as they
 are; code of others runs only when it is trusted."""
 
+import contextlib
+import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +27,7 @@ from t5suite.testing import (
     check_task,
     exits_with,
     make_task,
+    run_cli,
     save_model,
     tiny_model,
     tiny_run,
@@ -404,6 +409,72 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(manifest["hub"]["spaces"]["lab/own_metric"]["commit"], commit)
         (described,) = manifest["settings"]["plug_ins"]["metrics"]
         self.assertEqual(described["commit"], commit)
+
+
+@pytest.mark.slow
+class LeftOutTest(parameterized.TestCase):
+    """Metrics of one's own code run only where they are named; the others of a model's run are said to be missing."""
+
+    def note_of_score(self, model, rows, *flags) -> str:
+        """What `t5suite score` says of a run's metrics that it leaves out."""
+        answers = write_rows(folder() / "answers.jsonl", [{"prediction": "good"}] * 4)
+        with contextlib.redirect_stderr(io.StringIO()) as notes:
+            run_cli("score", "--model_name_or_path", model, "--rows", rows, "--predictions", answers, *flags)
+        return notes.getvalue()
+
+    def scores_of_command(self, note: str) -> dict:
+        """The scores of the run that the command in a note makes."""
+        command = shlex.split(re.search("t5suite (evaluate .*) does", note)[1])
+        directory = folder() / "scored"
+        with contextlib.suppress(SystemExit):
+            run_cli(*command, "--use_cpu", "--output_dir", directory)
+        (scores,) = json.loads((directory / "results.json").read_text())["tasks"].values()
+        return scores
+
+    @parameterized.parameters("task_file", "data_config")
+    def test_a_metric_of_a_task_s_entry(self, way):
+        place, metric = folder(), metric_folder(ACCURACY)
+        columns = {"task_file": ("text", "label"), "data_config": ("input", "output")}[way]
+        rows = [dict(zip(columns, (f"a {word} day {i}", word))) for i in range(2) for word in ("good", "bad")]
+        for name in ("my/days/train", "my/days/validation", "train/a", "val/a"):
+            file = write_rows(place / f"{name}.jsonl", rows)
+        metrics = ["accuracy", metric]
+        if way == "task_file":
+            tasks = {"my": {"days": {**ENTRY, "metric_names": metrics}}}
+            (place / "tasks.yaml").write_text(yaml.safe_dump(tasks))
+            flags = ["--task_file", str(place / "tasks.yaml"), "--benchmark", "my", "--data_dir", str(place)]
+            flags += ["--dataset_name", "days"]
+        else:
+            config = {"name": "days", "labels": ["bad", "good"], "metrics": metrics}
+            flags = ["--data_class", "JSONLines", "--data_path", str(place), "--data_config", json.dumps(config)]
+        model = place / "run"
+        self.assertIn("share", run(*flags, "--output_dir", str(model))["tasks"]["days"])
+        again = ["--model_name_or_path", str(model), "--eval_only"]
+        with self.assertLogs("t5suite.training.user_metrics", "WARNING") as logs:
+            run("--data_format", "jsonl", "--validation_file", str(file), *again)
+        self.assertIn(f"--metrics {metric}", logs.output[0])
+        with self.assertNoLogs("t5suite.training.user_metrics", "WARNING"):
+            run(*flags, *again)
+            scores = self.scores_of_command(self.note_of_score(model, file))
+        self.assertAlmostEqual(100 * scores["share"], scores["accuracy"])
+
+    def test_a_function_that_was_given_in_python_is_named_in_no_flag(self):
+        rows = [{"text": f"a {word} day", "label": word} for word in ("good", "bad")] * 2
+        metrics = ["accuracy", metric_folder(ACCURACY), lengths_of_targets]
+        columns = dict(text_column="text", target_column="label", labels="bad,good")
+        data = {"train": rows, "validation": rows}
+        model = tiny_run(data=data, metrics=metrics, max_eval_samples=4, **columns).directory
+        file = folder() / "my rows.csv"
+        file.write_text(
+            "".join(f"{row['text']};{row['label']}\n" for row in [{"text": "text", "label": "label"}, *rows])
+        )
+        note = self.note_of_score(model, file, "--delimiter", ";")
+        with self.assertLogs("t5suite.training.user_metrics", "WARNING") as logs:
+            scores = self.scores_of_command(note)
+        self.assertAlmostEqual(100 * scores["share"], scores["accuracy"])
+        for message in (note, logs.output[0]):
+            self.assertIn(f"FineTuner(metrics=[...]) computes {__name__}:lengths_of_targets", message)
+            self.assertNotRegex(message, r"--metrics \S*lengths_of_targets")
 
 
 def mini_rows() -> Path:

@@ -162,7 +162,11 @@ class ResumeTest(parameterized.TestCase):
         files = ["--rows", write_rows(new_folder() / "rows.jsonl", rows), "--predictions", answers]
         with contextlib.redirect_stderr(io.StringIO()) as notes:
             run_cli("score", "--model_name_or_path", model, *files)
-        self.assertIn(f"--metrics {name}", notes.getvalue())
+        command = shlex.split(re.search("t5suite (evaluate .*) does", notes.getvalue())[1])
+        directory = new_folder()
+        with contextlib.suppress(SystemExit):
+            run_cli(*command, "--use_cpu", "--output_dir", directory)
+        self.assertIn("first_letter", json.loads((directory / "results.json").read_text())["tasks"]["sentiment"])
 
     @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):

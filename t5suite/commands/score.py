@@ -5,6 +5,7 @@ t5suite score --model_name_or_path runs/reviews-t5-small --rows reviews.csv --pr
 """
 
 import itertools
+import shlex
 from typing import Any, NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
@@ -35,7 +36,7 @@ def score(arguments) -> None:
     task_rows = read_task_rows(task, arguments.rows, role, by_data_format, _delimiter(arguments))
     _check_labels(task, task_rows)
     _note_trained_rows(arguments)
-    _note_own_metrics(arguments.model_name_or_path)
+    _note_own_metrics(arguments, task)
     _note_labels(arguments, task, task_rows)
     predictions = _texts_of_examples(_read_predictions(arguments.predictions), task_rows)
     _check_count(arguments, task, task_rows, predictions)
@@ -67,16 +68,43 @@ def _note_trained_rows(arguments) -> None:
         note(f"{model} was trained on {rows_in_words(trained_split)}: these are not scores of unseen rows")
 
 
-def _note_own_metrics(model: str | None) -> None:
+def _note_own_metrics(arguments, task) -> None:
     """Names the metrics of the user's own code by which a run was scored, too: this command does not run them."""
-    from t5suite.runs.own_metrics import own_metrics_of_model
+    from t5suite.tasks.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
 
-    names = own_metrics_of_model(model)
-    if names:
-        note(
-            f"{model} was also scored by {' and '.join(names)}, your own code, which this command does not run: "
-            f"t5suite evaluate --model_name_or_path {model} --metrics {','.join(names)} does"
-        )
+    model = arguments.model_name_or_path
+    metrics = own_metrics_of_model(model, [task.name])
+    if not metrics:
+        return
+    names = " and ".join(metric.name for metric in metrics)
+    flag = metrics_flag(metrics)
+    way = f": {_evaluate_command(arguments, task)} {flag} does" if flag else ""
+    note(
+        f"{model} was also scored by {names}, your own code, which this command does not run{way}"
+        f"{way_in_python(metrics)}"
+    )
+
+
+def _evaluate_command(arguments, task) -> str:
+    """The command that scores a run's model on these rows, which are read as they are here."""
+    from t5suite.data.rows.file_rows import format_by_name
+    from t5suite.runs.directory import read_manifest
+    from t5suite.runs.trained_splits import run_of_model
+
+    model = arguments.model_name_or_path
+    words = ["t5suite", "evaluate", "--model_name_or_path", model]
+    settings = read_manifest(run_of_model(model))["settings"]
+    for name in ("model_class", "trust_remote_code"):
+        if settings.get(name):
+            words += [f"--{name}", str(settings[name])]
+    card = _card_of_model(model)
+    if len(card.tasks) > 1:
+        words += ["--dataset_name", task.name]
+    if not card.is_shipped:
+        words += ["--data_format", format_by_name(arguments.rows)]
+    if arguments.delimiter is not None:
+        words += ["--delimiter", arguments.delimiter]
+    return shlex.join([*words, "--validation_file", arguments.rows])
 
 
 def _note_labels(arguments, task, task_rows: list[TaskRow]) -> None:

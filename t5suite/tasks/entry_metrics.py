@@ -11,6 +11,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.metrics import ERRORS, METRIC_ALIASES, METRICS, NUMBER_METRICS, SHIPPED_METRICS
+from t5suite.tasks.targets import has_label_sets, value_kind
 
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
@@ -23,6 +24,13 @@ METRICS_OF_ANSWERS = {
     "numbers": ("pearson", "spearman", "neg_mean_absolute_error"),
     "texts": ("exact_match", "rouge", "bleu", "chrf", "squad", "json_match"),
     "sets of labels": ("micro_f1", "macro_f1", "subset_accuracy"),
+}
+# The kinds of answers by `targets.value_kind`; texts may also be sets of labels.
+KINDS_BY_VALUE = {
+    "class": "one label a row",
+    "labels": "a label for every word",
+    "number": "numbers",
+    "text": "texts",
 }
 KINDS_WITH_LABELS = ("one label a row", "a label for every word")
 # Errors, of which the suite has one, negated so that higher is better.
@@ -37,6 +45,17 @@ def metric_choices() -> dict:
 def shipped_metric_choices() -> dict:
     """`metric_choices` without what users have added or replaced."""
     return {**SHIPPED_METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
+
+
+def kind_of_answers(entry: dict) -> str:
+    """The kind of a task's answers, a key of `METRICS_OF_ANSWERS`.
+
+    >>> kind_of_answers({"labels": None, "metric_names": ["micro_f1"]})
+    'sets of labels'
+    """
+    if has_label_sets(entry):
+        return "sets of labels"
+    return KINDS_BY_VALUE[value_kind(entry)]
 
 
 def check_entry_metric(metric: str, where: str, has_labels: bool) -> None:

@@ -8,7 +8,7 @@ Task('own', 'reviews', ...)
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from t5suite.base.errors import ConfigError
 from t5suite.constants import OWN_BENCHMARK
@@ -19,6 +19,7 @@ from t5suite.data.rows.formats import (
 )
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.entries import benchmarks_of_task_file
+from t5suite.tasks.entry_metrics import METRICS_OF_ANSWERS, check_entry_metric, kind_of_answers
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import has_label_sets
 from t5suite.tasks.task_card import TaskCard, own_task_of_card, read_task_card
@@ -29,18 +30,19 @@ from t5suite.training.flags.plug_ins import named_metrics
 logger = logging.getLogger(__name__)
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
-# Flags that say how the user's own rows become a task.
-FLAGS_OF_OWN_TASKS = (
+# Flags that say how the user's own rows are read and answered: with others than the model's it is another task.
+FLAGS_OF_ANOTHER_TASK = (
     "text_column",
     "target_column",
     "labels",
-    "metrics",
     "input_format",
     "output_format",
     "prefix",
     "source_id",
     "target_id",
 )
+# Flags that say how the user's own rows become a task.
+FLAGS_OF_OWN_TASKS = (*FLAGS_OF_ANOTHER_TASK, "metrics")
 TASK_FLAGS = ("benchmark", "dataset_name", "task_file")
 
 
@@ -288,18 +290,37 @@ def _check_reads_by_columns(arguments, card: TaskCard | None) -> None:
 
 
 def _flags_of_another_task(formats, task: Task | None) -> list[str]:
-    """The flags that say how rows are read and answered; what the task, if there is one, has itself is no change.
-
-    Metrics make no other task: those of a flag are computed in place of the task's.
-    """
+    """The flags that say how rows are read and answered; what the task, if there is one, has itself is no change."""
     defaults = type(formats)()
     settings = {} if task is None else settings_of_task(task)
     flags = []
-    for name in FLAGS_OF_OWN_TASKS:
-        is_changed = getattr(formats, name) not in (getattr(defaults, name), settings.get(name))
-        if is_changed and name != "metrics":
+    for name in FLAGS_OF_ANOTHER_TASK:
+        if getattr(formats, name) not in (getattr(defaults, name), settings.get(name)):
             flags.append(f"--{name}")
     return flags
+
+
+def check_metrics_fit(task: Task, metrics: Sequence[str] | None) -> None:
+    """Refuses metrics by which the answers of a model would be read as another kind than that of its training.
+
+    Args:
+      task: the model's own.
+      metrics: those of `--metrics`, without the user's functions; None without the flag.
+
+    Raises:
+      ConfigError: an unknown metric, or the two kinds of answers and what fits.
+    """
+    if metrics is None:
+        return
+    for metric in metrics:
+        check_entry_metric(metric, "--metrics", has_labels=bool(task.entry["labels"]))
+    kind_of_model = kind_of_answers(task.entry)
+    kind_of_metrics = kind_of_answers({**task.entry, "metric_names": metrics})
+    if kind_of_metrics != kind_of_model:
+        raise ConfigError(
+            f"--metrics {','.join(metrics) or 'none'}: answers would be read as {kind_of_metrics}, and the model "
+            f"answers with {kind_of_model}; metrics for these: {', '.join(METRICS_OF_ANSWERS[kind_of_model])}"
+        )
 
 
 def warn_of_unused_settings(arguments, task: Task, card: TaskCard | None) -> None:

@@ -48,6 +48,7 @@ from t5suite.training.flags.plug_ins import named_metric_functions, named_metric
 from t5suite.training.model_tasks import (
     FILE_FLAGS,
     answers_as_it_is,
+    check_metrics_fit,
     named_tasks,
     own_task_of_model,
     take_known_form,
@@ -278,6 +279,7 @@ def _format_set(arguments, rows=None) -> OwnData:
         logger.info("rows are read and scored as those that the model was trained on: %s", columns)
         form = form_like(task_of_model, formats.data_format, options)
         wishes = replace(_wishes(arguments, 0, {}), input_format=None)  # a flag that is given says what the task has
+        check_metrics_fit(task_of_model, wishes.metrics)
         return own_data(name, form, wishes)
     form = format_form(formats.data_format, options)
     data = own_data(name, form, _wishes(arguments, 0, {}))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.runs.own_metrics import own_metrics_of_model
 from t5suite.tasks.entry_metrics import RATES, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
+from t5suite.tasks.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
 from t5suite.training.plug_in_descriptions import describe_object
 
 logger = logging.getLogger(__name__)
@@ -67,14 +67,18 @@ def warn_of_metrics_left_out(data, functions, model_name: str | None, card) -> N
     if card is None or not any(map(card.was_trained_on, tasks)):
         return
     names = [describe_object(function)["name"] for function in functions]
-    left_out = [name for name in own_metrics_of_model(model_name) if name not in names]
+    for task in tasks:
+        names += evaluate_names(task.entry)
+    metrics_of_model = own_metrics_of_model(model_name, [task.name for task in tasks])
+    left_out = [metric for metric in metrics_of_model if metric.name not in names]
     if left_out:
+        flag = metrics_flag(left_out)
         logger.warning(
-            "%s was also scored by %s, which this run does not compute: your own code runs only where a flag names it "
-            "(add --metrics %s)",
+            "%s was also scored by %s, which this run does not compute: your own code runs only where you name it%s%s",
             model_name,
-            " and ".join(left_out),
-            ",".join(left_out),
+            " and ".join(metric.name for metric in left_out),
+            f"; add {flag}" if flag else "",
+            way_in_python(left_out),
         )
 
 
