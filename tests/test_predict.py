@@ -902,6 +902,15 @@ class RowsTest(parameterized.TestCase):
         path.write_text(content, newline="")
         self.assertEqual(models_texts(path, "--raw"), expected)
 
+    def test_a_quoted_sentence_of_a_text_file_stays_quoted_and_a_brace_is_refused_with_a_way_on(self):
+        path = Path(tempfile.mkdtemp()) / "news.en"
+        path.write_text('"We won."\nIt rained.\n')
+        self.assertEqual(models_texts(path, "--raw"), ['"We won."', "It rained."])
+        path.write_text("{braces} here\n")
+        with exits_with(65, "news.en:1: not JSON .*--input_type text"):
+            models_texts(path, "--raw")
+        self.assertEqual(models_texts(path, "--raw --input_type text"), ["{braces} here"])
+
     @parameterized.parameters(
         ('{"sentence": "a"}', "--raw", "rows.jsonl:1: the row has no one of inputs, input"),
         ('{"inputs": null}', "--raw", "rows.jsonl:1: column 'inputs' is null; write \"\" "),

@@ -168,7 +168,7 @@ class InputRows:
         """How lines are read whose name does not tell it: jsonl or text, by the first that is not blank.
 
         Raises:
-          DataError: it begins a JSON array in standard input.
+          DataError: it begins a JSON array in standard input, or seems to be an object and is not JSON.
           ConfigError: it seems to be a table's, whose columns would be answered as a row: it holds a tab, or one of its
             cells is a column's name.
         """
@@ -183,7 +183,11 @@ class InputRows:
                 f"{place}: the start of a JSON array, but standard input is read line by line: give --input FILE.json, "
                 "or one row a line (jq -c '.[]'); --input_type text reads such lines as texts"
             )
-        if line.lstrip()[:1] in (b"{", b'"'):
+        first_character = line.lstrip()[:1]
+        if first_character == b"{":
+            _check_is_json(line, place)
+            return "jsonl"
+        if first_character == b'"' and path == STANDARD_INPUT:  # in a file, a quoted sentence
             return "jsonl"
         text = text_of_line(line, place)
         if "\t" in text or not self.header_columns.isdisjoint(text.split(",")):
@@ -227,6 +231,14 @@ def _numbered_byte_lines(path: str, kind: str = "text") -> Iterator[tuple[int, b
         lines = enumerate(byte_lines(Path(path)), start=1)
     for number, line in lines:
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+
+
+def _check_is_json(line: bytes, place: str) -> None:
+    """Refuses a line that begins like a JSON object and is none, with the flag that reads it as text."""
+    try:
+        _json_row(line, place)
+    except DataError as error:
+        raise DataError(f"{error}; --input_type text reads such lines as texts") from None
 
 
 def _lines_to_first_filled(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

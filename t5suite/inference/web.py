@@ -63,10 +63,10 @@ def answer_function(job, predictor) -> Callable:
 
 
 def notes_of(line: dict) -> str:
-    """What an answer's line says of cuts and sense, in words.
+    """What an answer's line says of cuts and sense, a line each.
 
-    >>> notes_of({"row": 0, "prediction": "rug rug", "cut_tokens": 2940, "truncated": True})
-    '2,940 tokens of the text were not read\nthe answer is cut off'
+    >>> notes_of({"row": 0, "prediction": "rug rug", "cut_tokens": 2940})
+    '2,940 tokens of the text were not read'
     """
     notes = []
     if CUT_TOKENS in line:

@@ -106,14 +106,20 @@ def read_body(kind: type[BaseModel], content: bytes):
       DataError: it is no JSON object (as files are read: a NaN, and a key that is there twice, are none); the first
         setting that is unknown, missing or of a wrong type.
     """
+    body = None
+    problem = None
+    try:
+        body = kind.model_validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        if problem["type"] == "json_invalid":
+            raise DataError(problem["msg"]) from None
     try:
         parse_line(content, whole_characters=True)
     except ValueError as error:
         raise DataError(str(error)) from None
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
+    if problem is None:
+        return body
     name = ".".join(map(str, problem["loc"]))
     if name == "dataset_name":
         raise DataError("dataset_name: a server answers one task of a model, chosen by this flag at its start")
