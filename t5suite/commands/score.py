@@ -109,7 +109,7 @@ def _evaluate_command(arguments, task) -> str:
 
 def _note_labels(arguments, task, task_rows: list[TaskRow]) -> None:
     """Names labels that no row has and a metric counts as 0, and labels of sets that the model was not trained on."""
-    from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
+    from t5suite.tasks.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 
     if not task.is_labelled(task_rows[0].row):
         return

@@ -20,7 +20,6 @@ from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import TrainingSet, check_languages, tokenize_example_set
-from t5suite.data.rows.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.entry_metrics import metrics_by_reported_name, optimised_metrics, tasks_in_points
@@ -28,6 +27,7 @@ from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.metrics import ERRORS, NUMBER_METRICS
 from t5suite.tasks.registry import Task, bind_compute_metrics
+from t5suite.tasks.scored_labels import absent_labels_in_words, unlearned_labels_in_words
 from t5suite.tasks.targets import has_free_numbers, has_label_sets
 from t5suite.tasks.task_card import TaskCard
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 # Words of a file's name that say that its rows are not for training.
 HELD_OUT_WORDS = {*SPLIT_NAMES["validation"], *SPLIT_NAMES["test"]}
+SPLIT_WORDS = {*SPLIT_NAMES["train"], *HELD_OUT_WORDS}
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -183,7 +184,7 @@ def names_a_split(stem: str) -> bool:
     (True, True, False)
     """
     word = re.sub(r"(-\d+)?(-of-\d+)?([-_.]?\*)?$", "", stem).lower()
-    return any(word in names for names in SPLIT_NAMES.values())
+    return word in SPLIT_WORDS
 
 
 def _split_name(path: Path) -> str:

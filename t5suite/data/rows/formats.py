@@ -119,11 +119,14 @@ def form_name(options: FormatOptions) -> str:
         folder = Path(options.hub_path)
         return _plain_name(folder.name if folder.is_dir() else folder.stem)
     if options.train_dir:
-        folder = Path(options.train_dir).resolve()
-        return _plain_name(folder.parent.name if names_a_split(folder.name) else folder.name)
-    file = next(iter(options.files.values()), "data")
-    stem = Path(without_compression(Path(file).name)).stem
-    return _plain_name(Path(file).parent.resolve().name if names_a_split(stem) else stem)
+        path = Path(options.train_dir).resolve()
+        name = path.name
+    else:
+        path = Path(next(iter(options.files.values()), "data"))
+        name = Path(without_compression(path.name)).stem
+    if names_a_split(name):
+        name = path.parent.resolve().name
+    return _plain_name(name)
 
 
 def _plain_name(name: str) -> str:
