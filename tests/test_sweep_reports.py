@@ -343,14 +343,17 @@ class PlotsTest(parameterized.TestCase):
         self.assertEqual([axes.get_xlabel() for axes in panels], ["schedule.min_lr"])
 
     def test_every_picture_has_its_size(self):
-        """Letters can be read on a phone, and pictures of a kind are alike. A sweep's panels are in rows of two."""
+        """Letters can be read on a phone, and pictures of a kind are alike. A sweep's panels are in rows of two.
+
+        The curve of one of two settings has a legend, which says of which.
+        """
         place = Path(tempfile.mkdtemp())
         run = make_run(place / "run", "sentiment", metrics_file=False)
         sweep = sweep_dir([trial(number, 60.0 + number, a=number) for number in range(2)])
         output = place / "report"
         cli_output("report", run, make_pre_training_run(place / "text"), sweep, "--output", output, "--format", "json")
         inches = {
-            "scores": (5, 1.76), "curve-pre-training-held-out-NLL": (3.75, 2.5), "sweep-rte-objective": (5, 3.6),
+            "scores": (5, 1.76), "curve-pre-training-held-out-NLL": (5.625, 2.7), "sweep-rte-objective": (5, 3.6),
             "sweep-rte-parameters": (5, 3.2),
         }  # fmt: skip
         self.assertEqual({path.stem for path in output.glob("plots/*")}, set(inches))
