@@ -413,7 +413,7 @@ class RunTest(parameterized.TestCase):
 
 @pytest.mark.slow
 class LeftOutTest(parameterized.TestCase):
-    """Metrics of one's own code run only where they are named; the others of a model's run are said to be missing."""
+    """Metrics of your own code run only where they are named; the others of a model's run are said to be missing."""
 
     def note_of_score(self, model, rows, *flags) -> str:
         """What `t5suite score` says of a run's metrics that it leaves out."""

@@ -5,6 +5,7 @@ t5suite predict --model_name_or_path runs/mini-sentiment-tiny --input rows.jsonl
 Everything that can be checked without the model is checked first, and without torch.
 """
 
+import argparse
 import contextlib
 import importlib.util
 import itertools
@@ -25,16 +26,16 @@ from t5suite.commands.shared import add_libraries_flag, check_at_least
 
 # Of files in other forms than the answers'.
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-# Flags of rows and of lines of answers, with their defaults.
-FLAGS_OF_FILES = {
-    "input_type": "auto",
-    "text_column": None,
-    "delimiter": None,
-    "window": 512,
-    "num_return_sequences": 1,
-    "scores": False,
-    "include_inputs": False,
-}
+# Flags of rows and of lines of answers.
+FLAGS_OF_FILES = (
+    "input_type",
+    "text_column",
+    "delimiter",
+    "window",
+    "num_return_sequences",
+    "scores",
+    "include_inputs",
+)
 
 
 def predict_flags(parser) -> None:
@@ -182,8 +183,10 @@ def _check_flags_beside_web(arguments) -> None:
     """
     if arguments.input or arguments.output:
         raise ConfigError("--web takes no --input and no --output")
-    for name, default in FLAGS_OF_FILES.items():
-        if getattr(arguments, name) != default:
+    parser = argparse.ArgumentParser()
+    predict_flags(parser)
+    for name in FLAGS_OF_FILES:
+        if getattr(arguments, name) != parser.get_default(name):
             raise ConfigError(f"--{name} has no effect with --web: a page takes one text and shows one answer")
 
 

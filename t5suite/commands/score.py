@@ -70,7 +70,7 @@ def _note_trained_rows(arguments) -> None:
 
 def _note_own_metrics(arguments, task) -> None:
     """Names the metrics of the user's own code by which a run was scored, too: this command does not run them."""
-    from t5suite.tasks.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
+    from t5suite.training.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
 
     model = arguments.model_name_or_path
     metrics = own_metrics_of_model(model, [task.name])
@@ -88,12 +88,11 @@ def _note_own_metrics(arguments, task) -> None:
 def _evaluate_command(arguments, task) -> str:
     """The command that scores a run's model on these rows, which are read as they are here."""
     from t5suite.data.rows.file_rows import format_by_name
-    from t5suite.runs.directory import read_manifest
-    from t5suite.runs.trained_splits import run_of_model
+    from t5suite.runs.trained_splits import manifest_of_model
 
     model = arguments.model_name_or_path
     words = ["t5suite", "evaluate", "--model_name_or_path", model]
-    settings = read_manifest(run_of_model(model))["settings"]
+    settings = manifest_of_model(model)["settings"]
     for name in ("model_class", "trust_remote_code"):
         if settings.get(name):
             words += [f"--{name}", str(settings[name])]

@@ -26,13 +26,19 @@ def trained_splits_of_model(name: str | None) -> list[dict]:
       name: a run, a checkpoint of one, a task's best weights, or a file in one of these; anything else was trained on
         nothing that is known here.
     """
+    manifest = manifest_of_model(name)
+    return [] if manifest is None else trained_splits_of_run(manifest)
+
+
+def manifest_of_model(name: str | None) -> dict | None:
+    """The manifest of the run that saved a model (`run_of_model`); None without one that can be read."""
     folder = run_of_model(name)
     if folder is None:
-        return []
+        return None
     try:
-        return trained_splits_of_run(read_manifest(folder))
+        return read_manifest(folder)
     except ConfigError:  # the model may be whole though its run's manifest is not
-        return []
+        return None
 
 
 def run_of_model(name: str | None) -> Path | None:

@@ -8,10 +8,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError
-from t5suite.runs.directory import BEST_FOLDER, read_manifest
+from t5suite.runs.directory import BEST_FOLDER
 from t5suite.runs.settings import data_identity
-from t5suite.runs.trained_splits import TRAINED_ON_MARK, run_of_model
+from t5suite.runs.trained_splits import TRAINED_ON_MARK, manifest_of_model, run_of_model
 from t5suite.training.eval_sets import EvalSet
 
 # The remark of tables on scores of the rows that chose the checkpoint.
@@ -50,11 +49,8 @@ def _are_rows_of(split: Mapping, chosen_split: Mapping) -> bool:
 def _splits_that_chose(model_name: str | None) -> list[dict]:
     """The splits whose scores have chosen the weights in a folder of a run."""
     run = run_of_model(model_name)
-    if run is None:
-        return []
-    try:
-        manifest = read_manifest(run)
-    except ConfigError:  # the model may be whole though its run's manifest is not
+    manifest = manifest_of_model(model_name)
+    if manifest is None:
         return []
     data = manifest.get("data", {})
     choices = manifest.get("choices", [])

@@ -15,7 +15,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.tasks.entry_metrics import RATES, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names, is_single_number
-from t5suite.tasks.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
+from t5suite.training.own_metrics import metrics_flag, own_metrics_of_model, way_in_python
 from t5suite.training.plug_in_descriptions import describe_object
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from t5suite.tasks.entry_metrics import function_name, metrics_by_reported_name
 from t5suite.tasks.metrics import CLASS_METRICS
 from t5suite.tasks.postprocessors import cell_at
 from t5suite.tasks.registry import Task
+from t5suite.tasks.scored_labels import MOST_NAMED_LABELS
 from t5suite.tasks.targets import (
     FLAG_OF_SETS,
     MOST_DECIMALS,
@@ -34,9 +35,8 @@ logger = logging.getLogger(__name__)
 
 _NOTHING = object()
 # What separates labels in other people's files, or begins a list as Python or JSON writes it, but is part of a label
-# here; and how many labels a message names.
+# here.
 OTHER_SIGNS = ("|", ";", "['", '["')
-MOST_NAMED_LABELS = 10
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 # What a formatter raises for a row of another form.
 ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)

@@ -8,9 +8,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError
-from t5suite.runs.directory import read_manifest
-from t5suite.runs.trained_splits import run_of_model
+from t5suite.runs.trained_splits import manifest_of_model
 from t5suite.tasks.evaluate_metrics import evaluate_names
 
 
@@ -31,14 +29,10 @@ def own_metrics_of_model(name: str | None, task_names: Collection[str]) -> list[
 
     Args:
       name: as `run_of_model` takes it; anything else than a run has none that are known here.
-      task_names: where the run has none of them, as for other files of one's own, all of its tasks count.
+      task_names: where the run has none of them, as for other files of your own, all of its tasks count.
     """
-    folder = run_of_model(name)
-    if folder is None:
-        return []
-    try:
-        manifest = read_manifest(folder)
-    except ConfigError:  # the model may be whole though its run's manifest is not
+    manifest = manifest_of_model(name)
+    if manifest is None:
         return []
     settings = manifest["settings"]
     plug_ins = (settings.get("plug_ins") or {}).get("metrics", [])
