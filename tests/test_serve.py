@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import functools
+import gzip
 import http.client
 import itertools
 import json
@@ -382,6 +383,12 @@ class RefusalsTest(ServedTest):
         status, _, answer = request(self.url, "POST", path, body)
         self.assertEqual(status, 400)
         self.assertEqual(message_of_refusal(path, answer), message)
+
+    @parameterized.parameters(b"{", "{\n", b'{"rows": ["caf\xe9"]}', gzip.compress(b'{"rows": ["a"]}'))
+    def test_a_request_that_is_no_json_gets_no_advice_for_files(self, body):
+        status, _, answer = request(self.url, "POST", "/predict", body)
+        self.assertEqual(status, 400)
+        self.assertNotRegex(message_of_refusal("/predict", answer), r"FILE|file|\.gz|jq|iconv")
 
     def test_a_number_that_no_answer_can_hold_is_no_fault_of_the_server(self):
         status, _, answer = request(self.url, "POST", "/predict", b'{"rows": [{"sentence": "NaN", "idx": 1e999}]}')
