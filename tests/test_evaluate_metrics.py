@@ -411,7 +411,6 @@ class RunTest(parameterized.TestCase):
         self.assertEqual(described["commit"], commit)
 
 
-@pytest.mark.slow
 class LeftOutTest(parameterized.TestCase):
     """Metrics of your own code run only where they are named; the others of a model's run are said to be missing."""
 
@@ -434,6 +433,7 @@ class LeftOutTest(parameterized.TestCase):
         return [line for line in log.splitlines() if line.startswith("WARNING") and text in line]
 
     @parameterized.parameters("task_file", "data_config")
+    @pytest.mark.slow
     def test_a_metric_of_a_task_s_entry(self, way):
         place, metric = folder(), metric_folder(ACCURACY)
         columns = {"task_file": ("text", "label"), "data_config": ("input", "output")}[way]

@@ -239,6 +239,13 @@ class MaskedCollatorTest(parameterized.TestCase):
     def examples(self, count, length=30):
         return [{"input_ids": row.astype(np.uint16), "index": j} for j, row in enumerate(example_text(count, length))]
 
+    def test_one_token_has_room_between_the_special_ones(self):
+        examples = self.examples(1, length=1)
+        batch = self.collator(inputs_length=3)(examples)
+        self.assertEqual(batch["labels"].tolist(), [[-100, examples[0]["input_ids"].item(), -100]])
+        with exits_with(78, "--inputs_length 2 leaves no room"):
+            self.collator(inputs_length=2)
+
     def pairs(self, count):
         rows = []
         for j, row in enumerate(example_text(count, 32)):

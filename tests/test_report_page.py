@@ -631,6 +631,8 @@ class FilesTest(parameterized.TestCase):
         self.assertIn("plots/curve-sentiment-accuracy.png", pictures)
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
+        num_files = len(list((self.out / "plots").iterdir()))
+        self.assertIn(f" and {num_files} plots in {self.out / 'plots'}\n", printed)
 
     def test_without_examples_no_text_of_a_row_is_in_a_file_and_none_is_named(self):
         printed = command(*three_runs()[:1], "--output", self.out, "--max_examples", 0)

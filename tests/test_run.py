@@ -133,15 +133,16 @@ class BfloatTest(parameterized.TestCase):
             self.assertStartsWith(line, beginning)
 
     @parameterized.parameters((emulates_bfloat16, torch.float32), (has_bfloat16, torch.bfloat16))
-    def test_matrices_of_4_bits_are_multiplied_in_what_the_gpu_has(self, is_bf16_supported, dtype):
+    def test_matrices_of_4_bits_are_on_the_process_s_gpu_and_multiplied_in_what_it_has(self, is_bf16_supported, dtype):
         with (
             mock.patch("accelerate.PartialState", lambda: SimpleNamespace(device=torch.device("cuda"))),
-            mock.patch("torch.cuda.current_device", lambda: 0),
+            mock.patch("torch.cuda.current_device", lambda: 3),
             mock.patch("torch.cuda.is_bf16_supported", is_bf16_supported),
             mock.patch("transformers.BitsAndBytesConfig") as config,
         ):
-            quantization_options("4bit", "t5-base", scratch=False)
+            options = quantization_options("4bit", "t5-base", scratch=False)
         self.assertEqual(config.call_args.kwargs["bnb_4bit_compute_dtype"], dtype)
+        self.assertEqual(options["device_map"], {"": 3})
 
 
 class QuantizedTest(absltest.TestCase):

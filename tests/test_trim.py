@@ -153,6 +153,20 @@ class EveryVocabularyTest(TestCase):
         self.assertEqual(after.config.get_text_config().vocab_size, len(kept))
         self.assertEqual(len(tokenizer), len(kept))
 
+    def test_special_tokens_of_a_chain_of_processors_get_their_new_ids(self):
+        folder = self.folder / "chain"
+        shutil.copytree(source("mBART"), folder)
+        # Of transformers' own classes this one alone takes the processors as the file has them.
+        settings = {**read_json(folder / "tokenizer_config.json"), "tokenizer_class": "TokenizersBackend"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        settings = read_json(folder / "tokenizer.json")
+        settings["post_processor"] = {"type": "Sequence", "processors": [settings["post_processor"]]}
+        (folder / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
+        self.trim(folder)
+        before, after = (AutoTokenizer.from_pretrained(place) for place in (folder, self.output))
+        self.assertNotEqual(after.get_vocab()["en_XX"], before.get_vocab()["en_XX"])
+        self.assertEqual(segmented(after, own_text()[:4]), segmented(before, own_text()[:4]))
+
     @parameterized.parameters(*VOCABULARIES)
     @pytest.mark.slow
     def test_characters_bytes_special_tokens_and_codes_stay_in_their_order(self, name):
