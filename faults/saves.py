@@ -50,7 +50,7 @@ POINTS = {
     "random numbers written": Point(f"{PACKAGE}.saving:write_json", f"{SAVING}/rank-0.json", "after"),
     "before the trainer's state": Point(*STATE),
     "all files written": Point(*STATE, "after"),
-    "folders synced": Point(f"{PACKAGE}.committing:sync_folders", SAVING, "after"),
+    "folders synced": Point(f"{PACKAGE}.committing:sync_tree", SAVING, "after"),
     "manifest half written": Point(f"{PACKAGE}.manifests:write_json", f"{SAVING}/checkpoint.json", "half"),
     "before the rename": Point("os:rename", SAVING),
     "renamed, not synced": Point("os:rename", SAVING, "after", 4),

@@ -1,8 +1,11 @@
 """The fault suite itself: every check is there once, the harness tells good from bad, and one check of each kind."""
 
+import ast
 import contextlib
 import json
 import os
+import pkgutil
+import re
 import signal
 import subprocess
 import tempfile
@@ -31,6 +34,25 @@ class TableTest(parameterized.TestCase):
         self.assertLen(set(NUMBERS), 44)
         self.assertContainsSubset(all_checks(), NUMBERS)
         self.assertSameElements(report.STOCK, NUMBERS)
+
+    def test_what_it_names_of_the_suite_and_of_libraries_is_there(self):
+        """Names that processes import or replace later, when it would be a fault of the check's own."""
+        names = set()
+        for path in sorted(Path(report.__file__).parent.glob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            (package,) = re.findall(r'^PACKAGE = "(.*)"$', text, re.MULTILINE) or [""]
+            names.update(
+                re.findall(
+                    r'"((?:t5suite|transformers|torch|pathlib|os)[\w.]*:[\w.]+)"', text.replace("{PACKAGE}", package)
+                )
+            )
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("t5suite"):
+                    names.update(f"{node.module}:{alias.name}" for alias in node.names)
+        self.assertGreater(len(names), 40)
+        for name in sorted(names):
+            with self.subTest(name):
+                self.assertIsNotNone(pkgutil.resolve_name(name))
 
 
 def passes(context):
