@@ -183,7 +183,7 @@ def r8_finished(context: Context) -> Outcome:
         course = go_through(context, script, [Attempt(flags, Kill(8, 8, "on_train_end")), Attempt(flags)])
         found[f"{name}, killed after its last step"] = course.problem or results_difference(course.directory, reference)
     if not context.quick:
-        target = "t5suite.training.fine_tuning_evaluation:evaluate_finally"
+        target = "t5suite.run_steps:evaluate_finally"
         found["killed in its last evaluation"] = _killed_at_call(context, "fine_tune_t5", target)
         found["killed in its results"] = _killed_at_call(
             context, "fine_tune_t5", "t5suite.reports.finishing:finish_run"

@@ -175,7 +175,7 @@ class Phase:
 
 
 SCORE, WRITE = ("t5suite.training.trainer:SuiteTrainer.score", "t5suite.training.trainer:SuiteTrainer.write_checkpoint")
-FINALLY = "t5suite.training.fine_tuning_evaluation:evaluate_finally"
+FINALLY = "t5suite.run_steps:evaluate_finally"
 ROTATE, RENAME = ("t5suite.training.checkpoints.saving:rotate", "t5suite.training.checkpoints.committing:sync_tree")
 PHASES = {
     "evaluation": Phase("fine-tuning", SCORE, 1, 2, quick=True),
