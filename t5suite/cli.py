@@ -320,7 +320,12 @@ LIKELIEST = {
     "--tokenizer": ("--tokenizer_name",),
 }  # fmt: skip
 # Flags of another command that this one cannot have, and what does that here.
-FLAG_HINTS = {("serve", "--text_column"): "clients name the task's columns in each row of a request"}
+OWN_ROWS_AS_READ = "t5suite fine_tune --train_file FILE ... --dry_run shows rows of your own as the model reads them"
+FLAG_HINTS = {
+    ("serve", "--text_column"): "clients name the task's columns in each row of a request",
+    ("preview", "--train_file"): OWN_ROWS_AS_READ,
+    ("preview", "--text_column"): OWN_ROWS_AS_READ,
+}
 # Sub-commands of other programs, and what does that here.
 HINTS = {
     "sft": "it is t5suite fine_tune",

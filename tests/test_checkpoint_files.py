@@ -285,6 +285,14 @@ class DamageTest(parameterized.TestCase):
         (checkpoint / name).write_bytes(b"\x80\x04.")
         self.assertRegex(damage_of(checkpoint), f"^{name}: not in checkpoint.json")
 
+    @parameterized.parameters("rng_state.pth", "rng_state_1.pth")
+    def test_random_numbers_of_the_trainer_are_damage_though_they_are_listed(self, name):
+        """It would load them; a run of ours keeps its own in `rank-0.json`."""
+        checkpoint = copy_checkpoint()
+        (checkpoint / name).write_bytes(b"\x80\x04.")
+        write_manifest(checkpoint)
+        self.assertRegex(damage_of(checkpoint), f"^{name}: not a file of this suite's checkpoints")
+
     def test_a_note_is_a_warning(self):
         checkpoint = copy_checkpoint()
         (checkpoint / "notes.txt").write_text("best so far")

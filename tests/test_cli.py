@@ -297,6 +297,7 @@ class ErrorTest(parameterized.TestCase):
         (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["serve", "--model_name_or_path", "x", "--text_column", "t"], "unknown flag --text_column; clients name the task's columns"),
+        (["preview", "--train_file", "x.csv"], "unknown flag --train_file; t5suite fine_tune --train_file"),
         (["tasks", "glue"], "unexpected 'glue'"),
         (["--json", "tasks"], "t5suite: --json before the command; write t5suite COMMAND --json"),
         (["preview", "--benchmark", "glue"], "required: --dataset_name"),

@@ -103,11 +103,13 @@ class DelimiterTest(parameterized.TestCase):
     @parameterized.parameters(("two\nlines", "a"), ("a", "two\nlines"), ("a\ttab", "b"))
     def test_a_tsv_with_quoted_cells_of_several_lines_names_its_quotes_and_is_csv(self, *record):
         content = csv_bytes([["text", "label"], ["plain", "a"], record], delimiter="\t")
-        with exits_with(65, r"rows.csv:\d: .* opens a quote.*name that ends in \.csv"):
+        with exits_with(65, r"rows.csv:\d: .* opens a quote.*--data_format csv.*name that ends in \.csv"):
             rows_of(content, "tsv")
         self.assertEqual([tuple(row.values()) for row in rows_of(content)], [("plain", "a"), record])
         with exits_with(65, "names 2 columns$"):
             rows_of(b'text\tlabel\n"x" is\ta\ny\n', "tsv")
+        with exits_with(65, r"""; '"long long .*long\.\.\.' opens a quote"""):
+            rows_of(b'text\tlabel\n"' + b"long " * 20 + b"\n", "tsv")
 
     def test_a_file_of_empty_lines_is_damaged(self):
         with mock.patch.object(separated, "MOST_EMPTY_LINES", 100):

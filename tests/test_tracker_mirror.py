@@ -641,15 +641,17 @@ class WandbClientTest(parameterized.TestCase):
         self.assertEqual([row["_step"] for row in rows if "results" in row], [LAST_STEP])
         self.assertEqual(served.steps(), list(STEPS_LOGGED))
 
-    def test_entity_group_and_tags_are_those_of_wandb_s_own_variables(self):
+    def test_entity_group_and_tags_are_those_of_wandb_s_own_variables_without_secrets(self):
         directory = folder() / "run"
         shutil.copytree(make_mixture(folder() / "first").directory, directory)
         command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
-        variables = {"WANDB_ENTITY": "lab", "WANDB_RUN_GROUP": "learning rates", "WANDB_TAGS": "rte,small"}
+        token = f"hf_{'Ab1' * 10}"
+        variables = {"WANDB_ENTITY": "lab", "WANDB_RUN_GROUP": "learning rates", "WANDB_TAGS": f"rte,small,{token}"}
         with WandbServer() as server, wandb_environment(**server.environment(), **variables):
             subprocess.run(command, check=True, capture_output=True, timeout=300)
         (served,) = server.runs.values()
-        self.assertEqual((served.entity, served.group, served.tags), ("lab", "learning rates", ["rte", "small"]))
+        self.assertEqual((served.entity, served.group, served.tags), ("lab", "learning rates", ["rte", "small", "***"]))
+        self.assertNotIn(token, " ".join(text for *_, text in server.requests))
 
     def test_results_reach_wandb_behind_a_run_of_which_it_has_every_step(self):
         """W&B drops rows before the step at which a run goes on, which is the next one."""

@@ -71,6 +71,7 @@ class WandbRun:
     def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         import wandb
 
+        hide_secrets_in_variables()
         self._wandb = wandb
         self._directory = directory
         folder = directory / "wandb"
@@ -141,14 +142,18 @@ def set_aside_unfinished(folder: Path, run_id: str, whole_segments: list[str]) -
             path.rename(path.with_name(f"unfinished-{path.name}"))
 
 
+def hide_secrets_in_variables() -> None:
+    """Takes secrets out of what wandb shows of its variables, which `wandb.setup` reads once and for all."""
+    for name in SHOWN_VARIABLES:
+        if os.environ.get(name):
+            os.environ[name] = redacted(os.environ[name])
+
+
 def start(wandb, directory: Path, setup: dict, offline: bool):
     """`wandb.init` with settings under which it prompts for nothing, prints nothing, and ends in bounded time.
 
     Entity, group and tags are those of wandb's own variables: WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_TAGS.
     """
-    for name in SHOWN_VARIABLES:
-        if os.environ.get(name):
-            os.environ[name] = redacted(os.environ[name])
     if (directory / MANIFEST).is_file():
         # wandb records this process's arguments: these are the run's command without secrets.
         sys.argv = read_json(directory / MANIFEST)["command"]

@@ -28,6 +28,8 @@ CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 SAMPLED_RECORDS = 1000
 SAMPLED_CHARACTERS = 4_000_000
 LONGEST_CELL = 1 << 30
+# So many characters of a cell stand in a message.
+SHOWN_CELL = 40
 MOST_EMPTY_LINES = 1_000_000
 # Excel's note about the delimiter, before the line of names.
 EXCEL_NOTE = "sep="
@@ -305,9 +307,11 @@ def _cure_of_open_quote(cells: list[str]) -> str:
     """How to read a TSV file that is quoted as in CSV, if one of its cells opens a quote and does not close it."""
     for cell in cells:
         if cell.startswith('"') and cell.count('"') % 2:
+            beginning = cell if len(cell) <= SHOWN_CELL else f"{cell[:SHOWN_CELL]}..."
             return (
-                f"; {cell!r:.40} opens a quote, which has no meaning in TSV: a file whose quoted cells hold line "
-                "breaks or tabs is read as it was meant under a name that ends in .csv"
+                f"; {beginning!r} opens a quote, which has no meaning in TSV: a file whose quoted cells hold line "
+                "breaks or tabs is read as it was meant by --data_format csv (predict: --input_type csv), or, by every "
+                "command, under a name that ends in .csv"
             )
     return ""
 

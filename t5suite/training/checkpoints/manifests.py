@@ -38,6 +38,8 @@ LARGEST_MANIFEST = 64 << 20  # bytes; enough for about 400,000 files
 HASHERS = min(2, os.cpu_count() or 1)
 # Libraries find and load such files by name, so one that the manifest does not list counts as damage.
 LOADED_BY_NAME = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".ckpt", ".distcp", ".metadata", ".index.json", ".py")
+# Hugging Face's trainer loads such a file where there is one; no checkpoint of ours has one (`rank-0.json`).
+RANDOM_STATES_OF_TRAINER = re.compile(r"rng_state(_\d+)?\.pth")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def damage(folder, hashed: bool = True) -> str | None:
       hashed: False compares only names and sizes, which is fast.
     """
     folder = Path(folder)
-    checks = [_wrong_step, _wrong_size, _unlisted_file]
+    checks = [_wrong_step, _wrong_size, _unlisted_file, _foreign_file]
     if hashed:
         checks.append(_wrong_content)
     try:
@@ -164,6 +166,14 @@ def _unlisted_file(folder: Path, manifest: Manifest) -> str | None:
             return f"{name}: not in {MANIFEST_FILE}, and libraries would load it"
     if unlisted:
         logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
+    return None
+
+
+def _foreign_file(folder: Path, manifest: Manifest) -> str | None:
+    """A file that the manifest lists, and that no run of ours has written."""
+    for name in manifest.files:
+        if RANDOM_STATES_OF_TRAINER.fullmatch(name):
+            return f"{name}: not a file of this suite's checkpoints, and the trainer would load it"
     return None
 
 
