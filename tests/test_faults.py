@@ -16,7 +16,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import t5suite
-from faults import report, traces
+from faults import report, saves, traces
 from faults.fork_server import ForkServer
 from faults.harness import Check, outcome
 from faults.leftovers import value_difference
@@ -58,7 +58,7 @@ class TableTest(parameterized.TestCase):
                     imported.update(f"{node.module}:{alias.name}" for alias in node.names)
         targets = set()
         for path in FAULTS.glob("*.py"):
-            text = path.read_text(encoding="utf-8").replace("{PACKAGE}", "t5suite.training.checkpoints")
+            text = path.read_text(encoding="utf-8").replace("{PACKAGE}", saves.PACKAGE)
             targets.update(TARGET.findall(text))
         self.assertGreater(len(targets), 15)
         for target in sorted(targets):

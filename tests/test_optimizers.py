@@ -352,6 +352,17 @@ class AdafactorTest(parameterized.TestCase):
                 steps(model, optimizer, 3)
         self.assertTrue(torch.equal(weights(alone), weights(together)))
 
+    def test_a_bfloat16_parameter_is_that_of_float32_rounded(self):
+        halves = t5(torch.bfloat16)
+        wholes = copy.deepcopy(halves).float()
+        before = weights(halves).clone()
+        for model in (halves, wholes):
+            for parameter, half in zip(model.parameters(), halves.parameters(), strict=True):
+                parameter.grad = torch.sin(torch.arange(half.numel()).view_as(half)).bfloat16().to(parameter.dtype)
+            optimizers.make_optimizer("adafactor", model, 1e-2).step()
+        self.assertFalse(torch.equal(weights(halves), before))
+        self.assertTrue(torch.equal(weights(halves), weights(wholes).bfloat16()))
+
     def test_every_matrix_factored_is_transformers_adafactor_to_the_bit(self):
         """So runs that t5suite 0.2.0 began with that class go on bit for bit, their small matrices factored."""
         model = t5()

@@ -21,8 +21,12 @@ from absl.testing import parameterized
 from corpus_files import is_held_out, json_lines, parquet, write_packed
 from number_encoder import NumberEncoder
 from support import folder
+from transformers import AutoTokenizer
+from vocabulary_folders import write_t5
 
+from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.streams.documents import StreamDocuments
+from t5suite.data.streams.encoder import stream_encoder
 from t5suite.data.streams.loader import StreamLoader, check_shares, held_out_documents
 from t5suite.data.streams.positions import merge_states
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
@@ -597,6 +601,26 @@ class HeldOutTest(parameterized.TestCase):
         collator = SimpleNamespace(tokens_lengths=[2, 8], weights=[0.5, 0.5])
         _, examples = held_out_of_stream(None, text, tiny_tokenizer(), folder(), collator, SCORE_ALL, Ranks())
         self.assertLen(examples.held_out.examples, 1024)
+
+    def test_where_the_fast_engine_gives_other_ids_the_tokenizer_reads_the_stream(self):
+        lines = [f"A king sat in boat {number}." for number in range(60)]
+        source = FileSource(written(lines, "a.txt"))
+        place = folder()
+        write_t5(place, lines, 60)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        self.assertEqual(stream_encoder(tokenizer, [source]).engine, "sentencepiece")
+        encode = TextEncoder.encode
+
+        def other_ids_of_these_lines(encoder, texts):
+            return [[0] for _ in texts] if texts == lines else encode(encoder, texts)
+
+        with (
+            mock.patch.object(TextEncoder, "encode", other_ids_of_these_lines),
+            self.assertLogs("t5suite", "WARNING") as logs,
+        ):
+            encoder = stream_encoder(tokenizer, [source])
+        self.assertEqual(encoder.engine, "tokenizers")
+        self.assertRegex(logs.output[0], "a.txt.*SentencePiece's ids differ")
 
     def test_a_tokenizer_without_an_end_ends_no_document(self):
         source = FileSource(written(["1 2"], "a.txt"))
