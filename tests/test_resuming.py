@@ -34,7 +34,7 @@ from t5suite.reports.run_facts import read_run
 from t5suite.run_steps import StartRecord
 from t5suite.runs.directory import Run
 from t5suite.testing import exits_with, read_rows, tiny_model, tiny_trainer
-from t5suite.training.checkpoints import restoring, resuming, starts
+from t5suite.training.checkpoints import restoring, resuming, saving, starts
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.restoring import (
     check_start,
@@ -53,6 +53,7 @@ from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 from t5suite.training.distillation import DistilledLoss
 from t5suite.training.fine_tuning_trainer import example_order
+from t5suite.training.sharding import process_state
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 COMMON = ["--config_overrides", SHAPE, "--dropout_rate", "0.1", "--max_eval_samples", "8", "--disable_tqdm", "True",
@@ -360,6 +361,24 @@ class SeenTest(parameterized.TestCase):
     def test_without_rows_steps_count(self):
         data = ExampleOrder()
         self.assertEqual((data.seen(3, 8), data.examples_of(3, 8)), (24, []))
+
+
+class ShardedStatesTest(parameterized.TestCase):
+    def test_a_state_without_shards_is_itself(self):
+        tensor = torch.arange(3.0)
+        state = {"steps": [1, tensor], "pair": (tensor, "name"), "empty": {}}
+        for keep in (True, False):
+            self.assertEqual(saving.whole_state(state, keep), state)
+
+    def test_embeddings_are_not_named_while_a_model_is_sharded_alone(self):
+        model = tiny_model()
+        names = ("get_input_embeddings", "get_output_embeddings")
+        before = [getattr(model, name)() for name in names]
+        with process_state.shared_embeddings_together(model):
+            self.assertEqual([getattr(model, name)() for name in names], [None, None])
+        self.assertNotIn(None, before)
+        for name, layer in zip(names, before, strict=True):
+            self.assertIs(getattr(model, name)(), layer)
 
 
 class RestoringTest(parameterized.TestCase):
