@@ -319,8 +319,8 @@ LIKELIEST = {
     "--model": ("--model_name_or_path",), "--file": ("--input", "--train_file"), "--data": ("--input", "--train_file"),
     "--tokenizer": ("--tokenizer_name",),
 }  # fmt: skip
-# Flags of another command that this one cannot have, and what does that here.
 OWN_ROWS_AS_READ = "t5suite fine_tune --train_file FILE ... --dry_run shows rows of your own as the model reads them"
+# Flags of another command that this one cannot have, and what does that here.
 FLAG_HINTS = {
     ("serve", "--text_column"): "clients name the task's columns in each row of a request",
     ("preview", "--train_file"): OWN_ROWS_AS_READ,
