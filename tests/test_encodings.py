@@ -1,5 +1,6 @@
 """How each family's texts become ids, and outputs become texts; control tokens in them are text."""
 
+import copy
 import errno
 import math
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from t5suite.inference.predictor import WrittenAnswer
 from t5suite.inference.settings import InputSettings
 from t5suite.tasks.formatters import FORMATTERS, Example
 from t5suite.tasks.segments import segments
+from t5suite.tasks.targets import TARGETS
 from t5suite.tasks.tokenization import Lengths, tokenize_rows
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer, write_rows
 
@@ -298,6 +300,8 @@ class TokenFilesTest(parameterized.TestCase):
 
     def test_rows_task_split_lengths_and_encoding_have_each_a_file_of_their_own(self):
         places = []
+        other_end = copy.deepcopy(tiny_tokenizer())
+        other_end.eos_token = "<extra_id_7>"
         self.enterContext(mock.patch.object(training_data, "_read_or_make", lambda place, make: places.append(place)))
         for changes in (
             {},
@@ -310,6 +314,7 @@ class TokenFilesTest(parameterized.TestCase):
             {"encoding": PromptEncoding(tiny_tokenizer(), LONG, "\nA: ")},
             {"encoding": PromptEncoding(tiny_tokenizer(), LONG, "\nB: ")},
             {"encoding": TextEncoding(word_tokenizer(), LONG)},
+            {"encoding": TextEncoding(other_end, LONG)},
         ):
             self.tokens(**changes)
             self.assertLen(set(places), len(places), changes)
@@ -340,6 +345,18 @@ class TokenFilesTest(parameterized.TestCase):
         with reading as read, self.assertNoLogs("t5suite", "WARNING"), self.assertRaisesRegex(OSError, "rows.arrow"):
             self.tokens()
         self.assertEqual(read.call_count, 1)
+
+    def test_targets_by_code_of_your_own_are_made_by_its_code_of_now(self):
+        rows = [{"text": f"it rains {number}", "label": float(number)} for number in range(4)]
+        fields = {"labels": None, "target": "own", "metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        for decimals in (1, 3):
+            with mock.patch.dict(TARGETS, own=lambda value, decimals=decimals: f"{float(value):.{decimals}f}"):
+                tokens = self.tokens(rows, make_task(**fields))
+            texts = tiny_tokenizer().batch_decode(list(tokens.labels), skip_special_tokens=True)
+            self.assertEqual(
+                [text.replace(" ", "") for text in texts], [f"{number:.{decimals}f}" for number in range(4)]
+            )
+        self.assertEqual(self.num_files(), 0)
 
     def test_rows_on_disk_of_a_formatter_of_one_s_own_are_read_by_its_code_of_now(self):
         """`datasets` keeps what it makes of such rows, those of a hub data set, beside them."""

@@ -69,7 +69,7 @@ def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzippe
     plain = Path(f"{stem}.jsonl")
     compressed = Path(f"{stem}.jsonl.gz")
     path, path_of_other_form = (compressed, plain) if gzipped else (plain, compressed)
-    official = task.entry.get("num_examples", {}).get(split)
+    official = (task.entry.get("num_examples") or {}).get(split)
     present = [file for file in (path, path_of_other_form) if file.exists()]
     if present and not force:
         return MirroredSplit(task, split, present[0], "kept", None, official)
