@@ -23,6 +23,7 @@ import pytest
 import yaml
 from absl.testing import parameterized
 from support import folder
+from transformers import ByT5Tokenizer
 
 from t5suite import DATASET_VALS, Task, load_task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
@@ -1191,6 +1192,16 @@ class TokenCutsTest(parameterized.TestCase):
         text = "The centre of the city is old. It was built in 1840, as people say;\n déjà vu! " * 3
         blocks = self.blocks(text, block_size, text_unit="file")
         self.assertEqual(len(blocks) == 1, block_size == 1000)
+
+    @parameterized.parameters("ACGT" * 500 + " end", "日本語" * 300, "🙂" * 40)
+    def test_a_word_longer_than_a_block_loses_nothing_where_tokens_have_no_offsets(self, content):
+        path = write(folder() / "a.txt", content)
+        with mock.patch("t5suite.testing.tiny_tokenizer", ByT5Tokenizer):
+            rows = load_own_rows(path, data_format="text", block_size=16, no_eval=True).rows
+        blocks = [row["text"] for row in rows]
+        self.assertEqual("".join("".join(blocks).split()), "".join(content.split()))
+        # Bytes, and the end.
+        self.assertLessEqual(max(len(block.encode("utf-8")) + 1 for block in blocks), 16)
 
     @pytest.mark.slow
     def test_running_text_loses_nothing_and_fills_blocks(self):

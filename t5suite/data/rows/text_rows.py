@@ -7,6 +7,7 @@ Documents are packed into blocks of at most `block_size` tokens, end-of-sequence
 documents; one that is longer continues in the next block. Only empty documents are dropped.
 """
 
+import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
         offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         starts = [start for start, _ in offsets]
     else:  # it has no offsets of tokens: split at words instead
-        starts = [match.start() for match in re.finditer(r"\S+", text)]
+        starts = _starts_of_words(text, count, tokenizer)
     borders = [0, *starts[1:], len(text)]
     parts = []
     first = 0
@@ -113,6 +114,31 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
         parts.append(text[borders[first] : borders[end]])
         first = end
     return parts
+
+
+def _starts_of_words(text: str, count: int, tokenizer) -> list[int]:
+    """Where words begin, and the parts of a word of more than `count` tokens, which have at most half of them each."""
+    starts = []
+    for word in re.finditer(r"\S+", text):
+        starts.append(word.start())
+        if len(word[0].encode("utf-8")) > count and count_tokens(word[0], tokenizer) > count:
+            starts += _starts_of_parts(word, max(count // 2, 1), tokenizer)
+    return starts
+
+
+def _starts_of_parts(word: re.Match, count: int, tokenizer) -> list[int]:
+    """Where a word is cut so that each part has at most `count` tokens, or one character."""
+    starts = []
+    start, end = word.span()
+    while start < end:
+        sizes = range(2, min(count, end - start) + 1)
+        size = 1 + bisect.bisect_right(
+            sizes, count, key=lambda size: count_tokens(word.string[start : start + size], tokenizer)
+        )
+        start += size
+        if start < end:
+            starts.append(start)
+    return starts
 
 
 def _fits(block_length: int, piece: str, joined: str, room: int, tokenizer) -> bool:
