@@ -424,6 +424,8 @@ BAD_ENTRIES = [
     ({"max_output_tokens": -1}, "max_output_tokens must be a whole number of tokens above 0"),
     ({"labels": None, "metric_names": [], "metric_to_optimize": "pearson", "target": "nearest_fifth", "target_decimals": 2},
      "target_decimals 2 and target 'nearest_fifth': give one"),
+    ({"labels": None, "metric_names": ["f1"], "metric_to_optimize": "f1", "references_by": "a"}, "several references, and f1 compares labels"),
+    ({"labels": None, "metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1", "references_by": "a"}, "and micro_f1 compares"),
     ({"references_by": "a"}, "references_by is for free text"), ({"report_by": ["a", 1]}, "report_by must be a list of columns"),
     ({"instruction": INSTRUCTION}, "needs the field instruction"), ({"formatter": "super_ni"}, "needs the field instruction"),
     *[({"formatter": "super_ni", "instruction": INSTRUCTION | changes}, f"instruction: {message}") for changes, message in (
@@ -481,6 +483,12 @@ class BadEntriesTest(parameterized.TestCase):
         path.write_text(json.dumps({"mine": {"task": entry(splits={"train": ["a", "b"]})}}))
         with exits_with(78, "mine/task: splits: train must be one split, not a, b"):
             load_task("mine", "task", task_file=path)
+
+    def test_a_number_as_a_task_s_name_is_refused_by_its_reason(self):
+        path = Path(tempfile.mkdtemp()) / "tasks.yaml"
+        path.write_text(f"mine:\n  2023: {json.dumps(entry())}\n")
+        with exits_with(78, "tasks.yaml:2: .*it is of the type int, not a text"):
+            load_task("mine", "2023", task_file=path)
 
     def test_a_row_on_which_a_formatter_fails_is_named_with_its_line(self):
         path = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", [{"a": "x", "b": "y", "label": n} for n in (0, 1)])

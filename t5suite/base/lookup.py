@@ -202,7 +202,7 @@ def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
 def _problem_of_name(name) -> str | None:
     """Why a name cannot be a component of a path; None if it can."""
     if not isinstance(name, str):
-        return f"it is a {type(name).__name__}, not a text"
+        return f"it is of the type {type(name).__name__}, not a text: quote it"
     if not name.strip():
         return "it is empty"
     for character in name:

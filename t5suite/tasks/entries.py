@@ -41,7 +41,8 @@ def load_registry(task_file: str | None = None) -> dict:
             raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
         for name, entry in tasks.items():
             checked_entry = _checked_or_refused(benchmark, name, entry, place_of(benchmark, name))
-            registry.setdefault(benchmark, {})[name] = checked_entry
+            # A number as a name, which is refused, is found by the text that a flag gives.
+            registry.setdefault(benchmark, {})[str(name)] = checked_entry
     return registry
 
 

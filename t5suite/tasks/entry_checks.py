@@ -17,7 +17,7 @@ from t5suite.tasks.entry_metrics import (
 )
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS, SHIPPED_FORMATTERS
-from t5suite.tasks.metrics import BIO, TEXT_METRICS, TOKEN_METRICS
+from t5suite.tasks.metrics import BIO, CLASS_METRICS, SET_METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS, SHIPPED_POSTPROCESSORS
 from t5suite.tasks.targets import MOST_DECIMALS, SHIPPED_TARGETS, TARGETS, TOKEN_LABELS, label_words, value_kind
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template
@@ -373,6 +373,14 @@ def _check_sources(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
     if entry.get("references_by") is not None and entry.get("group_by") is not None:
         raise ConfigError(f"{name}: references_by joins rows, which group_by would score in groups: give one of them")
+    if entry.get("references_by") is not None:
+        own_functions = entry.get("metric_functions") or {}
+        of_one_reference = (CLASS_METRICS | SET_METRICS).intersection(entry["metric_names"]) - own_functions.keys()
+        if of_one_reference:
+            raise ConfigError(
+                f"{name}: references_by gives rows several references, and {' and '.join(sorted(of_one_reference))} "
+                "compares labels, of which a row has its own; name metrics of texts"
+            )
     if not _all_text(entry.get("report_by") or []):
         raise ConfigError(f"{name}: report_by must be a list of columns, not {entry['report_by']!r:.200}")
 
