@@ -123,6 +123,11 @@ class StandInTest(parameterized.TestCase):
         with gzip.open(f"{path}.gz", "rt", encoding="utf-8") as file:
             self.assertEqual([json.loads(line) for line in file], RTE["train"])
 
+    def test_a_task_that_says_no_official_number_of_rows_is_mirrored(self):
+        constants.DATASET_VALS["glue"]["rte"]["num_examples"] = None
+        self.command("--benchmark", "glue", "--dataset_name", "rte")
+        self.assertLen(os.listdir(self.directory / "glue" / "rte"), 3)
+
     def test_a_revision_of_another_repository_is_refused(self):
         with exits_with(78, "--data_revision: .*does not read 'lab/other'"):
             self.command("--benchmark", "glue", "--dataset_name", "rte", "--data_revision", "lab/other=v1")

@@ -86,7 +86,7 @@ class NamesTest(Folders):
         for name in (*OUTWARD, 5):
             path = self.write("tasks.py", f"DATASET_VALS = {{'mine': {{{name!r}: {ENTRY!r}}}}}\n")
             with self.subTest(name=name), exits_with(78, "tasks.py.*the task name .* cannot"):
-                load_task("mine", name, str(path))
+                load_task("mine", str(name), str(path))
 
     def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self):
         row = {"text": "Fine.", "label": 1}
