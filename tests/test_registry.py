@@ -426,6 +426,8 @@ BAD_ENTRIES = [
      "target_decimals 2 and target 'nearest_fifth': give one"),
     ({"labels": None, "metric_names": ["f1"], "metric_to_optimize": "f1", "references_by": "a"}, "several references, and f1 compares labels"),
     ({"labels": None, "metric_names": ["micro_f1"], "metric_to_optimize": "micro_f1", "references_by": "a"}, "and micro_f1 compares"),
+    ({"labels": None, "metric_names": ["mine"], "metric_to_optimize": "mine", "metric_functions": {"mine": "precision"}, "references_by": "a"},
+     "several references, and mine compares labels"),
     ({"references_by": "a"}, "references_by is for free text"), ({"report_by": ["a", 1]}, "report_by must be a list of columns"),
     ({"instruction": INSTRUCTION}, "needs the field instruction"), ({"formatter": "super_ni"}, "needs the field instruction"),
     *[({"formatter": "super_ni", "instruction": INSTRUCTION | changes}, f"instruction: {message}") for changes, message in (

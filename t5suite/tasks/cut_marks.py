@@ -37,7 +37,7 @@ def with_cut(tokenizer, text: str, room: int, kept_end: int = 0, template: str =
     cut_count = num_cut(tokenizer, text, room, kept_end, template)
     if not cut_count:
         return text
-    place = _place_after(tokenizer, text, max(room - kept_end, 0), template)
+    place = place_after(tokenizer, text, max(room - kept_end, 0), template)
     return text[:place] + cut_mark(cut_count) + text[place:]
 
 
@@ -65,8 +65,12 @@ def _count_tokens(tokenizer, text: str, template: str) -> int:
     return len(row["input_ids"][0])
 
 
-def _place_after(tokenizer, text: str, token_count: int, template: str) -> int:
-    """The character at which the text's first tokens end."""
+def place_after(tokenizer, text: str, token_count: int, template: str = "") -> int:
+    """The character at which the text's first tokens end.
+
+    >>> place_after(byt5, "It rains.", 2)
+    2
+    """
     if getattr(tokenizer, "is_fast", False):
         offsets = _offsets(tokenizer, text, template)
         return offsets[token_count - 1][1] if token_count else 0

@@ -369,20 +369,24 @@ def _check_sources(name: str, entry: dict) -> None:
     """Checks `source`, where rows come from; `references_by`, rows of one question; `report_by`, those scored apart."""
     if entry.get("source") is not None:
         find(entry["source"], dict.fromkeys(ENTRY_SOURCES), "source", where=name)
-    if entry.get("references_by") is not None and value_kind(entry) != "text":
-        raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
-    if entry.get("references_by") is not None and entry.get("group_by") is not None:
-        raise ConfigError(f"{name}: references_by joins rows, which group_by would score in groups: give one of them")
     if entry.get("references_by") is not None:
-        own_functions = entry.get("metric_functions") or {}
-        of_one_reference = (CLASS_METRICS | SET_METRICS).intersection(entry["metric_names"]) - own_functions.keys()
-        if of_one_reference:
-            raise ConfigError(
-                f"{name}: references_by gives rows several references, and {' and '.join(sorted(of_one_reference))} "
-                "compares labels, of which a row has its own; name metrics of texts"
-            )
+        _check_references_by(name, entry)
     if not _all_text(entry.get("report_by") or []):
         raise ConfigError(f"{name}: report_by must be a list of columns, not {entry['report_by']!r:.200}")
+
+
+def _check_references_by(name: str, entry: dict) -> None:
+    """Checks a task whose rows have one question: all their answers are references of one text."""
+    if value_kind(entry) != "text":
+        raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
+    if entry.get("group_by") is not None:
+        raise ConfigError(f"{name}: references_by joins rows, which group_by would score in groups: give one of them")
+    for metric, function in metrics_by_reported_name(entry).items():
+        if function in CLASS_METRICS | SET_METRICS:
+            raise ConfigError(
+                f"{name}: references_by gives a row several references, and {metric} compares labels, of which a row "
+                "has its own; name metrics of texts"
+            )
 
 
 def _check_instruction(name: str, entry: dict) -> None:

@@ -34,6 +34,8 @@ from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
+    SHIPPED_TARGETS,
+    TARGETS,
     UNKNOWN_TARGET,
     has_label_sets,
     is_labelled,
@@ -94,6 +96,12 @@ class Task:
     def has_own_formatter(self) -> bool:
         """Whether the user's own code makes the examples: it may read every column, and may change from run to run."""
         return not formatter_of(self.entry).__module__.startswith("t5suite.")
+
+    @property
+    def has_own_target(self) -> bool:
+        """Whether the user's own code writes the numbers of the targets."""
+        target = self.entry.get("target")
+        return TARGETS.get(target) is not SHIPPED_TARGETS.get(target)
 
     @property
     def template(self) -> str:

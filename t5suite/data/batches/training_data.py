@@ -31,7 +31,7 @@ from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, lo
 from t5suite.data.rows.subsets import input_digests, select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import SHIPPED_TARGETS, TARGETS, label_of, rows_by_label
+from t5suite.tasks.targets import label_of, rows_by_label
 
 logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
@@ -241,9 +241,7 @@ def _write_tokens(place: Path, tokens: TokenArrays) -> None:
 
 def _may_be_cached(task: Task) -> bool:
     """The code of your own formatter or target may change unnoticed: its rows are not cached."""
-    target = task.entry.get("target")
-    has_own_target = TARGETS.get(target) is not SHIPPED_TARGETS.get(target)
-    return not task.has_own_formatter and not has_own_target and datasets.is_caching_enabled()
+    return not task.has_own_formatter and not task.has_own_target and datasets.is_caching_enabled()
 
 
 def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding) -> list[TokenArrays]:
@@ -348,7 +346,7 @@ def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     else:
         content = tokenizer.get_vocab()
     parts = [dataset_fingerprint(rows), json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
-    # Encodings write the end and other special tokens themselves, whose names are not the backend's.
+    # Encodings write the end and other special tokens themselves; the backend does not know which these are.
     parts.append(json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str))
     parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
     parts.append(_code_of_examples())

@@ -7,7 +7,6 @@ Documents are packed into blocks of at most `block_size` tokens, end-of-sequence
 documents; one that is longer continues in the next block. Only empty documents are dropped.
 """
 
-import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from t5suite.base.errors import DataError
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.file_rows import rows_of_files
 from t5suite.data.rows.own_rows import Rows
+from t5suite.tasks.cut_marks import place_after
 from t5suite.tasks.tokens import encoded
 
 
@@ -117,27 +117,17 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
 
 
 def _starts_of_words(text: str, count: int, tokenizer) -> list[int]:
-    """Where words begin, and the parts of a word of more than `count` tokens, which have at most half of them each."""
+    """Where words begin, and where one of more than `count` tokens goes on in another piece."""
     starts = []
     for word in re.finditer(r"\S+", text):
-        starts.append(word.start())
-        if len(word[0].encode("utf-8")) > count and count_tokens(word[0], tokenizer) > count:
-            starts += _starts_of_parts(word, max(count // 2, 1), tokenizer)
-    return starts
-
-
-def _starts_of_parts(word: re.Match, count: int, tokenizer) -> list[int]:
-    """Where a word is cut so that each part has at most `count` tokens, or one character."""
-    starts = []
-    start, end = word.span()
-    while start < end:
-        sizes = range(2, min(count, end - start) + 1)
-        size = 1 + bisect.bisect_right(
-            sizes, count, key=lambda size: count_tokens(word.string[start : start + size], tokenizer)
-        )
-        start += size
-        if start < end:
+        start, end = word.span()
+        while start < end:
             starts.append(start)
+            beginning = text[start : min(start + count, end)]
+            length = len(beginning)
+            if len(beginning.encode("utf-8")) > count:  # else it fits: a text has no more tokens than bytes
+                length = max(place_after(tokenizer, beginning, count), 1)
+            start += length
     return starts
 
 
