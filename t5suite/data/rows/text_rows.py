@@ -20,6 +20,11 @@ from t5suite.data.rows.own_rows import Rows
 from t5suite.tasks.cut_marks import place_after
 from t5suite.tasks.tokens import encoded
 
+# White space between two words.
+GAP = re.compile(r"(?<=\S)\s+(?=\S)")
+# So many characters for each token are looked at, more than words have.
+CHARACTERS_A_TOKEN = 16
+
 
 @dataclass(frozen=True)
 class RunningText(TextOptions):
@@ -99,11 +104,10 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
     >>> pieces("a b c d e", 2, word_tokenizer)
     ['a b', ' c d', ' e']
     """
-    if tokenizer.is_fast:
-        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        starts = [start for start, _ in offsets]
-    else:  # it has no offsets of tokens: split at words instead
-        starts = _starts_of_words(text, count, tokenizer)
+    if not tokenizer.is_fast:
+        return _pieces_without_offsets(text, count, tokenizer)
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    starts = [start for start, _ in offsets]
     borders = [0, *starts[1:], len(text)]
     parts = []
     first = 0
@@ -116,19 +120,23 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
     return parts
 
 
-def _starts_of_words(text: str, count: int, tokenizer) -> list[int]:
-    """Where words begin, and where one of more than `count` tokens goes on in another piece."""
-    starts = []
-    for word in re.finditer(r"\S+", text):
-        start, end = word.span()
-        while start < end:
-            starts.append(start)
-            beginning = text[start : min(start + count, end)]
-            length = len(beginning)
-            if len(beginning.encode("utf-8")) > count:  # else it fits: a text has no more tokens than bytes
-                length = max(place_after(tokenizer, beginning, count), 1)
-            start += length
-    return starts
+def _pieces_without_offsets(text: str, count: int, tokenizer) -> list[str]:
+    """As `pieces`; a piece ends before a word, or within one that is longer than a piece."""
+    parts = []
+    start = 0
+    end_of_words = len(text.rstrip())
+    while start < end_of_words:
+        window = text[start : start + count * CHARACTERS_A_TOKEN]
+        end = start + max(place_after(tokenizer, window, count), 1)
+        if end < end_of_words:
+            gaps = list(GAP.finditer(text[start : end + 1]))
+            if gaps:
+                end = start + gaps[-1].end()
+        else:
+            end = len(text)
+        parts.append(text[start:end])
+        start = end
+    return parts
 
 
 def _fits(block_length: int, piece: str, joined: str, room: int, tokenizer) -> bool:
